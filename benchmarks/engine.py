@@ -26,12 +26,12 @@ from peers import generate, generate_batch, peer_model
 from rich.console import Console
 from rich.table import Table
 
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request
 from minifuse.execute import texts
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
-from minifuse.report import StepReport
 from minifuse.reproduce.provenance import provenance
-from minifuse.request import Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

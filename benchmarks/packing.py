@@ -33,14 +33,12 @@ from minifuse.attention.layouts import PackedStage
 from minifuse.attention.packed import PackedAttention
 from minifuse.attention.packing import Lanes, bubbles_of, pack
 from minifuse.attention.paged import PagedAttention
-from minifuse.layout import Layout
+from minifuse.core.places import Pages
+from minifuse.core.plan import Layout, Plan, Span, Work
+from minifuse.core.request import Request, Sequence
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
-from minifuse.place import Pages
-from minifuse.plan import Plan
 from minifuse.reproduce.provenance import provenance
-from minifuse.request import Request, Sequence
-from minifuse.work import Span, Work
 
 BLOCK = 16
 CONTENDERS = ("packed", "grid", "fifo", "apart", "one call")

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM
 
+from minifuse.core.request import Request
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.transformer import Transformer
-from minifuse.request import Request
 
 __all__ = ["generate", "generate_batch", "peer_model"]
 

@@ -27,14 +27,13 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
-from minifuse.layout import Layout, Rectangle
+from minifuse.core.places import Pages
+from minifuse.core.plan import Extent, Layout, Place, Plan, Work
+from minifuse.core.request import Request, Sequence
+from minifuse.core.shapes import Rectangle
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
-from minifuse.place import Extent, Pages, Place
-from minifuse.plan import Plan
 from minifuse.reproduce.provenance import provenance
-from minifuse.request import Request, Sequence
-from minifuse.work import Work
 
 BLOCK = 16
 CONTENDERS = ("paged", "paged, in runs", "per_sequence", "padded")

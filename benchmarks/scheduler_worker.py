@@ -52,7 +52,7 @@ try:
 except ImportError:  # the metrics are computed from events that were kept
     RunningMetrics = None
 
-from minifuse.request import Request
+from minifuse.core.request import Request
 from minifuse.simulate.cost import HARDWARE
 from minifuse.techniques import TECHNIQUES, mix, technique
 

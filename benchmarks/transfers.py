@@ -19,10 +19,10 @@ from typing import Annotated, Any
 
 import typer
 
+from minifuse.core.request import Request
 from minifuse.metrics import compute_metrics
 from minifuse.model.text.load import TextSource, load_weights, resolve_text
 from minifuse.reproduce.provenance import provenance
-from minifuse.request import Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

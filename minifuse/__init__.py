@@ -21,12 +21,12 @@ __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING
 
-from minifuse.engine import Engine
-from minifuse.errors import MinifuseError
+from minifuse.core.errors import MinifuseError
+from minifuse.core.request import Request, Sampling
 from minifuse.metrics import RunningMetrics, compute_metrics
 from minifuse.model.source import Source, resolve
-from minifuse.request import Request, Sampling
 from minifuse.serve.build import build_engine
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.rows import flat_metrics
 from minifuse.serve.run import Answer, Served
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 __all__ = [
     "TECHNIQUES",
     "Answer",
-    "Engine",
     "MinifuseError",
     "Request",
     "ResolvedRun",
     "RunningMetrics",
     "Sampling",
     "Served",
+    "ServingEngine",
     "Settings",
     "Source",
     "Technique",

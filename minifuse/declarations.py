@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.stages import NoOptions
 from minifuse.fault import class_site
-from minifuse.options import NoOptions
 from minifuse.parsing import did_you_mean
 
 __all__ = ["check_declared", "defaults", "nearest", "required"]

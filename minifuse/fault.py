@@ -10,7 +10,15 @@ from traceback import walk_tb
 from types import CodeType, TracebackType
 from typing import Any
 
-from minifuse.errors import LawBroken, MachineError, MinifuseError, RequestRefused, StageFault, UsageError
+from minifuse.core.errors import (
+    LawBroken,
+    MachineError,
+    MinifuseError,
+    RequestRefused,
+    StageFault,
+    UsageError,
+    WrongReturn,
+)
 
 __all__ = [
     "Hung",
@@ -172,6 +180,9 @@ def blamed(error: BaseException, *stages: Any) -> StageFault | None:
     """
     if isinstance(error, PASSED):
         return None
+    if isinstance(error, WrongReturn):
+        site = method_site(type(error.stage), error.method)
+        return StageFault(f"{site} returned {shown(error.value)}: {error.allowed}")
     modules = {type(stage).__module__ for stage in stages if not is_own(type(stage))}
     written = inherited = None
     for frame, _ in walk_tb(error.__traceback__):

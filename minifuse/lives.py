@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
-from minifuse.request import FinishReason
+from minifuse.core.request import FinishReason
 
 __all__ = ["Life", "Spans", "most_overtaken"]
 

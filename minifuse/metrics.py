@@ -36,15 +36,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_args
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import TRANSFORMER, MoveKind
+from minifuse.core.request import FinishReason, Phase
 from minifuse.lives import Life, most_overtaken
 from minifuse.parsing import check_goodput, parse_goodput, unknown
-from minifuse.plan import MOVE_KINDS
-from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
-from minifuse.work import TRANSFORMER
 
 __all__ = [
     "GROUPINGS",
@@ -128,7 +127,7 @@ class RunningMetrics:
         self.bytes_per_token: int | None = None
         self.last_s = 0.0
         self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
-        self.moves: dict[str, list[int]] = {kind: [0, 0] for kind in MOVE_KINDS}  # their number, their tokens
+        self.moves: dict[str, list[int]] = {kind: [0, 0] for kind in get_args(MoveKind)}  # their number, their tokens
         self.moving_s = self.gathering_s = self.hidden_s = self.exposed_s = 0.0
         self.transfers = {way: [0, 0.0] for way in ("to_host", "to_device")}  # bytes, seconds
         self.kv = _Memory()

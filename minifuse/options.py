@@ -14,16 +14,13 @@ from dataclasses import MISSING, field, fields
 from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.stages import NoOptions
 from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
-__all__ = ["NoOptions", "accepts", "bare_type", "describe_options", "offered", "option", "parse_options"]
+__all__ = ["accepts", "bare_type", "describe_options", "offered", "option", "parse_options"]
 
 T = TypeVar("T")
-
-
-class NoOptions:
-    """The options of a stage that has none."""
 
 
 def option(

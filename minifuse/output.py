@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from minifuse.errors import MachineError, MinifuseError, UsageError
+from minifuse.core.errors import MachineError, MinifuseError, UsageError
 
 __all__ = ["unwritten", "whole_file", "whole_folder", "write_whole"]
 

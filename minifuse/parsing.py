@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, AnyStr, TypeVar
 
-from minifuse.errors import MachineError, UsageError, one_line, shortened
+from minifuse.core.errors import MachineError, UsageError, one_line, shortened
 
 __all__ = [
     "BYTE_ORDER_MARK",
@@ -258,7 +258,7 @@ class Fields:
 
     >>> Fields("a.jsonl:1", '{"seed": true}', known=["seed"]).integer("seed", 0)
     Traceback (most recent call last):
-    minifuse.errors.UsageError: a.jsonl:1: seed is true: give a whole number.
+    minifuse.core.errors.UsageError: a.jsonl:1: seed is true: give a whole number.
 
     Raises:
         UsageError: from every method, as soon as a value is not of the kind that the method reads.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minifuse.errors import MachineError
+from minifuse.core.errors import MachineError
 
 __all__ = ["HOME", "places", "shipped"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.options import describe_options
 from minifuse.parsing import one_of, unknown
 from minifuse.stages import COMPUTED_WHOLE, KINDS, Kind, stage

@@ -34,18 +34,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Reason
+from minifuse.core.report import StepReport, Traffic
+from minifuse.core.request import Request, Sequence
 from minifuse.cores import OtherWork
-from minifuse.errors import UsageError
-from minifuse.place import BlockTables
-from minifuse.plan import Reason
-from minifuse.report import NO_TRANSFERS, StepReport
-from minifuse.request import Request, Sequence
 from minifuse.trace_file import TraceFile, parse, read_text
+from minifuse.trace_step import BlockTables, step_decisions
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
 
 SCHEMA = "minifuse.trace/5"
 Event = dict[str, Any]
+NO_TRAFFIC = Traffic()
 
 
 class Texts(Protocol):
@@ -186,7 +187,7 @@ class Trace:
 def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
     """An event for JSON; a step of which the block tables were `told` so far."""
     if isinstance(event, StepReport):
-        step = {"event": "step", **event.decisions(told), "wall": _wall(event)}
+        step = {"event": "step", **step_decisions(event, told), "wall": _wall(event)}
         told.forget(event.finished)
         return step
     if event["event"] == "aborted":
@@ -223,16 +224,20 @@ def _figures(report: StepReport) -> Event:
 def _wall(event: StepReport) -> dict[str, Any]:
     """What was measured of a step."""
     wall: dict[str, Any] = {"start_s": event.started_s, "end_s": event.ended_s}
+    measured = event.measured
     if event.plan.moves:
-        wall["moving_s"] = event.moving_s
-    if event.messages.calls:
-        wall["messages"], wall["message_bytes"] = event.messages
-    if event.transfers != NO_TRANSFERS:
-        to_host, to_device, exposed_s = event.transfers
-        hidden = {"exposed_s": exposed_s, "hidden_s": event.transfers.hidden_s}
-        wall["transfers"] = {"to_host": list(to_host), "to_device": list(to_device), **hidden}
-    if event.gathers.copies:
-        wall["gathers"] = list(event.gathers)
+        wall["moving_s"] = measured.moving_s
+    if measured.num_messages:
+        wall |= {"messages": measured.num_messages, "message_bytes": measured.message_bytes}
+    if measured.to_host != NO_TRAFFIC or measured.to_device != NO_TRAFFIC or measured.exposed_s:
+        wall["transfers"] = {
+            "to_host": list(measured.to_host),
+            "to_device": list(measured.to_device),
+            "exposed_s": measured.exposed_s,
+            "hidden_s": measured.hidden_s,
+        }
+    if measured.num_gathers:
+        wall["gathers"] = [measured.num_gathers, measured.gathered_rows, measured.gathering_s]
     return wall
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.parsing import BYTE_ORDER_MARK, read_bounded
 
 __all__ = ["Lines", "TraceFile", "parse", "read_text"]

@@ -11,11 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from minifuse.observers import Observer
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Phase
-from minifuse.requests import Requests
-from minifuse.work import TRANSFORMER, Work
+from minifuse.core.observer import Observer
+from minifuse.core.plan import TRANSFORMER, Proposal, Reason, Work
+from minifuse.core.request import Phase
+from minifuse.core.requests import Requests
 
 __all__ = ["Accounting", "Choice", "told_by_policy"]
 

@@ -10,13 +10,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from minifuse.errors import LawBroken, RequestRefused
+from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
 from minifuse.options import option
-from minifuse.place import Pages
-from minifuse.plan import Move, Placement, Plan, Proposal, Reason
-from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
-from minifuse.work import Span
 
 
 @dataclass

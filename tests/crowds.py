@@ -6,10 +6,10 @@ from functools import cache
 
 from helpers import asks, run_all
 
-from minifuse.engine import Engine
+from minifuse.core.request import Request
 from minifuse.model.source import resolve
-from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, technique
@@ -20,7 +20,7 @@ from minifuse.workload.laws import parse_arrival
 __all__ = ["crowded", "told_and_plain"]
 
 
-def crowded(row: Technique, why: bool) -> tuple[Engine, list[Request]]:
+def crowded(row: Technique, why: bool) -> tuple[ServingEngine, list[Request]]:
     """A crowd in little memory, of the model that the technique serves."""
     if "transformer" in row.serves:
         source, requests = resolve("random:small"), [asks(f"r{i}", 5 + i % 7, 3 + i % 5, i * 1e-4) for i in range(30)]

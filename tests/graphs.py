@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.core.cell_graph import CellGraph, Node, Output
+from minifuse.core.clock import VirtualClock
+from minifuse.core.plan import Plan, Work
+from minifuse.core.report import Ran, StepReport
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import Attention, Batching, Memory, RunPlan
+from minifuse.core.unfolded import Unfolded
 from minifuse.execute import VirtualExecutor
-from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
-from minifuse.request import Request, Sequence
-from minifuse.stages import Attention, Batching, Memory, RunPlan
-from minifuse.work import Work
+from minifuse.serve.engine import ServingEngine
 
 
 def chain(*cells: str) -> CellGraph:
@@ -57,7 +57,7 @@ def complete_tree(leaves: int) -> CellGraph:
 
 
 def sequence_of(name: str, graph: CellGraph) -> Sequence:
-    return Sequence(Request(name, (1,)), graph=graph)
+    return Unfolded(Request(name, (1,)), graph=graph)
 
 
 def work_of(*nodes: tuple[str, int]) -> tuple[Work, ...]:
@@ -77,7 +77,7 @@ class GraphReader:
         return request
 
     def begin(self, request: Request) -> Sequence:
-        return Sequence(request, graph=self.graphs[request.id])
+        return Unfolded(request, graph=self.graphs[request.id])
 
 
 Arriving = dict[str, tuple[CellGraph, float]]  # graphs and their arrivals, by request
@@ -102,7 +102,7 @@ class Scene:
         self.policy, self.memory = policy, memory
         clock = VirtualClock()
         executor = VirtualExecutor(clock, cost, run)
-        self.engine = Engine(policy, memory, attention, executor, clock, reader=GraphReader(self.graphs))
+        self.engine = ServingEngine(policy, memory, attention, executor, clock, reader=GraphReader(self.graphs))
         for name, (_, arrival_s) in graphs.items():
             self.engine.submit(Request(name, (1,), arrival_s=arrival_s, **(requests or {}).get(name, {})))
         self.steps: list[StepReport] = []

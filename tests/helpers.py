@@ -12,10 +12,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from minifuse.clock import RealClock, VirtualClock
 from minifuse.contracts.checks import Checks
-from minifuse.engine import Engine
-from minifuse.errors import MinifuseError
+from minifuse.core.clock import RealClock, VirtualClock
+from minifuse.core.errors import MinifuseError
+from minifuse.core.plan import Extent, Plan, Work
+from minifuse.core.report import Ran, StepReport
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import Attention, Batching, Memory, RunPlan
+from minifuse.core.submitted import by_request
 from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
 from minifuse.execute.link import Link
 from minifuse.execute.texts import torch_runner
@@ -23,19 +27,15 @@ from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
+from minifuse.model.text.reader import TextReader
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive.oracle import attention
-from minifuse.place import Extent
-from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
-from minifuse.request import Request, Sequence, TextReader, by_request
 from minifuse.serve.assembly import Stages, choose
-from minifuse.stages import Attention, Batching, Memory, RunPlan
+from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
 from minifuse.why import Accounting
-from minifuse.work import Work
 
 T = TypeVar("T")
 
@@ -157,14 +157,14 @@ def make_engine(
     trace: Trace | None = None,
     link: Link | None = None,
     why: bool = False,
-) -> Engine:
+) -> ServingEngine:
     """A technique in virtual time, any stage exchanged; `model` is one of `minifuse.testing`'s, otherwise no tokens."""
     stages = _stages(name, capacity, settings, batching, memory, attention)
     if model is not None:
         run = torch_runner(small_model(model), stages.memory, stages.attention)
     clock = VirtualClock()
     checks = Checks(stages.batching, stages.memory, stages.attention, all_stages=True)
-    return Engine(
+    return ServingEngine(
         stages.batching,
         stages.memory,
         stages.attention,
@@ -184,7 +184,7 @@ def make_real_engine(
     batching: Batching | None = None,
     memory: Memory | None = None,
     attention: Attention | None = None,
-) -> Engine:
+) -> ServingEngine:
     """The same in real time."""
     stages, clock = _stages(name, 200, {}, batching, memory, attention), RealClock()
     transfers = None
@@ -199,7 +199,7 @@ def make_real_engine(
         on_close=transfers and transfers.close,
     )
     reader = TextReader(VOCAB, CONTEXT)
-    return Engine(*(stages.batching, stages.memory, stages.attention, executor, clock), reader=reader)
+    return ServingEngine(*(stages.batching, stages.memory, stages.attention, executor, clock), reader=reader)
 
 
 def _stages(
@@ -220,13 +220,13 @@ def asks(id: str, prompt: int | tuple[int, ...] = 2, new: int = 3, at: float = 0
     return Request(id, tokens, new, arrival_s=at, **more)
 
 
-def run_all(engine: Engine, requests: Iterable[Request]) -> list[StepReport]:
+def run_all(engine: ServingEngine, requests: Iterable[Request]) -> list[StepReport]:
     for prompts in by_request(requests):
         engine.submit(*prompts)
     return list(engine.run())
 
 
-def answers_of(engine: Engine) -> dict[str, tuple[int, ...]]:
+def answers_of(engine: ServingEngine) -> dict[str, tuple[int, ...]]:
     """The new tokens of every request that has finished."""
     return {name: tuple(sequence.answer) for name, sequence in engine.finished.items()}
 

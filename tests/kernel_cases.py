@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
 from minifuse.kernels.ragged import Ragged
 
 # Heads, KV heads and head dimension of the attention kernels' tests.

@@ -6,11 +6,10 @@ from typing import Any
 
 from helpers import asks
 
+from minifuse.core.places import Pages
+from minifuse.core.plan import Placement, Plan, Proposal, Work
+from minifuse.core.request import Sequence
 from minifuse.memory import Paged
-from minifuse.place import Pages
-from minifuse.plan import Placement, Plan, Proposal
-from minifuse.request import Sequence
-from minifuse.work import Work
 
 SIZE = 4  # slots in a block
 

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from helpers import asks, make_engine, make_real_engine, run_all, schedule, sentence
 
-from minifuse.engine import Engine
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran, StepReport
+from minifuse.core.request import FinishReason, Phase, Sequence
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.metrics import compute_metrics
-from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
-from minifuse.request import FinishReason, Phase, Sequence
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import Answer, serve
 from minifuse.techniques import serving
 
 ABORTED = FinishReason.ABORTED
 
 
-def run_aborting(engine: Engine, aborts: dict[int, str]) -> list[StepReport]:
+def run_aborting(engine: ServingEngine, aborts: dict[int, str]) -> list[StepReport]:
     """Serve, aborting after the steps that `aborts` names."""
     steps = []
     for step in engine.run():

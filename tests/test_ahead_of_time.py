@@ -8,17 +8,17 @@ from ahead_of_time import AheadOfTime
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all
 
 from minifuse.attention.layouts import PagedStage
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.core.clock import VirtualClock
 from minifuse.execute.link import Link
 from minifuse.metrics import compute_metrics
+from minifuse.serve.engine import ServingEngine
 from minifuse.testing.replay import ReplayExecutor
 from minifuse.trace import decisions
 
 TIGHT = 16  # slots: two or three of the crowd at once
 
 
-def _engine(memory: AheadOfTime, seconds_per_token: float) -> Engine:
+def _engine(memory: AheadOfTime, seconds_per_token: float) -> ServingEngine:
     """Every step takes 1 s."""
     link = Link(256, 256 / seconds_per_token, num_layers=2)
     return make_engine("vllm", model="llama", memory=memory, link=link)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from minifuse.clock import RealClock, VirtualClock
+from minifuse.core.clock import RealClock, VirtualClock
 
 
 def test_virtual_time_moves_when_set_and_never_back() -> None:

@@ -7,11 +7,11 @@ from helpers import asks, make_engine, run_all, schedule
 
 from minifuse.batching import Iteration
 from minifuse.batching.policy import QueuePolicy
-from minifuse.errors import LawBroken
-from minifuse.plan import Proposal, Reason
-from minifuse.report import Completion, KVUsage, Ran
-from minifuse.request import FinishReason, Phase, Sequence
-from minifuse.stages import Memory
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Proposal, Reason
+from minifuse.core.report import Completion, KVUsage, Ran
+from minifuse.core.request import FinishReason, Phase, Sequence
+from minifuse.core.stages import Memory
 from minifuse.trace import decisions
 
 # --- arrivals and waiting
@@ -130,7 +130,7 @@ def test_interrupt_keeps_the_tokens_so_far() -> None:
         "waiting": (FinishReason.INTERRUPTED, 0),
         "to come": (FinishReason.INTERRUPTED, 0),
     }
-    assert not engine.unfinished
+    assert not engine.requests.unfinished
     assert engine.memory.usage() == KVUsage(0, 0, 400)
     engine.memory.check_integrity()
     policy = engine.batching

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from helpers import answers_of, asks, make_engine, run_all, schedule, sentence
 
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.request import FinishReason, Request
 from minifuse.metrics import compute_metrics
-from minifuse.request import FinishReason, Request
 from minifuse.techniques import serving
 from minifuse.testing.texts.models import CONTEXT, expected_answer
 from minifuse.trace import decisions, read_trace

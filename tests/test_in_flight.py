@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from graphs import lstm, sequence_of, work_of
 from helpers import asks
 
-from minifuse.errors import LawBroken
-from minifuse.in_flight import InFlight
-from minifuse.place import Extent
-from minifuse.plan import Plan, Proposal
-from minifuse.request import Phase, Sequence
-from minifuse.work import Work
+from minifuse.contracts.lawful import check_sequences
+from minifuse.core.errors import LawBroken
+from minifuse.core.in_flight import InFlight
+from minifuse.core.plan import Extent, Plan, Proposal, Work
+from minifuse.core.request import Phase, Sequence
 
 W = Sequence(asks("w"))  # waits
 A, B, GRAPH = Sequence(asks("a")), Sequence(asks("b")), sequence_of("g", lstm(4))
@@ -28,9 +29,13 @@ def decode(step: int, *names: str, worker: int = 0) -> Plan:
     return Plan(step, worker, tuple(Work(name, 1, 2) for name in names), (Extent(0, 9),) * len(names))
 
 
+def check(in_flight: InFlight, worker: int, proposal: Proposal, sequences: dict[str, Sequence] = SEQUENCES) -> None:
+    check_sequences(worker, proposal, SimpleNamespace(in_flight=in_flight, sequences=sequences))  # type: ignore[arg-type]
+
+
 def refused(in_flight: InFlight, worker: int, proposal: Proposal) -> str:
     with pytest.raises(LawBroken) as broken:
-        in_flight.check(worker, proposal, SEQUENCES)
+        check(in_flight, worker, proposal)
     assert broken.value.law == "conservation"
     return str(broken.value)
 
@@ -68,7 +73,7 @@ def test_a_sequence_is_not_scheduled_again_while_its_plan_runs() -> None:
     for worker in (0, 1):
         assert f"worker {worker} was given a" in refused(in_flight, worker, again)
     in_flight.land(plan, 1.0)
-    in_flight.check(1, again, SEQUENCES)
+    check(in_flight, 1, again)
 
 
 def test_a_worker_with_several_plans_may_continue_its_own_sequences() -> None:
@@ -76,7 +81,7 @@ def test_a_worker_with_several_plans_may_continue_its_own_sequences() -> None:
     in_flight = InFlight(workers=2, depth=2)
     launch(in_flight, decode(0, "a"), 0.0)
     again = Proposal((Work("a", 2, 3),))
-    in_flight.check(0, again, SEQUENCES)
+    check(in_flight, 0, again)
     assert "worker 1 was given a" in refused(in_flight, 1, again)
 
 
@@ -84,7 +89,7 @@ def test_a_worker_with_several_plans_may_continue_its_own_sequences() -> None:
 def test_the_nodes_of_one_graph_may_run_on_several_workers(depth: int) -> None:
     in_flight = InFlight(workers=2, depth=depth)
     launch(in_flight, Plan(0, 0, work_of(("g", 0)), ()), 0.0)
-    in_flight.check(1, Proposal(work_of(("g", 1))), SEQUENCES)
+    check(in_flight, 1, Proposal(work_of(("g", 1))))
 
 
 def test_a_sequence_is_not_evicted_while_its_plan_runs() -> None:
@@ -92,7 +97,7 @@ def test_a_sequence_is_not_evicted_while_its_plan_runs() -> None:
     launch(in_flight, plan := decode(0, "a"), 0.0)
     assert "was to evict a, whose last work is not done" in refused(in_flight, 0, Proposal(evict=(A,)))
     in_flight.land(plan, 1.0)
-    in_flight.check(0, Proposal(evict=(A,)), SEQUENCES)
+    check(in_flight, 0, Proposal(evict=(A,)))
 
 
 def test_a_sequence_is_not_evicted_by_the_proposal_that_schedules_it() -> None:
@@ -114,9 +119,9 @@ def test_a_sequence_is_not_evicted_by_the_proposal_that_schedules_it() -> None:
 )
 def test_who_waits_is_admitted_and_who_runs_is_worked_on(proposal: Proposal, words: str) -> None:
     with pytest.raises(LawBroken, match=words) as broken:
-        InFlight(1, 1).check(0, proposal, {**SEQUENCES, "w": W})
+        check(InFlight(1, 1), 0, proposal, {**SEQUENCES, "w": W})
     assert broken.value.law == "conservation"
-    InFlight(1, 1).check(0, Proposal((Work("w", 0, 1), Work("a", 1, 2)), (W,)), {**SEQUENCES, "w": W})
+    check(InFlight(1, 1), 0, Proposal((Work("w", 0, 1), Work("a", 1, 2)), (W,)), {**SEQUENCES, "w": W})
 
 
 def test_memory_waits_for_the_last_plan_that_touches_it() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from minifuse.errors import LawBroken
-from minifuse.layout import RAGGED, Layout, Rectangle, Region, StateRows
-from minifuse.place import Extent, Pages, Runs
-from minifuse.plan import Plan
-from minifuse.work import Span, Work
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages, Runs, runs_of
+from minifuse.core.plan import RAGGED, Extent, Layout, Plan, Span, Work
+from minifuse.core.shapes import Rectangle, Region, StateRows
 
 WORK = (Work("a", 2, 4), Work("b", 0, 1))
 PLACES = (Extent(12, 6), Extent(18, 6))
@@ -60,11 +59,11 @@ def test_runs_are_filled_one_after_the_other() -> None:
 
 def test_places_without_runs_are_refused_where_runs_are_read() -> None:
     plan = Plan(0, 0, WORK, (Extent(12, 6), Runs(((1, 2), (5, 1)))))
-    assert plan.runs == (((12, 6),), ((1, 2), (5, 1)))
+    assert runs_of(plan) == [((12, 6),), ((1, 2), (5, 1))]
     with pytest.raises(LawBroken, match="consecutive slots"):
         _ = plan.extents
     with pytest.raises(LawBroken, match="runs of slots") as error:
-        _ = Plan(0, 0, WORK, (Extent(12, 6), Pages((1, 2), 3))).runs
+        runs_of(Plan(0, 0, WORK, (Extent(12, 6), Pages((1, 2), 3))))
     assert error.value.law == "layout"
 
 

@@ -9,15 +9,13 @@ import pytest
 from events import request, step
 
 from minifuse.cli.tables import metric_rows as rows
-from minifuse.errors import UsageError
-from minifuse.layout import Layout, Rectangle
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Layout, Move, Plan, Work
+from minifuse.core.report import KVUsage, StepReport
+from minifuse.core.request import FinishReason, Request
+from minifuse.core.shapes import Rectangle
 from minifuse.metrics import compute_metrics, parse_goodput
-from minifuse.place import Extent
-from minifuse.plan import Move, Plan
-from minifuse.report import KVUsage, StepReport
-from minifuse.request import FinishReason, Request
 from minifuse.trace import Event, Trace
-from minifuse.work import Work
 
 # Two requests share a padded batch; b arrives late, finishes first and leaves an idle row. c is refused.
 #

@@ -10,11 +10,11 @@ import pytest
 from helpers import asks, make_engine, make_real_engine, run_all
 
 from minifuse.batching.iteration import Iteration
-from minifuse.errors import LawBroken
-from minifuse.observers import Observer
-from minifuse.plan import Proposal
-from minifuse.requests import Requests
-from minifuse.stages import Memory
+from minifuse.core.errors import LawBroken
+from minifuse.core.observer import Observer
+from minifuse.core.plan import Proposal
+from minifuse.core.requests import Requests
+from minifuse.core.stages import Memory
 
 
 class Waker(Iteration):
@@ -61,7 +61,7 @@ class Hasty(Iteration):
 
 def test_beside_a_plan_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still: the plan would never end."""
-    monkeypatch.setattr("minifuse.observers.BESIDE_PLANS", 500)
+    monkeypatch.setattr("minifuse.core.watchdog.BESIDE_PLANS", 500)
     with pytest.raises(LawBroken, match="'hasty' has woken itself 500 times"):
         run_all(replace(make_engine(batching=Hasty()), observers=()), [asks("a", 2, 5)])
 

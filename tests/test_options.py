@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from helpers import sentence
 
-from minifuse.errors import UsageError
-from minifuse.options import NoOptions, describe_options, offered, option, parse_options
+from minifuse.core.errors import UsageError
+from minifuse.core.stages import NoOptions
+from minifuse.options import describe_options, offered, option, parse_options
 
 
 @dataclass(frozen=True)

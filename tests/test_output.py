@@ -12,7 +12,7 @@ import pytest
 from full_disk import full_disk
 from helpers import sentence
 
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.output import whole_file, whole_folder, write_whole
 
 ROOM = 4096

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse import parsing
-from minifuse.errors import ModelError, RequestRefused, UsageError
+from minifuse.core.errors import ModelError, RequestRefused, UsageError
+from minifuse.core.request import Request
+from minifuse.model.text.reader import TextReader
 from minifuse.parsing import (
     Fields,
     did_you_mean,
@@ -26,7 +28,6 @@ from minifuse.parsing import (
     parse_size,
     read_lines,
 )
-from minifuse.request import Request, TextReader
 from minifuse.workload.files import Encode, read_jsonl
 
 

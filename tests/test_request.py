@@ -8,8 +8,9 @@ import pytest
 from graphs import lstm
 from helpers import asks, make_engine, sentence
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.request import FinishReason, Request, Sampling, Sequence
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.request import FinishReason, Request, Sampling, Sequence
+from minifuse.core.unfolded import Unfolded
 
 
 @pytest.mark.parametrize(
@@ -27,19 +28,23 @@ def test_tokens_are_taken_up_to_the_end_of_the_answer(
     produced: tuple[int, ...], taken: tuple[int, ...], reason: FinishReason | None
 ) -> None:
     sequence = Sequence(asks("a", (1, 2), 4, stop_ids=(9,)))
-    assert sequence.take(produced) == taken
+    assert sequence.take(produced, 1, {}) == taken
     assert (tuple(sequence.answer), sequence.why_finished()) == (taken, reason)
 
 
 def test_tokens_of_several_plans_add_up_to_the_limit() -> None:
     sequence = Sequence(asks("a", 2, 4))
-    assert [sequence.take((5, 6)), sequence.take((5, 6)), sequence.answer] == [(5, 6), (5, 6), [5, 6, 5, 6]]
+    assert [sequence.take((5, 6), 1, {}), sequence.take((5, 6), 1, {}), sequence.answer] == [
+        (5, 6),
+        (5, 6),
+        [5, 6, 5, 6],
+    ]
     assert sequence.why_finished() is FinishReason.LENGTH
 
 
 def test_a_stop_token_that_is_ignored_ends_nothing() -> None:
     sequence = Sequence(asks("a", 2, 4, stop_ids=(9,), ignore_eos=True))
-    assert sequence.take((9, 9, 6)) == (9, 9, 6)
+    assert sequence.take((9, 9, 6), 1, {}) == (9, 9, 6)
     assert sequence.why_finished() is None
 
 
@@ -48,7 +53,7 @@ def test_the_prompt_is_never_searched_for_a_stop_token() -> None:
 
 
 def test_a_graph_ends_with_its_last_node() -> None:
-    sequence = Sequence(Request("g", (1,)), graph=lstm(3))
+    sequence = Unfolded(Request("g", (1,)), graph=lstm(3))
     sequence.take((), 2, {1: "state"})
     assert (sequence.num_nodes_done, sequence.why_finished()) == (2, None)
     sequence.take((), 1, {2: "output"})
@@ -57,20 +62,20 @@ def test_a_graph_ends_with_its_last_node() -> None:
 
 
 def test_a_graph_also_ends_with_its_answer() -> None:
-    sequence = Sequence(Request("g", (1,), 2), graph=lstm(9))
-    assert sequence.take((5, 6, 7), 3) == (5, 6)
+    sequence = Unfolded(Request("g", (1,), 2), graph=lstm(9))
+    assert sequence.take((5, 6, 7), 3, {}) == (5, 6)
     assert sequence.why_finished() is FinishReason.LENGTH
 
 
 def test_a_text_counts_no_nodes_and_has_no_graph() -> None:
     sequence = Sequence(asks("a", 2, 4))
     sequence.take((5,), 1, {})
-    assert (sequence.num_nodes_done, sequence.results) == (0, {})
+    assert sequence.results == {}
     with pytest.raises(LawBroken, match="a is a text") as broken:
         _ = sequence.unfolded
     assert broken.value.law == "layout"
     graph = lstm(2)
-    assert Sequence(Request("g", (1,)), graph=graph).unfolded is graph
+    assert Unfolded(Request("g", (1,)), graph=graph).unfolded is graph
 
 
 @pytest.mark.parametrize(

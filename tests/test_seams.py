@@ -12,18 +12,17 @@ from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.attention.layouts import PerSequenceStage
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.batching import Iteration
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.core.clock import VirtualClock
+from minifuse.core.plan import Layout, Placement, Plan, Proposal, Span, Work
+from minifuse.core.report import KVUsage, Ran
+from minifuse.core.request import Request, Sequence
 from minifuse.execute import VirtualExecutor
-from minifuse.layout import Layout
 from minifuse.memory import Contiguous
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Placement, Plan, Proposal
-from minifuse.report import KVUsage, Ran
-from minifuse.request import Request, Sequence, TextReader
+from minifuse.model.text.reader import TextReader
+from minifuse.serve.engine import ServingEngine
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, small_model
-from minifuse.work import Span, Work
 
 
 class Forgetful(Contiguous):
@@ -106,7 +105,7 @@ def test_stages_are_told_the_time() -> None:
     memory, batching, clock = Timed(200), TimedIteration(), VirtualClock()
     executor = VirtualExecutor(clock, lambda plan: 0.25 * plan.num_tokens)
     attention = PerSequenceStage()
-    engine = Engine(batching, memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    engine = ServingEngine(batching, memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
     for request in (
         Request("a", (1, 2), 3),
         Request("b", (3,), 2, arrival_s=0.1),
@@ -127,7 +126,7 @@ def test_two_spans_over_one_context(model: str) -> None:
     runner = Spoiling(weights, KVStorage(weights.config, 200, weights.dtype, weights.device), layout.backend())
     runner.memory = memory
     executor = VirtualExecutor(clock, lambda plan: 1.0, runner)
-    engine = Engine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    engine = ServingEngine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
     requests = [Request(f"r{i}", tuple(range(3 + i, 8 + 2 * i)), 9) for i in range(3)]
     for request in requests:
         engine.submit(request)

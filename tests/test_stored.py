@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from helpers import answers_of, asks, expected_answers, make_engine, run_all, schedule, sentence
 
-from minifuse.engine import Engine
-from minifuse.errors import RequestRefused
+from minifuse.core.errors import RequestRefused
+from minifuse.core.request import Request
 from minifuse.metrics import RunningMetrics, compute_metrics
-from minifuse.request import Request
+from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import serving
 from minifuse.testing.texts.models import CONTEXT
 from minifuse.trace import Trace
@@ -23,8 +23,8 @@ def stored(request: Request) -> tuple[int, ...]:
     return STORED.get(request.conversation, ())
 
 
-def going_on(engine: Engine) -> Engine:
-    engine.requests.resume(stored)
+def going_on(engine: ServingEngine) -> ServingEngine:
+    engine.arrivals.stored = stored
     return engine
 
 

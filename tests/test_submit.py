@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from helpers import asks, make_engine, make_real_engine, run_all, sentence
 
-from minifuse.errors import RequestRefused
-from minifuse.request import Request
+from minifuse.core.errors import RequestRefused
+from minifuse.core.request import Request
 from minifuse.testing.texts.models import CONTEXT, VOCAB
 from minifuse.trace import Trace, read_trace
+from minifuse.trace_step import step_decisions
 
 # --- requests of several prompts
 
@@ -42,7 +43,7 @@ def test_prompts_that_are_not_one_request(prompts: list[Request], parts: list[st
     with pytest.raises(RequestRefused) as error:
         engine.submit(*prompts)
     sentence(error.value, *parts)
-    assert not engine.unfinished
+    assert not engine.requests.unfinished
     engine.submit(asks("b"))  # the refused request left nothing behind
 
 
@@ -138,8 +139,8 @@ def test_a_refusal_says_why_and_changes_nothing_else(request_: Request, parts: l
     assert refused == [{"event": "refused", "id": request_.id, "why": str(error.value)}]
     # The iterations are those of a run without it.
     alone = make_engine(capacity=30)
-    assert [step.decisions() for step in engine.run()] == [
-        step.decisions() for step in run_all(alone, [asks("good", 3, 4)])
+    assert [step_decisions(step) for step in engine.run()] == [
+        step_decisions(step) for step in run_all(alone, [asks("good", 3, 4)])
     ]
     assert list(engine.finished) == ["good"]
 

@@ -8,7 +8,7 @@ import pytest
 from helpers import sentence
 
 from minifuse.batching import Iteration
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.memory import Contiguous, Padded, Recompute
 from minifuse.serve.assembly import choose
 from minifuse.stages import register, stage, stages

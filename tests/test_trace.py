@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 from helpers import asks, make_engine, run_all, sentence
 
-from minifuse.errors import UsageError
-from minifuse.layout import Layout, Rectangle
+from minifuse.core.errors import UsageError
+from minifuse.core.places import Pages
+from minifuse.core.plan import Extent, Layout, Move, Plan, Reason, Span, Work
+from minifuse.core.report import KVUsage, Measured, StepReport, Traffic
+from minifuse.core.request import FinishReason, Phase
+from minifuse.core.shapes import Rectangle
 from minifuse.metrics import RunningMetrics, compute_metrics, parse_goodput
-from minifuse.place import Extent, Pages
-from minifuse.plan import Move, Plan, Reason
-from minifuse.report import KVUsage, Messages, StepReport, Traffic, Transfers
-from minifuse.request import FinishReason, Phase
 from minifuse.serve.run import serve
 from minifuse.trace import SCHEMA, Event, Trace, decisions, read_trace, whole_tables
-from minifuse.work import Span, Work
 
 REPORT = StepReport(
     Plan(
@@ -37,9 +36,7 @@ REPORT = StepReport(
     tokens={"a": (17, 18)},
     finished={"a": FinishReason.STOP},
     usage=KVUsage(4, 10, 12),
-    moving_s=0.125,
-    messages=Messages(5, 640),
-    transfers=Transfers(Traffic(96, 0.25), Traffic(64, 0.5), 0.125),
+    measured=Measured(0.125, 5, 640, to_host=Traffic(96, 0.25), to_device=Traffic(64, 0.5), exposed_s=0.125),
 )
 
 

@@ -10,17 +10,17 @@ import pytest
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_all
 
 from minifuse.attention.layouts import PerSequenceStage
-from minifuse.clock import RealClock
-from minifuse.engine import Engine
+from minifuse.core.clock import RealClock
+from minifuse.core.plan import Plan, Proposal, Reason, Work
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.execute import RealExecutor
 from minifuse.execute.texts import torch_runner
 from minifuse.memory import Contiguous
-from minifuse.plan import Plan, Proposal, Reason
-from minifuse.report import Ran
-from minifuse.request import Sequence, TextReader
-from minifuse.stages import Batching, Memory
+from minifuse.model.text.reader import TextReader
+from minifuse.serve.engine import ServingEngine
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
-from minifuse.work import Work
 
 LLAMA = "llama"
 
@@ -112,11 +112,11 @@ def test_the_engine_wakes_for_any_idle_worker() -> None:
     assert [(step.plan.worker, step.started_s) for step in steps] == [(0, 3.0)]
 
 
-def _threaded(run: Any, workers: int = 2) -> Engine:
+def _threaded(run: Any, workers: int = 2) -> ServingEngine:
     memory, attention, clock = Contiguous(400), PerSequenceStage(), RealClock()
     run = run or torch_runner(small_model(LLAMA), memory, attention)
     executor = RealExecutor(run, clock, workers)
-    return Engine(Pinned(workers), memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    return ServingEngine(Pinned(workers), memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
 
 
 def test_two_workers_in_threads() -> None:

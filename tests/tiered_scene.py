@@ -6,10 +6,9 @@ from typing import Any
 
 from helpers import asks
 
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Work
+from minifuse.core.request import Sequence
 from minifuse.memory import Tiered
-from minifuse.plan import Move, Placement, Plan, Proposal
-from minifuse.request import Sequence
-from minifuse.work import Work
 
 SIZE = 4  # tokens of a chunk
 

@@ -254,9 +254,9 @@ show_source(oracle.answer)
 # `spent` it notes whose keys and values have served for one token, and lets all of these be computed again.
 
 # %%
+from minifuse.core.plan import Work
 from minifuse.memory.places import Places
 from minifuse.memory.recompute import Recompute
-from minifuse.work import Work
 
 show_source(Work, Places.missing, Recompute.missing)
 

@@ -33,7 +33,7 @@ from itertools import accumulate
 import matplotlib.pyplot as plt
 import torch
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.source import resolve
 from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
 

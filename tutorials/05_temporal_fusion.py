@@ -37,7 +37,7 @@ import matplotlib.pyplot as plt
 from minifuse.attention.slots import SlotsAttention
 from minifuse.batching.fusion import Fusion
 from minifuse.batching.instances import Instances
-from minifuse.layout import Region
+from minifuse.core.shapes import Region
 from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
 from minifuse.reproduce.flover import paper
 from minifuse.trace import whole_tables

@@ -35,7 +35,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from minifuse.attention.slots import SlotsAttention
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.memory.shuffle import shuffle, shuffled_region
 from minifuse.memory.slots import Slots
 from minifuse.model.text.presets import preset

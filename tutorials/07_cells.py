@@ -34,7 +34,7 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.patches import Rectangle
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.source import resolve
 from minifuse.notebook import asks, draw_lanes, draw_memory, owner_colour, play, replay, show_source
 from minifuse.workload.cells import cell_workload
@@ -346,7 +346,7 @@ assert worst < 1e-5
 # %%
 from minifuse.batching.cellular import Cellular
 from minifuse.batching.subgraphs import Subgraph
-from minifuse.cell_graph import Topology
+from minifuse.core.cell_graph import Topology
 
 show_source(Cellular.schedule, Cellular.batch, Cellular.form_batched_task)
 

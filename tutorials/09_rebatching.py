@@ -36,7 +36,7 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import torch
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, owner_colour, play, replay, show_source
 
 plt.rcParams.update(

@@ -40,7 +40,7 @@ import torch
 from matplotlib.patches import Rectangle
 from torch.nn.functional import silu
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
 from minifuse.notebook import asks, draw_lanes, play, replay, show_source

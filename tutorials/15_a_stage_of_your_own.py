@@ -43,19 +43,19 @@ import matplotlib.pyplot as plt
 import torch
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.errors import LawBroken, StageFault, UsageError
+from minifuse.core.errors import LawBroken, StageFault, UsageError
+from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory
 from minifuse.notebook import asks, draw_lanes, owner_colour, play, replay, show_source
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing import LAWS, TEXTS
 from minifuse.testing.mixes import mixes_of
 from minifuse.testing.overtaking import _overtaken_by, check_overtaking
 from minifuse.testing.search import Search
 from minifuse.testing.statements import names_of, statement
-from minifuse.work import Work
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -463,11 +463,11 @@ show_source(check_overtaking, _overtaken_by)
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
-from minifuse.stages import Batching, Memory, register
-from minifuse.work import Work
+from minifuse.stages import register
 
 
 @register

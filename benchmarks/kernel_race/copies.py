@@ -121,10 +121,10 @@ def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
     """
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
+        from minifuse.core.plan import Move
         from minifuse.kernels.triton_operators import TritonOperators
         from minifuse.memory.storage import KVStorage
         from minifuse.model.text.config import ModelConfig
-        from minifuse.plan import Move
 
         tokens, heads, dim = blocks * block, storage.kv_heads, storage.dim
         config = ModelConfig("llama", 8, heads * dim, storage.layers, heads, heads, dim, 8, tokens)

@@ -13,13 +13,12 @@ from torch import Tensor
 from minifuse.attention.batch import Batch, Wave
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.attention.rows import BatchRows, lay_out
+from minifuse.core.plan import Plan, Span, sampled_work
+from minifuse.core.request import Sequence
+from minifuse.core.shapes import Rectangle
 from minifuse.kernels.operators import TORCH, Operators
 from minifuse.kernels.rotary import RotaryRows
-from minifuse.layout import Rectangle
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan, sampled_work
-from minifuse.request import Sequence
-from minifuse.work import Span
 
 __all__ = ["Backend"]
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from minifuse.core.plan import Plan
+from minifuse.core.request import Sequence
 from minifuse.kernels.operators import Operators
 from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan
-from minifuse.request import Sequence
 
 __all__ = ["AttentionBackend", "Batch", "Wave"]
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from minifuse.errors import UsageError
-from minifuse.layout import Layout
-from minifuse.plan import Placement
-from minifuse.stages import Attention, register
-from minifuse.work import Span, Work
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Layout, Placement, Span, Work
+from minifuse.core.stages import Attention
+from minifuse.stages import register
 
 __all__ = ["CellsStage", "PaddedCellsStage"]
 

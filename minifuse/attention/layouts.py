@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from minifuse.attention.packing import pack, seconds_of
-from minifuse.errors import MachineError, UsageError
-from minifuse.layout import Layout
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.plan import Layout, Placement, Span, Work
+from minifuse.core.stages import Attention
 from minifuse.options import option
-from minifuse.plan import Placement
-from minifuse.stages import Attention, register
-from minifuse.work import Span, Work
+from minifuse.stages import register
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend

@@ -12,11 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from minifuse.attention.backend import Backend
 from minifuse.attention.rectangle import View, view_of
 from minifuse.attention.rows import BatchRows
-from minifuse.errors import LawBroken
-from minifuse.layout import Rectangle
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan, Span
+from minifuse.core.shapes import Rectangle
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan
-from minifuse.work import Span
 
 __all__ = ["PaddedAttention"]
 

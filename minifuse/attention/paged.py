@@ -10,9 +10,8 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.ragged import tables_of
 from minifuse.attention.rows import BatchRows
 from minifuse.attention.vectorised import RaggedIndex, attend
+from minifuse.core.plan import Plan, Span
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan
-from minifuse.work import Span
 
 __all__ = ["PagedAttention"]
 

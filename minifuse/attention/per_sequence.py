@@ -10,9 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.rows import BatchRows
+from minifuse.core.plan import Plan, Span
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan
-from minifuse.work import Span
 
 __all__ = ["PerSequenceAttention"]
 

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from minifuse.attention.rectangle import view_of
 from minifuse.attention.rows import BatchRows
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages
+from minifuse.core.plan import Extent, Place, Plan, Span
+from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.ragged import Ragged
-from minifuse.layout import Rectangle, Region
-from minifuse.place import Extent, Pages, Place
-from minifuse.plan import Plan
-from minifuse.work import Span
 
 __all__ = ["ragged", "tables_of"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from minifuse.errors import LawBroken
-from minifuse.layout import Rectangle
-from minifuse.plan import Plan
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import runs_of
+from minifuse.core.plan import Plan
+from minifuse.core.shapes import Rectangle
 
 __all__ = ["View", "slots_to_clear", "view_of"]
 
@@ -35,7 +36,7 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
     first, width = (0, stride) if rectangle.wraps else (begin % stride, stop - begin)
     held: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
     owners: dict[int, str] = {}
-    for (name, _, left, _), runs in zip(plan.work, plan.runs, strict=True):
+    for (name, _, left, _), runs in zip(plan.work, runs_of(plan), strict=True):
         ranges = []
         for slot, length in runs:
             if left <= 0:
@@ -66,7 +67,7 @@ def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
         return ranges
     moved = {move.target for move in plan.moves if move.target_tier == "device"}
     rows = {(slot - rectangle.offset) // rectangle.stride for slot in moved}
-    for (name, first, left, _), runs in zip(plan.work, plan.runs, strict=True):
+    for (name, first, left, _), runs in zip(plan.work, runs_of(plan), strict=True):
         row, _ = rectangle.locate(runs[0][0])
         if first and name not in plan.admitted and row not in rows:
             continue

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.rows import BatchRows
+from minifuse.core.plan import Plan, Span
 from minifuse.kernels.operators import Operators, TorchOperators
 from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan
-from minifuse.work import Span
 
 __all__ = ["ReferenceAttention"]
 

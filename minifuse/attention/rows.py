@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from minifuse.errors import LawBroken
-from minifuse.layout import Rectangle, Region, Shape
-from minifuse.plan import Plan
-from minifuse.request import Sequence
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan, Shape
+from minifuse.core.request import Sequence
+from minifuse.core.shapes import Rectangle, Region
 
 __all__ = ["BatchRows", "lay_out"]
 

@@ -11,10 +11,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.rows import BatchRows
-from minifuse.layout import Region
+from minifuse.core.plan import Plan, Span
+from minifuse.core.shapes import Region
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan
-from minifuse.work import Span
 
 __all__ = ["SlotsAttention"]
 

@@ -13,6 +13,8 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.packed import lanes_of
 from minifuse.attention.ragged import ragged
 from minifuse.attention.rows import BatchRows
+from minifuse.core.plan import Plan, Span
+from minifuse.core.shapes import Region
 from minifuse.kernels.multi_token import multi_token_attention
 from minifuse.kernels.operators import Operators
 from minifuse.kernels.packed import WorkLists, packed_attention
@@ -20,10 +22,7 @@ from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.slots import slots_attention
 from minifuse.kernels.split_kv import decode_attention
 from minifuse.kernels.triton_operators import TritonOperators
-from minifuse.layout import Region
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan
-from minifuse.work import Span
 
 __all__ = ["TritonAttention"]
 

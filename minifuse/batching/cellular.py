@@ -9,12 +9,13 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Plan, Proposal, Reason, Room
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.options import option
 from minifuse.parsing import parse_int, unknown
-from minifuse.plan import Plan, Proposal, Reason, Room
-from minifuse.request import Sequence
-from minifuse.stages import Batching, Memory, register
+from minifuse.stages import register
 
 __all__ = ["Cellular"]
 

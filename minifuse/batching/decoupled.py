@@ -9,11 +9,11 @@ from typing import Any
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
 from minifuse.batching.rebatch import RefillOptions, not_refilled, takes_place
+from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.request import Phase, Sequence
+from minifuse.core.stages import Memory
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Phase, Sequence
-from minifuse.stages import Memory, register
-from minifuse.work import Work
+from minifuse.stages import register
 
 __all__ = ["Decoupled"]
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from minifuse.batching.policy import Missing, QueuePolicy, num_missing
 from minifuse.batching.queue import QueueOptions
+from minifuse.core.plan import Reason
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory
 from minifuse.options import option
-from minifuse.plan import Reason
-from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import register
 
 __all__ = ["ASSUMED", "Fluid"]
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import admit_together, prompts_of_first
 from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.request import Phase, Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Phase, Sequence
-from minifuse.stages import Batching, Memory, register
-from minifuse.work import Work
+from minifuse.stages import register
 
 __all__ = ["MAIN", "Fusion"]
 

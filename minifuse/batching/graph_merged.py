@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import fill
 from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.options import option
-from minifuse.plan import Plan, Proposal, Reason
-from minifuse.request import Sequence
-from minifuse.stages import Batching, Memory, register
-from minifuse.work import Span, Work
+from minifuse.stages import register
 
 __all__ = ["GraphMerged"]
 

@@ -9,13 +9,13 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from minifuse.batching.policy import fill
-from minifuse.cell_graph import Topology
-from minifuse.errors import RequestRefused
+from minifuse.core.cell_graph import Topology
+from minifuse.core.errors import RequestRefused
+from minifuse.core.plan import Proposal, Span, Work
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.options import option
-from minifuse.plan import Proposal
-from minifuse.request import Sequence
-from minifuse.stages import Batching, Memory, register
-from minifuse.work import Span, Work
+from minifuse.stages import register
 
 __all__ = ["GraphPadded", "segments"]
 
@@ -26,7 +26,7 @@ Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and whi
 def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
     """A chain's nodes in order, cut where the type changes; None for a graph that is no chain.
 
-    >>> from minifuse.cell_graph import Output
+    >>> from minifuse.core.cell_graph import Output
     >>> segments(Topology(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
     ((0, 1), (2,))
     """

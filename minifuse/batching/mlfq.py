@@ -8,10 +8,11 @@ from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
+from minifuse.core.plan import Plan, Proposal, Reason
+from minifuse.core.request import Phase, Sequence
+from minifuse.core.stages import Memory
 from minifuse.options import option
-from minifuse.plan import Plan, Proposal, Reason
-from minifuse.request import Phase, Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import register
 
 __all__ = ["Mlfq"]
 

@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 
 from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.contracts.values import check_rank, check_reason, check_time
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Proposal, Reason, Room, Span, Work
+from minifuse.core.request import Phase, Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.declarations import nearest
-from minifuse.errors import UsageError
 from minifuse.fault import Wrong, class_site, is_own, returned_by, shown
 from minifuse.parsing import number
-from minifuse.plan import Proposal, Reason, Room
-from minifuse.request import Phase, Sequence
-from minifuse.stages import Batching, Memory
-from minifuse.work import Span, Work
 
 __all__ = [
     "Missing",

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from minifuse.batching.iteration import BatchOptions
 from minifuse.batching.policy import QueuePolicy, Rule, num_missing
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.core.plan import Proposal, Reason
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory
+from minifuse.stages import register
 
 __all__ = ["PrefillFirst", "fill_prompts_first"]
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request, Sequence
 from minifuse.options import option
-from minifuse.request import Request, Sequence
 
 __all__ = ["QueueOptions", "Ranked", "Ticket"]
 

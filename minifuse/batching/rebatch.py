@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
+from minifuse.core.plan import Reason
+from minifuse.core.request import Sequence
 from minifuse.options import option
 from minifuse.parsing import number
-from minifuse.plan import Reason
-from minifuse.request import Sequence
 from minifuse.stages import register
 
 __all__ = ["Rebatch", "RefillOptions", "not_refilled", "takes_place"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.plan import Reason
-from minifuse.request import Sequence
+from minifuse.core.plan import Reason
+from minifuse.core.request import Sequence
 from minifuse.stages import register
 
 __all__ = ["Serial"]

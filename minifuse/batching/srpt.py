@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
+from minifuse.core.plan import Proposal, Reason
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import register
 
 __all__ = ["Srpt"]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
+from minifuse.core.plan import Reason
+from minifuse.core.request import Sequence
 from minifuse.options import option
 from minifuse.parsing import number
-from minifuse.plan import Reason
-from minifuse.request import Sequence
 from minifuse.stages import register
 
 __all__ = ["Static", "run_to_completion"]

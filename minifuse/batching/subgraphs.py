@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from minifuse.cell_graph import Topology
-from minifuse.request import Sequence
-from minifuse.stages import Memory
-from minifuse.work import TRANSFORMER, Work
+from minifuse.core.cell_graph import Topology
+from minifuse.core.plan import TRANSFORMER, Work
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory
 
 __all__ = ["Iterations", "RequestProcessor", "Subgraph"]
 

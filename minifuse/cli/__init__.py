@@ -22,9 +22,9 @@ from minifuse.cli.failures import one_sentence, told
 from minifuse.cli.spinner import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
 from minifuse.cli.text import tell
+from minifuse.core.errors import LONGEST, shortened
 from minifuse.cores import wait_passively
 from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, SHOW_CURSOR
-from minifuse.errors import LONGEST, shortened
 
 __all__ = ["main"]
 

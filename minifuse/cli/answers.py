@@ -11,9 +11,9 @@ from rich.text import Text
 from minifuse.cli.requests import Workload
 from minifuse.cli.tables import by_group, metric_rows
 from minifuse.cli.text import console, counted, one_line, shortened, tell
+from minifuse.core.request import FinishReason
 from minifuse.metrics import Groups, Metrics
 from minifuse.model.cells.config import BUILT_IN
-from minifuse.request import FinishReason
 from minifuse.serve.assembly import Choices
 from minifuse.serve.run import Answer, Served
 

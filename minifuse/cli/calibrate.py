@@ -15,8 +15,8 @@ from minifuse.cli.run import load_weights
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import BUSY, in_time, plain
 from minifuse.cli.text import console, tell
+from minifuse.core.errors import UsageError
 from minifuse.cores import OtherWork, usable_cores
-from minifuse.errors import UsageError
 from minifuse.model.choices import find_device
 from minifuse.model.source import resolve
 from minifuse.model.text.load import resolve_text

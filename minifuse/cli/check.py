@@ -18,8 +18,8 @@ from minifuse.cli.options import parse_stage_options
 from minifuse.cli.plugin import load_plugin, plugins
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import one_line, shortened, tell
+from minifuse.core.errors import CheckerFailed, LawBroken, MachineError, MinifuseError, UsageError
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import CheckerFailed, LawBroken, MachineError, MinifuseError, UsageError
 from minifuse.parsing import parse_duration, unknown
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.stages import KINDS, kinds_of, stages

@@ -18,12 +18,12 @@ from minifuse.cli.run import exit_code, load, show_served
 from minifuse.cli.spinner import loading
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted, tell
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.request import FinishReason
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import GROUPINGS, Groups, Metrics, RunningMetrics
 from minifuse.model.source import resolve
 from minifuse.parsing import all_of
-from minifuse.request import FinishReason
 from minifuse.serve.assembly import Choices
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run

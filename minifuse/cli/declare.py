@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 import typer
 
 from minifuse.cli.streams import is_stdout
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.parsing import MANY, did_you_mean, one_of, parse_int, quoted
 
 __all__ = [

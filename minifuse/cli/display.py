@@ -22,9 +22,9 @@ from minifuse.cli.progress import ProgressLines
 from minifuse.cli.refusals import Refusals
 from minifuse.cli.requests import Workload
 from minifuse.cli.text import UNITS, console, counted, one_line, time_left
-from minifuse.engine import Engine
-from minifuse.report import KVUsage, StepReport
-from minifuse.request import Request
+from minifuse.core.report import KVUsage, StepReport
+from minifuse.core.request import Request
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
 
 __all__ = ["Display", "in_use"]
@@ -61,7 +61,9 @@ class Display:
             is written for every so many iterations.
     """
 
-    def __init__(self, title: str, workload: Workload, engine: Engine, live: bool = True, lanes: bool = False) -> None:
+    def __init__(
+        self, title: str, workload: Workload, engine: ServingEngine, live: bool = True, lanes: bool = False
+    ) -> None:
         self._title = title
         requests = workload.requests
         self._total = len(requests)

@@ -188,10 +188,10 @@ def _temporary() -> Check:
 
 def _tiny() -> Check:
     """The shipped model, solving one task."""
+    from minifuse.core.request import Request
     from minifuse.model.text.load import TINY, load_weights, resolve_text
     from minifuse.model.tiny.tasks import crowd
     from minifuse.naive.oracle import answer
-    from minifuse.request import Request
 
     if not (Path(TINY) / "model.safetensors").exists():
         return Check("model tiny", PROBLEM, "its weights are missing", "install minifuse anew")

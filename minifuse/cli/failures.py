@@ -7,7 +7,7 @@ import os
 import re
 
 from minifuse.cli.plugin import plugin_frame, plugin_stages
-from minifuse.errors import LawBroken, MinifuseError, StageFault, UsageError
+from minifuse.core.errors import LawBroken, MinifuseError, StageFault, UsageError
 from minifuse.parsing import quoted
 
 __all__ = ["FAILED", "TRACEBACK", "one_sentence", "told"]

@@ -12,7 +12,7 @@ from minifuse.cli.declare import JsonOptions, argument, json_switch, option, swi
 from minifuse.cli.outcomes import as_json, show
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, tell
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.parsing import read_bounded
 
 if TYPE_CHECKING:

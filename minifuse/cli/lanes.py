@@ -8,16 +8,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Sequences
 from itertools import cycle, islice
+from typing import Any
 
 from minifuse.cli.text import one_line, shortened
-from minifuse.engine import Engine
-from minifuse.place import State
-from minifuse.report import StepReport
-from minifuse.request import Phase, Request, Sequence
+from minifuse.core.places import State
+from minifuse.core.plan import Work
+from minifuse.core.report import StepReport
+from minifuse.core.request import Phase, Request, Sequence
+from minifuse.core.shapes import Rectangle, Region, StateRows
+from minifuse.serve.engine import ServingEngine
 from minifuse.views.history import is_prefill
 from minifuse.views.rows import Rows, idle_columns, rows_of_shape
 from minifuse.views.timeline import ENDED, HELD, IDLE, PREPROCESSING, PROMPT, RUNNING, SUSPENDED, WAITING
-from minifuse.work import Work
 
 __all__ = ["Lanes", "lane_of", "legend", "map_of_memory"]
 
@@ -42,7 +44,7 @@ class Lanes:
         requests: all, in the order in which those that arrive at the same time are shown.
     """
 
-    def __init__(self, engine: Engine, requests: Iterable[Request] = ()) -> None:
+    def __init__(self, engine: ServingEngine, requests: Iterable[Request] = ()) -> None:
         self._engine = engine
         self._order = {request.id: i for i, request in enumerate(requests)}
         self._last: deque[StepReport] = deque(maxlen=REMEMBERED)
@@ -139,7 +141,8 @@ def _rows_of(report: StepReport) -> Rows:
     plan = report.plan
     if plan.shape is None:
         return [], {}
-    places = zip([work.sequence for work in plan.work], plan.places, strict=True)
+    places: Any = zip([work.sequence for work in plan.work], plan.places, strict=True)
+    assert isinstance(plan.shape, Rectangle | Region | StateRows)
     return rows_of_shape(type(plan.shape).__name__, plan.shape._asdict(), places)
 
 

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from minifuse.cli.declare import by_itself, json_switch, option, switch, whole
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Sampling
 from minifuse.metrics import GROUPINGS
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.parsing import parse_float, parse_goodput, parse_size
-from minifuse.request import Sampling
 from minifuse.serve.assembly import Choices, choose
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware

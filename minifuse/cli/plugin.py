@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from minifuse.errors import MinifuseError, UsageError
+from minifuse.core.errors import MinifuseError, UsageError
 from minifuse.fault import class_site, is_own, last_line
 from minifuse.parsing import MOST_LINE, too_long
 from minifuse.stages import KINDS, stages

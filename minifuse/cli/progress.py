@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from minifuse.cli.tables import in_time
 from minifuse.cli.text import first_few, one_line
-from minifuse.engine import Engine
-from minifuse.report import StepReport
+from minifuse.core.report import StepReport
+from minifuse.serve.engine import ServingEngine
 
 __all__ = ["EVERY", "ProgressLines"]
 
@@ -23,7 +23,7 @@ class ProgressLines:
         total: requests in all.
     """
 
-    def __init__(self, engine: Engine, total: int) -> None:
+    def __init__(self, engine: ServingEngine, total: int) -> None:
         self._engine = engine
         self._total = total
         self._iterations = self._ended = self._computed = self._idle = 0

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from minifuse.request import Request
+from minifuse.core.request import Request
 
 __all__ = ["Refusals"]
 

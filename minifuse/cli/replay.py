@@ -12,7 +12,7 @@ from typing import Annotated, Protocol
 from minifuse.cli.declare import STDOUT, argument, option, takes, writable_file
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.text import tell
-from minifuse.errors import MinifuseError, UsageError
+from minifuse.core.errors import MinifuseError, UsageError
 from minifuse.parsing import all_of
 from minifuse.replay.page import write_page
 from minifuse.replay.record import TracedRun, read_run

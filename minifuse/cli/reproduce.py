@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole, writable_folder
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import tell
+from minifuse.core.errors import MinifuseError, UsageError
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import MinifuseError, UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import parse_float
 from minifuse.serve.interrupt import uninterrupted

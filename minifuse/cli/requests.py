@@ -10,12 +10,13 @@ from typing import Any
 
 from minifuse.cli.options import Options
 from minifuse.cli.text import tell
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import DEFAULT, Request
+from minifuse.core.submitted import by_request
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.parsing import BYTE_ORDER_MARK, all_of, read_bounded, read_lines, split_lines
-from minifuse.request import DEFAULT, Request, by_request
 from minifuse.serve.assembly import Choices
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.conversations import NAME, as_requests, conversations, parse_asked

@@ -19,13 +19,13 @@ from minifuse.cli.spinner import loading
 from minifuse.cli.state import STATE, begun, open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import first_few, tell
+from minifuse.core.errors import UsageError
+from minifuse.core.request import FinishReason
 from minifuse.cores import OtherWork, share_cores
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import UsageError
 from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source, resolve
 from minifuse.parsing import one_of
-from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.resolve import ResolvedRun, resolve_run
@@ -35,8 +35,8 @@ from minifuse.techniques import MODELS, Technique, for_model, mix, technique
 from minifuse.trace import Event
 
 if TYPE_CHECKING:
-    from minifuse.engine import Engine
     from minifuse.serve.conversations import Conversations
+    from minifuse.serve.engine import ServingEngine
 
 __all__ = [
     "RunOptions",
@@ -226,7 +226,7 @@ def exit_code(served: Served) -> int:
 
 
 def show_served(
-    engine: Engine,
+    engine: ServingEngine,
     row: Technique,
     workload: Workload,
     answers: bool,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from minifuse.cli.declare import option, writable_file
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.text import first_few, tell
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.source import Source
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any, cast
 from rich.table import Table
 
 from minifuse.cli.text import LABEL_WIDTH, one_line, shortened
+from minifuse.core.request import FinishReason
 from minifuse.cores import usable_cores
 from minifuse.metrics import Groups, Metrics
-from minifuse.request import FinishReason
 
 __all__ = ["LEGEND", "by_group", "comparison", "cut_to", "groups_as_json", "in_time", "is_busy", "metric_rows", "plain"]
 

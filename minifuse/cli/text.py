@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from minifuse.errors import LONGEST, one_line, shortened
-from minifuse.request import Request
+from minifuse.core.errors import LONGEST, one_line, shortened
+from minifuse.core.request import Request
 
 if TYPE_CHECKING:
     from rich.console import Console

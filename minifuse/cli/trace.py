@@ -11,7 +11,7 @@ from minifuse.cli.declare import STDOUT, argument, file_or_stdout, json_switch, 
 from minifuse.cli.options import BY
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import LEAST_WIDTH, console, tell
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.metrics import Groups, read_events
 from minifuse.output import whole_file
 from minifuse.trace import Event

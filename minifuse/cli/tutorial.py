@@ -12,7 +12,7 @@ from typing import Annotated
 from minifuse.cli.declare import argument, switch, takes
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import tell
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.output import write_whole
 from minifuse.shipped import places, shipped
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import minifuse
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.text import one_line, shortened
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
 from minifuse.fault import is_own
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing.statements import OWN_LAWS, statement
+from minifuse.trace_step import step_decisions
 from minifuse.views.observed import decided, legend, timeline
 
 if TYPE_CHECKING:
@@ -363,7 +364,7 @@ def broken_json(broken: LawBroken, kinds: list[Kind]) -> dict[str, Any]:
         "capacity": seen.case.capacity,
         "settings": plain(seen.case.settings),
         "scenario": plain(seen.case.scenario),
-        "steps": [step.decisions() for step in seen.steps],
+        "steps": [step_decisions(step) for step in seen.steps],
         "run": _run(seen, broken.what, WIDEST, places=True),
     }
 

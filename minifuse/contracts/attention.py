@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from minifuse.contracts.moves import check_move
 from minifuse.contracts.values import check_cover, check_lanes
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Layout, Placement, Plan, Work, sampled_work
+from minifuse.core.request import Sequence
 from minifuse.fault import Wrong, blaming, is_own, returned_by, shown
-from minifuse.layout import Layout
-from minifuse.plan import Placement, Plan, sampled_work
-from minifuse.request import Sequence
-from minifuse.work import Work
 
 __all__ = ["CheckedBackend", "check_batch", "check_layout", "checked_backend"]
 
@@ -21,7 +20,7 @@ BATCH = ("token_ids", "positions", "waves", "sampled", "last_tokens", "real")
 def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> None:
     """Raise `Wrong` unless a layout covers the work in memory's waves and shape."""
     if not isinstance(layout, Layout):
-        raise Wrong(shown(layout), "give a Layout (minifuse.layout)")
+        raise Wrong(shown(layout), "give a Layout (minifuse.core.plan)")
     check_cover("a Layout whose waves are ", layout.waves, len(work))
     check_lanes("a Layout whose lanes are ", layout.lanes, len(work))
     bounds = {wave.stop for wave in layout.waves} or {len(work)}
@@ -34,7 +33,7 @@ def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> N
     num_waves = len(layout.waves) or 1
     for move in placement.moves:
         try:
-            move.check(num_waves)
+            check_move(move, num_waves)
         except LawBroken as broken:
             raise Wrong(f"a Layout of {num_waves} waves", str(broken).partition(": ")[2], "layout") from None
 

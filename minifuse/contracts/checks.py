@@ -7,17 +7,17 @@ from dataclasses import replace
 from traceback import walk_tb
 
 from minifuse.contracts.attention import check_layout
+from minifuse.contracts.lawful import check_sequences
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
 from minifuse.contracts.proposal import Planned, check_proposal
-from minifuse.errors import LawBroken, StageFault
+from minifuse.core.errors import LawBroken, StageFault
+from minifuse.core.observer import Observer
+from minifuse.core.places import State
+from minifuse.core.plan import Place, Placement, Plan, Proposal
+from minifuse.core.report import StepReport
+from minifuse.core.requests import Requests
+from minifuse.core.stages import Attention, Batching, Memory
 from minifuse.fault import Wrong, blamed, is_own, method_site, returned_by
-from minifuse.layout import Layout
-from minifuse.observers import Observer
-from minifuse.place import Place, State
-from minifuse.plan import Move, Placement, Proposal
-from minifuse.report import StepReport
-from minifuse.requests import Requests
-from minifuse.stages import Attention, Batching, Memory
 
 __all__ = ["Checks", "checks_of"]
 
@@ -62,7 +62,7 @@ class Checks(Observer):
 
     def _check_conserved(self, worker: int, proposal: Proposal, requests: Requests) -> None:
         try:
-            requests.in_flight.check(worker, proposal, requests.sequences)
+            check_sequences(worker, proposal, requests)
         except LawBroken as broken:
             with returned_by(self.batching, "propose"):
                 raise Wrong("a Proposal that cannot be", broken.what, broken.law) from None
@@ -87,16 +87,15 @@ class Checks(Observer):
             else:
                 self._places[work.sequence] = place
 
-    def laid_out(self, proposal: Proposal, placement: Placement, layout: Layout) -> None:
-        if self.checks_attention:
-            with returned_by(self.attention, "layout"):
-                check_layout(layout, proposal.work, placement)
-
-    def moved_ahead(self, moves: tuple[Move, ...]) -> None:
-        if self.checks_memory:
+    def planned(self, plan: Plan, placement: Placement) -> None:
+        if plan.work:
+            if self.checks_attention:
+                with returned_by(self.attention, "layout"):
+                    check_layout(plan.layout, plan.work, placement)
+        elif self.checks_memory:
             with returned_by(self.memory, "ahead"):
-                check_moves("", moves, self.memory, 0)
-            if moves:
+                check_moves("", plan.moves, self.memory, 0)
+            if plan.moves:
                 self._places.clear()
 
     def completed(self, report: StepReport, requests: Requests) -> None:

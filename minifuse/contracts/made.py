@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from minifuse.contracts.values import is_whole
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.fault import class_site, forgotten_base, is_own, method_site, raised, shown
 from minifuse.stages import PROTOCOLS, Kind
 

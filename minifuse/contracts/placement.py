@@ -6,16 +6,16 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from minifuse.contracts.moves import MOMENTS, MOVE_KINDS, check_move
 from minifuse.contracts.values import check_cover, check_tuple, is_whole
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages, Runs, State
+from minifuse.core.plan import Extent, Move, Place, Placement, Proposal, Shape, Span, Work
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Phase, Sequence
+from minifuse.core.requests import Requests
+from minifuse.core.shapes import Rectangle, Region, StateRows
 from minifuse.fault import Wrong, shown
-from minifuse.layout import Rectangle, Region, Shape, StateRows
-from minifuse.place import Extent, Pages, Place, Runs, State
-from minifuse.plan import MOMENTS, MOVE_KINDS, Move, Placement, Proposal
-from minifuse.report import KVUsage
-from minifuse.request import Phase, Sequence
-from minifuse.requests import Requests
-from minifuse.work import Span, Work
 
 __all__ = ["check_missing", "check_moves", "check_placement", "check_room", "check_usage"]
 
@@ -45,7 +45,7 @@ def check_placement(
         slots: where each node of a sequence was written, by sequence and node.
     """
     if not isinstance(placement, Placement):
-        raise Wrong(shown(placement), "give a Placement (minifuse.plan): a place for each piece of work")
+        raise Wrong(shown(placement), "give a Placement (minifuse.core.plan): a place for each piece of work")
     kinds = tuple({kind for offer in memory.offers for kind in PLACES.get(offer, (Extent, Runs, Pages, State))})
     names = " or ".join(sorted(kind.__name__ for kind in kinds))
     check_tuple("a Placement whose places are ", placement.places, kinds, f"{names}, as it offers")
@@ -85,6 +85,7 @@ def _check_place(work: Work, place: Place, last: Place | None, capacity: int) ->
         right = type(place.blocks) is tuple and all(map(is_whole, place.blocks)) and is_whole(place.size, 1)
         runs = tuple((block * place.size, place.size) for block in place.blocks) if right else ()
     else:
+        assert isinstance(place, State)
         right = type(place.reads) is tuple and all(map(is_whole, (*place.reads, place.slot)))
         runs = tuple((slot, 1) for slot in (*place.reads, place.slot)) if right else ()
     if not right:
@@ -145,6 +146,7 @@ def _is_inside(shape: Shape, work: Work, place: Place) -> bool:
     slots = place.slots(work.start, work.stop)
     if isinstance(shape, Region):
         return work.num_tokens > 1 or 0 <= slots[0] // shape.width - shape.offset < shape.size
+    assert isinstance(shape, Rectangle)
     try:
         row, column = shape.locate(slots[0])
     except LawBroken:
@@ -178,7 +180,7 @@ def _runs(place: Place, stop: int) -> Iterator[tuple[int, int]]:
     if isinstance(place, Pages):
         runs: Iterator[tuple[int, int]] = ((block * place.size, place.size) for block in place.blocks)
     else:
-        runs = iter(() if isinstance(place, State) else place.runs)
+        runs = iter(place.runs if isinstance(place, Extent | Runs) else ())
     for slot, length in runs:
         if stop <= 0:
             return
@@ -239,7 +241,7 @@ def _check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
     if memory.layers_in_turn > 1 and not move.by_layer:
         raise Wrong(found, 'where layers take turns, a moment is "before" or "after": one layer at a time', "layout")
     try:
-        move.check(num_waves)
+        check_move(move, num_waves)
     except LawBroken as broken:
         raise Wrong(found, str(broken).partition(": ")[2], "layout") from None
 
@@ -278,4 +280,4 @@ def check_missing(spans: Any, sequence: Sequence) -> None:
 def check_room(room: Any) -> None:
     """Raise `Wrong` unless a room has the methods of one."""
     if not all(callable(getattr(room, name, None)) for name in ("admit", "extend", "evict")):
-        raise Wrong(shown(room), "give a Room: an object with admit, extend and evict (minifuse.plan)")
+        raise Wrong(shown(room), "give a Room: an object with admit, extend and evict (minifuse.core.plan)")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from minifuse.contracts.values import check_cover, check_reason, check_time, check_tuple, is_whole
+from minifuse.core.plan import TRANSFORMER, Plan, Proposal, Reason, Span, Work
+from minifuse.core.request import Phase, Sequence
+from minifuse.core.requests import Requests
+from minifuse.core.stages import Memory
 from minifuse.fault import Wrong, shown
-from minifuse.plan import Plan, Proposal, Reason
-from minifuse.request import Phase, Sequence
-from minifuse.requests import Requests
-from minifuse.stages import Memory
-from minifuse.work import TRANSFORMER, Span, Work
 
 __all__ = ["Planned", "check_proposal"]
 
@@ -60,7 +59,7 @@ def check_proposal(
 ) -> None:
     """Raise `Wrong` unless a proposal has the right form, and work that memory misses."""
     if not isinstance(proposal, Proposal):
-        raise Wrong(shown(proposal), "give a Proposal (minifuse.plan), without work if it waits")
+        raise Wrong(shown(proposal), "give a Proposal (minifuse.core.plan), without work if it waits")
     where = "a Proposal whose "
     check_tuple(f"{where}work is ", proposal.work, Work, "Work(sequence.id, start, stop)")
     check_tuple(f"{where}admit is ", proposal.admit, Sequence, "the sequences that it was given in receive")

@@ -7,9 +7,8 @@ from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
+from minifuse.core.plan import Reason, Span
 from minifuse.fault import Wrong, shown
-from minifuse.plan import Reason
-from minifuse.work import Span
 
 __all__ = ["check_cover", "check_lanes", "check_rank", "check_reason", "check_time", "check_tuple", "is_whole"]
 

@@ -9,18 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.cell_graph import CellGraph, Topology, Zeros
-from minifuse.errors import LawBroken
+from minifuse.core.cell_graph import CellGraph, Topology, Zeros
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import State
+from minifuse.core.plan import Plan, Work
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
+from minifuse.core.shapes import StateRows
 from minifuse.execute.issued import Issued
 from minifuse.execute.streams import Streams
-from minifuse.layout import StateRows
 from minifuse.memory.state_storage import StateStorage, on_device
 from minifuse.model.cells.model import CellModel, CellType
-from minifuse.place import State
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
-from minifuse.work import Work
 
 __all__ = ["CellRunner", "Issued"]
 
@@ -239,4 +238,5 @@ class CellRunner:
 
 
 def _graph(sequences: dict[str, Sequence], work: Work) -> CellGraph:
-    return sequences[work.sequence].unfolded
+    graph: CellGraph = sequences[work.sequence].unfolded
+    return graph

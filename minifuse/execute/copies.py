@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-from minifuse.place import Pages, Place
-from minifuse.plan import Move, Plan
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Place, Plan
 
 __all__ = ["Copy", "Key", "copies", "followed", "timetable"]
 

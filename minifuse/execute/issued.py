@@ -7,8 +7,8 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from minifuse.report import Gathers, Ran
-from minifuse.work import Work
+from minifuse.core.plan import Work
+from minifuse.core.report import Measured, Ran
 
 __all__ = ["Issued"]
 
@@ -62,5 +62,5 @@ class Issued:
         return Ran(
             {name: tuple(tokens) for name, tokens in produced.items()},
             results=results,
-            gathers=Gathers(self._copies, self._rows, self._gathering_s),
+            measured=Measured(num_gathers=self._copies, gathered_rows=self._rows, gathering_s=self._gathering_s),
         )

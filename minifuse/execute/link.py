@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from minifuse.core.plan import Move, Plan
+from minifuse.core.report import Measured, Traffic
 from minifuse.execute.copies import Copy, Key, copies, followed, timetable
-from minifuse.plan import Move, Plan
-from minifuse.report import Traffic, Transfers
 
 __all__ = ["Link", "traffic"]
 
 
-def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: tuple[float, float] = (0.0, 0.0)) -> Transfers:
+def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: tuple[float, float] = (0.0, 0.0)) -> Measured:
     """What these moves carry in each direction; `seconds` are for how long: to the host, and to the device."""
     tokens = {"host": 0, "device": 0}
     for move in moves:
         if move.crosses:
             tokens[move.target_tier] += move.num_tokens
     to_host, to_device = (tokens[tier] * bytes_per_token for tier in ("host", "device"))
-    return Transfers(Traffic(to_host, seconds[0]), Traffic(to_device, seconds[1]))
+    return Measured(to_host=Traffic(to_host, seconds[0]), to_device=Traffic(to_device, seconds[1]))
 
 
 class Link:
@@ -75,12 +75,12 @@ class Link:
         """For how long these moves keep the link busy."""
         return self._token_s * sum(move.num_tokens for move in moves if move.crosses)
 
-    def carried(self, plan: Plan) -> Transfers:
+    def carried(self, plan: Plan) -> Measured:
         """The plan's bytes, and for how long they keep the link busy, by direction."""
         busy = (self.seconds(move for move in plan.moves if move.target_tier == tier) for tier in ("host", "device"))
         return traffic(plan.moves, self.bytes_per_token, (next(busy), next(busy)))
 
-    def run(self, plan: Plan, computing_s: float, now: float) -> Transfers:
+    def run(self, plan: Plan, computing_s: float, now: float) -> Measured:
         """A plan begins that waits for its moves and computes for so long. Returns what it carries, and the exposed."""
         self.advance(now)
         carried = self.carried(plan)
@@ -96,7 +96,7 @@ class Link:
             late_s, link = self._layer_by_layer(plan, layered, computing_s, link - exposed_s)
             exposed_s, link = exposed_s + late_s, exposed_s + link
         self._free_s = now + link
-        return carried._replace(exposed_s=exposed_s)
+        return carried._replace(moving_s=exposed_s, exposed_s=exposed_s)
 
     def _layer_by_layer(self, plan: Plan, layered: list[Copy], computing_s: float, link: float) -> tuple[float, float]:
         """A plan computes from time 0 on, with a link that is free from time `link` on. Returns the seconds by which

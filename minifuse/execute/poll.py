@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from concurrent.futures import Future
 from typing import Protocol
 
-from minifuse.report import Ran
+from minifuse.core.report import Ran
 
 __all__ = ["Pending", "Poller"]
 

@@ -9,12 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from minifuse.clock import Clock
+from minifuse.core.plan import Plan
+from minifuse.core.report import Completion, Ran
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Clock, RunPlan
 from minifuse.execute.poll import Pending, Poller
-from minifuse.plan import Plan
-from minifuse.report import Completion, Ran
-from minifuse.request import Sequence
-from minifuse.stages import RunPlan
 
 __all__ = ["RealExecutor"]
 

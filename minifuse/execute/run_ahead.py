@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
-from minifuse.stages import RunPlan
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
+from minifuse.core.stages import RunPlan
 
 __all__ = ["RunAhead"]
 
@@ -40,7 +40,7 @@ class RunAhead:
             mine[work.sequence] = copy
         ran = self._run(plan, {name: copy.ahead for name, copy in mine.items()})
         for name, produced in ran.tokens.items():
-            mine[name].ahead.take(produced)
+            mine[name].ahead.take(produced, 1, {})
         self._known[plan.worker] = {
             name: copy
             for name, copy in {**known, **mine}.items()

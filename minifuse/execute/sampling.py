@@ -12,9 +12,9 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from minifuse.core.request import Sampling
 from minifuse.kernels.noise import signed
 from minifuse.kernels.operators import TORCH, Operators
-from minifuse.request import Sampling
 
 __all__ = ["keep_top", "sample"]
 

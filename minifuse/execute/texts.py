@@ -7,15 +7,15 @@ from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.contracts.attention import checked_backend
+from minifuse.core.plan import Plan
+from minifuse.core.report import NOT_FINITE, Ran
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Attention, Memory
 from minifuse.execute.sampling import sample
 from minifuse.execute.streams import Streams
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import Plan
-from minifuse.report import NOT_FINITE, Ran
-from minifuse.request import Sequence
-from minifuse.stages import Attention, Memory
 
 __all__ = ["TorchRunner", "forward", "torch_runner"]
 
@@ -75,8 +75,7 @@ class TorchRunner:
             moves = self.transfers.begin(plan) if plan.moves else None
             ran = self._compute(plan, sequences, moves)
             if moves:
-                transfers, moving_s = moves.end()
-                ran = ran._replace(moving_s=moving_s, transfers=transfers)
+                ran = ran._replace(measured=moves.end())
             if (moves or not ran.tokens) and self.cache.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()  # KV may not be written yet, or not be copied
         return ran

@@ -10,13 +10,13 @@ from typing import Literal, Protocol
 
 import torch
 
+from minifuse.core.plan import Move, Plan
+from minifuse.core.report import Measured, Ran
 from minifuse.execute.copies import Copy, Key, copies, followed, timetable
 from minifuse.execute.copy_thread import FETCH, STORE, WAITED, CopyThread
 from minifuse.execute.link import traffic
 from minifuse.execute.streams import Streams
 from minifuse.kernels.operators import TORCH, KVTensors, Operators
-from minifuse.plan import Move, Plan
-from minifuse.report import Ran, Transfers
 
 __all__ = ["MovesOfPlan", "PlanTransfers"]
 
@@ -31,7 +31,7 @@ class MovesOfPlan:
     >>> #     moves.before(layer, wave)                      wait for what the wave needs in this layer
     >>> #     ...attend...
     >>> #     moves.after(layer, wave)                       begin with what the wave was in the way of
-    >>> # transferred, moving_s = moves.end()
+    >>> # measured = moves.end()
     """
 
     def __init__(self, transfers: PlanTransfers, plan: Plan) -> None:
@@ -77,8 +77,8 @@ class MovesOfPlan:
             self._waited.add(key)
             self._queue.wait(self._marks[key])
 
-    def end(self) -> tuple[Transfers, float]:
-        """Wait for every copy. Returns what was carried, and the seconds for which moves held the computing up."""
+    def end(self) -> Measured:
+        """Wait for every copy. Returns what was carried, and for how long moves held the computing up."""
         for key in self._marks:
             self._wait(key)
         exposed_s = self._queue.exposed_s()
@@ -89,7 +89,7 @@ class MovesOfPlan:
         carried = traffic(
             self._plan.moves, self._transfers.bytes_per_token, (self._seconds["host"], self._seconds["device"])
         )
-        return carried._replace(exposed_s=moving_s - self._within_s), moving_s
+        return carried._replace(moving_s=moving_s, exposed_s=moving_s - self._within_s)
 
 
 def _way(move: Move) -> Way | None:
@@ -162,7 +162,7 @@ class PlanTransfers:
                     stand_in_line()
                 else:
                     carried = traffic(plan.moves, self.bytes_per_token, (seconds["host"], seconds["device"]))
-                    landed.set_result(Ran({}, transfers=carried))
+                    landed.set_result(Ran({}, measured=carried))
             except BaseException as error:
                 landed.set_exception(error)
 

@@ -6,12 +6,12 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 
-from minifuse.clock import VirtualClock
+from minifuse.core.clock import VirtualClock
+from minifuse.core.plan import Plan, sampled_work
+from minifuse.core.report import Completion, Measured, Ran
+from minifuse.core.request import Sequence
+from minifuse.core.stages import RunPlan
 from minifuse.execute.link import Link
-from minifuse.plan import Plan, sampled_work
-from minifuse.report import Completion, Ran
-from minifuse.request import Sequence
-from minifuse.stages import RunPlan
 
 __all__ = ["VirtualExecutor", "placeholder_tokens"]
 
@@ -74,11 +74,11 @@ class VirtualExecutor:
         if not plan.moves:
             self._push(plan, lambda: self._run(plan, sequences), self._served + seconds)
             return
-        transfers = self._link.run(plan, seconds, self._now)
+        measured = self._link.run(plan, seconds, self._now)
         self._push(
             plan,
-            lambda: self._run(plan, sequences)._replace(transfers=transfers, moving_s=transfers.exposed_s),
-            self._served + seconds + transfers.exposed_s,
+            lambda: _moved(self._run(plan, sequences), measured),
+            self._served + seconds + measured.exposed_s,
         )
 
     def _start_queued(self) -> None:
@@ -136,11 +136,16 @@ class VirtualExecutor:
         """Complete the plans without work whose moves have landed now."""
         self._advance(now)
         plans = self._link.landed(now)
-        return [
-            Completion(plan, self._run(plan, {})._replace(transfers=self._link.carried(plan)), now) for plan in plans
-        ]
+        return [Completion(plan, _moved(self._run(plan, {}), self._link.carried(plan)), now) for plan in plans]
 
     def close(self) -> None:
         """Call `on_close`, which stops what computes the plans."""
         if self._on_close is not None:
             self._on_close()
+
+
+def _moved(ran: Ran, carried: Measured) -> Ran:
+    """What a plan produced, with what its moves cost on the link."""
+    moving_s, to_host, to_device, exposed_s = carried.moving_s, carried.to_host, carried.to_device, carried.exposed_s
+    measured = ran.measured._replace(moving_s=moving_s, to_host=to_host, to_device=to_device, exposed_s=exposed_s)
+    return ran._replace(measured=measured)

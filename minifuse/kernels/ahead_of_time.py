@@ -27,7 +27,7 @@ from rich.table import Table
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from minifuse.errors import KernelError, MachineError, MinifuseError, UsageError
+from minifuse.core.errors import KernelError, MachineError, MinifuseError, UsageError
 from minifuse.kernels import shipped
 from minifuse.kernels.launch import INTERPRETED, Shipped
 from minifuse.output import write_whole

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
 
 __all__ = ["INTERPRETED", "Shipped", "check", "check_tensor"]
 

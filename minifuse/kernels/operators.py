@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minifuse.core.plan import Move
+from minifuse.core.report import NOT_FINITE
 from minifuse.kernels.noise import gumbel_noise
 from minifuse.kernels.rotary import RotaryRows
-from minifuse.plan import Move
-from minifuse.report import NOT_FINITE
 
 __all__ = ["TORCH", "KVTensors", "Operators", "TorchOperators"]
 

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from minifuse.core.report import NOT_FINITE
 from minifuse.kernels.launch import Shipped, check, check_tensor
 from minifuse.kernels.noise import gumbel_noise
-from minifuse.report import NOT_FINITE
 
 __all__ = ["SHIPPED", "argmax", "argmax_torch", "gumbel_argmax", "gumbel_argmax_torch"]
 

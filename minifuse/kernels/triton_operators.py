@@ -11,6 +11,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from minifuse.core.plan import Move
 from minifuse.kernels.copy import gather_slots, move_slots, scatter_slots
 from minifuse.kernels.launch import INTERPRETED
 from minifuse.kernels.operators import TORCH, KVTensors
@@ -19,7 +20,6 @@ from minifuse.kernels.rotary import RotaryRows
 from minifuse.kernels.rotary_write import rotate_and_write
 from minifuse.kernels.sampling import argmax, gumbel_argmax
 from minifuse.kernels.swiglu import silu_mul
-from minifuse.plan import Move
 
 __all__ = ["TritonOperators"]
 

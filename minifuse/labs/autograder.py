@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from minifuse.core.errors import MachineError, MinifuseError, UsageError
 from minifuse.ctrl_c import SIGNALS
-from minifuse.errors import MachineError, MinifuseError, UsageError
 from minifuse.labs import confine, guard, names, student
 from minifuse.labs.handins import SUBMITTED, files_in
 from minifuse.labs.handout import handed_out, write_files

@@ -6,10 +6,10 @@ import io
 from collections.abc import Sequence as Seq
 from typing import Any, ClassVar
 
+from minifuse.core.request import Request
 from minifuse.labs.judge import Unmet, Work
 from minifuse.metrics import Metrics, compute_metrics
 from minifuse.model.source import resolve
-from minifuse.request import Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.labs.lab import Lab, labs
 
 __all__ = ["SUBMITTED", "files_in", "hand_ins", "lab_of", "lab_with_number"]

@@ -6,7 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import leaked, skeleton, solution_lines
 from minifuse.labs.submission import StudentFault, Submission

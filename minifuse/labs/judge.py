@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis.strategies import SearchStrategy
 
-from minifuse.errors import LawBroken, MachineError, MinifuseError
+from minifuse.core.errors import LawBroken, MachineError, MinifuseError
 from minifuse.labs.lab import Lab, Test
 from minifuse.labs.submission import Budget, StudentFault, Submission
 from minifuse.trace import Event

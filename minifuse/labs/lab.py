@@ -41,7 +41,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from minifuse.errors import MinifuseError, UsageError
+from minifuse.core.errors import MinifuseError, UsageError
 from minifuse.labs.form import has_form, told
 from minifuse.labs.submission import PLACES, Limits
 from minifuse.shipped import shipped

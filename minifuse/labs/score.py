@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minifuse.errors import MachineError, MinifuseError, UsageError
+from minifuse.core.errors import MachineError, MinifuseError, UsageError
 from minifuse.labs.judge import Work, of_student, told
 from minifuse.labs.lab import Lab
 from minifuse.labs.submission import Budget

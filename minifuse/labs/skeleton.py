@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 
 __all__ = ["leaked", "skeleton", "solution_lines"]
 

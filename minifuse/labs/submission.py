@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-from minifuse.errors import MachineError, MinifuseError
+from minifuse.core.errors import MachineError, MinifuseError
 from minifuse.labs import student
 from minifuse.labs.form import has_form, told
 from minifuse.shipped import places

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from operator import itemgetter
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
 
 __all__ = ["RunAllocator"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from minifuse.core.places import Runs
+from minifuse.core.plan import Extent, Move, MoveKind
 from minifuse.memory.allocator import RunAllocator
-from minifuse.place import Extent, Runs
-from minifuse.plan import Move, MoveKind
 
 __all__ = ["Away", "copies"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
 
 __all__ = ["BlockPool"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
+from minifuse.core.places import Pages
+from minifuse.core.plan import Span
+from minifuse.core.request import Sequence
 from minifuse.memory.eviction import Eviction
-from minifuse.place import Pages
-from minifuse.request import Sequence
-from minifuse.work import Span
 
 __all__ = ["Chunk", "Idle", "Owner"]
 

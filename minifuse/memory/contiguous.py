@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
+from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import Memory
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.places import Places, check_held
 from minifuse.memory.trial import Trial, settle
-from minifuse.place import Extent
-from minifuse.plan import Placement, Plan, Proposal, Reason
-from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
-from minifuse.stages import Memory, register
-from minifuse.work import Span
+from minifuse.stages import register
 
 __all__ = ["Contiguous", "RunTrial"]
 

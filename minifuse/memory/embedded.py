@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.errors import RequestRefused
+from minifuse.core.errors import RequestRefused
+from minifuse.core.plan import Placement, Proposal
+from minifuse.core.request import Phase, Request
 from minifuse.memory.shaped import Shaped, ShapedOptions, ShapedTrial
 from minifuse.memory.trial import settle
 from minifuse.options import option
-from minifuse.plan import Placement, Proposal
-from minifuse.request import Phase, Request
 from minifuse.stages import register
 
 __all__ = ["Embedded"]

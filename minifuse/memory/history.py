@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from minifuse.errors import MachineError, MinifuseError, UsageError
+from minifuse.core.errors import MachineError, MinifuseError, UsageError
 
 __all__ = ["History", "ModelIdentity", "Turn"]
 

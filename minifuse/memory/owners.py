@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Reuse, Span, Work
+from minifuse.core.request import Sequence
 from minifuse.memory.chunks import Chunk, Owner
 from minifuse.memory.tiers import Tiers
-from minifuse.place import Pages
-from minifuse.plan import Move, Reuse
-from minifuse.request import Sequence
-from minifuse.work import Span, Work
 
 __all__ = ["Owners"]
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar, NamedTuple
 
-from minifuse.errors import LawBroken
-from minifuse.layout import Rectangle
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
+from minifuse.core.shapes import Rectangle
+from minifuse.core.stages import Memory
 from minifuse.memory.places import Places, check_held
 from minifuse.memory.trial import Trial, settle
 from minifuse.parsing import number
-from minifuse.place import Extent
-from minifuse.plan import Placement, Plan, Proposal, Reason
-from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
-from minifuse.stages import Memory, register
-from minifuse.work import Span
+from minifuse.stages import register
 
 __all__ = ["Padded"]
 

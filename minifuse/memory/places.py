@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from minifuse.errors import LawBroken, RequestRefused
-from minifuse.place import Extent, Runs
-from minifuse.request import Request, Sequence
-from minifuse.work import Span, Work
+from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.places import Runs
+from minifuse.core.plan import Extent, Span, Work
+from minifuse.core.request import Request, Sequence
 
 __all__ = ["Places", "check_held", "whole_request"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
-from minifuse.errors import LawBroken
-from minifuse.layout import Rectangle
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Extent
+from minifuse.core.shapes import Rectangle
 from minifuse.memory.allocator import RunAllocator
-from minifuse.place import Extent
 
 __all__ = ["Prefilled"]
 

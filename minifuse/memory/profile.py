@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.parsing import read_bounded
 
 __all__ = ["ASSUMED", "Profile", "powers_of_two"]

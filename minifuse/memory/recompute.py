@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from minifuse.core.plan import Plan, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Sequence
 from minifuse.memory.contiguous import Contiguous
-from minifuse.plan import Plan
-from minifuse.report import KVUsage
-from minifuse.request import Sequence
 from minifuse.stages import register
-from minifuse.work import Span
 
 __all__ = ["Recompute"]
 

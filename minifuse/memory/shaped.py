@@ -6,8 +6,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.layout import Rectangle
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.places import Runs
+from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Reuse, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Phase, Request, Sequence
+from minifuse.core.shapes import Rectangle
+from minifuse.core.stages import Memory
 from minifuse.memory.away import Away, copies
 from minifuse.memory.places import Places
 from minifuse.memory.prefilled import Prefilled
@@ -15,12 +20,7 @@ from minifuse.memory.trial import Trial, settle
 from minifuse.memory.window import Entry, Window, shaped
 from minifuse.options import option
 from minifuse.parsing import number
-from minifuse.place import Extent, Runs
-from minifuse.plan import Move, Placement, Plan, Proposal, Reason, Reuse
-from minifuse.report import KVUsage
-from minifuse.request import Phase, Request, Sequence
-from minifuse.stages import Memory, register
-from minifuse.work import Span
+from minifuse.stages import register
 
 __all__ = ["Shaped", "ShapedOptions", "ShapedTrial"]
 

@@ -7,18 +7,17 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.layout import Region
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Phase, Request, Sequence
+from minifuse.core.shapes import Region
+from minifuse.core.stages import Memory
 from minifuse.memory.places import Places
 from minifuse.memory.shuffle import shuffle
 from minifuse.memory.trial import Trial, settle
 from minifuse.options import option
-from minifuse.place import Extent
-from minifuse.plan import Move, Placement, Plan, Proposal, Reason
-from minifuse.report import KVUsage
-from minifuse.request import Phase, Request, Sequence
-from minifuse.stages import Memory, register
-from minifuse.work import Span
+from minifuse.stages import register
 
 __all__ = ["Slots"]
 

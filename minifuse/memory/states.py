@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from minifuse.cell_graph import CellGraph
-from minifuse.errors import LawBroken, RequestRefused
+from minifuse.core.cell_graph import CellGraph
+from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.places import State
+from minifuse.core.plan import Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import Memory
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.trial import Trial, settle
-from minifuse.place import State
-from minifuse.plan import Placement, Plan, Proposal, Reason
-from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
-from minifuse.stages import Memory, register
-from minifuse.work import Span, Work
+from minifuse.stages import register
 
 __all__ = ["States"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minifuse.core.plan import Move
 from minifuse.model.text.config import ModelConfig
-from minifuse.plan import Move
 
 __all__ = ["KVStorage"]
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Tier, Work
+from minifuse.core.request import Sequence
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.prefixes import Prefixes
-from minifuse.place import Pages
-from minifuse.plan import Move, Tier
-from minifuse.request import Sequence
-from minifuse.work import Work
 
 __all__ = ["Tables"]
 

@@ -8,7 +8,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import Memory
 from minifuse.memory.chunks import Chunk
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
 from minifuse.memory.owners import Owners
@@ -18,11 +22,7 @@ from minifuse.memory.tiers import Tiers
 from minifuse.memory.trial import BlockTrial, settle
 from minifuse.options import option
 from minifuse.parsing import number
-from minifuse.plan import Move, Placement, Plan, Proposal, Reason
-from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
-from minifuse.stages import Memory, register
-from minifuse.work import Span
+from minifuse.stages import register
 
 __all__ = ["Tiered"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Move
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.chunks import Chunk, Idle, Owner
 from minifuse.memory.eviction import Eviction
-from minifuse.plan import Move
 
 __all__ = ["Tiers"]
 

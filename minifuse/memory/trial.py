@@ -8,11 +8,11 @@ from operator import is_
 from typing import ClassVar, TypeVar
 
 from minifuse.contracts.values import check_reason
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Proposal, Reason
+from minifuse.core.request import Sequence
 from minifuse.fault import returned_by
 from minifuse.parsing import number
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
 
 __all__ = ["BlockTrial", "Trial", "settle"]
 

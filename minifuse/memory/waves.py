@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.places import Pages
+from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Span, Work
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import Memory
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.halves import even_waves
 from minifuse.memory.places import Places
 from minifuse.memory.trial import settle
 from minifuse.options import option
-from minifuse.place import Extent, Pages
-from minifuse.plan import Move, Placement, Plan, Proposal
-from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
-from minifuse.stages import Memory, register
-from minifuse.work import Span, Work
+from minifuse.stages import register
 
 __all__ = ["Waves"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from minifuse.layout import Rectangle
-from minifuse.place import Extent, Runs
-from minifuse.work import Span
+from minifuse.core.places import Runs
+from minifuse.core.plan import Extent, Span
+from minifuse.core.shapes import Rectangle
 
 __all__ = ["Entry", "Window", "shaped"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import did_you_mean, one_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.cells.source import resolve_cells
 from minifuse.model.text.load import resolve_text
 from minifuse.model.text.tokenizer import Tokenizer

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.cell_graph import CellGraph, Output, Zeros
+from minifuse.core.cell_graph import CellGraph, Output, Zeros
+from minifuse.core.request import Request
 from minifuse.model.cells.model import CellModel
-from minifuse.request import Request
 
 __all__ = ["answer", "evaluate"]
 

@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor
 
+from minifuse.core.request import Request
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive.layers import attention, block, normed
 from minifuse.naive.sampling import draw
-from minifuse.request import Request
 
 __all__ = ["answer", "attention", "logits"]
 

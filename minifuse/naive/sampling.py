@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Seq
 
-from minifuse.request import Sampling
+from minifuse.core.request import Sampling
 
 __all__ = ["draw", "kept"]
 

@@ -14,7 +14,7 @@ Needs the `tutorials` extra.
 
 from importlib.util import find_spec
 
-from minifuse.errors import MachineError
+from minifuse.core.errors import MachineError
 
 for _name in ("matplotlib", "IPython", "pygments"):
     if find_spec(_name) is None:

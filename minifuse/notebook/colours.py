@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.notebook.played import Played
 from minifuse.parsing import did_you_mean, one_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.notebook.colours import FREE, HUES, INK
 from minifuse.notebook.memory_map import Map, look_of, words_of
 from minifuse.notebook.picture import Picture, check_runs, explain

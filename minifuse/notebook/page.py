@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass, field
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.notebook.colours import colour_numbers
 from minifuse.notebook.picture import check_runs
 from minifuse.notebook.played import Played

@@ -13,13 +13,13 @@ from minifuse.cli.declare import parsed
 from minifuse.cli.options import refuse_contradictions
 from minifuse.cli.refusals import Refusals
 from minifuse.cli.run import DEFAULT, RunOptions, chosen, load
-from minifuse.engine import Engine
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
 from minifuse.metrics import Metrics, compute_metrics
 from minifuse.model.source import Source, resolve
 from minifuse.parsing import one_of
-from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.simulate.cost import Hardware
@@ -41,7 +41,7 @@ class Played:
 
     name: str  # its label; without one, the name of the technique, or of the mix of stages
     events: list[Event]
-    engine: Engine
+    engine: ServingEngine
     source: Source
     served: Served
 

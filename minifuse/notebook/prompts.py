@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
 from minifuse.model.source import Source, resolve
 from minifuse.parsing import MANY, plain
-from minifuse.request import Request
 from minifuse.workload.cells import RESERVED
 from minifuse.workload.laws import Uniform
 from minifuse.workload.synthetic import RequestDefaults, synthetic

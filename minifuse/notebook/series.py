@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.choices import check_choice
 from minifuse.notebook.colours import HUES, IDLE, INK, SOFT, tint
 from minifuse.notebook.lanes import MS, By, step_ticks

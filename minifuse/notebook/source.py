@@ -16,7 +16,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 import minifuse
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 
 __all__ = ["Source", "show_source"]
 

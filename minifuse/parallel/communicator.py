@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch.distributed as dist
 from torch import Tensor
 
-from minifuse.errors import MachineError
-from minifuse.report import Messages
+from minifuse.core.errors import MachineError
+from minifuse.core.report import Measured
 
 __all__ = ["Communicator", "RankLost", "rank_lost_if_unreachable"]
 
@@ -48,11 +48,11 @@ class Communicator:
                 dist.all_gather(list(parts.unbind(0)), x.contiguous(), group=self.group)
         return parts.transpose(0, 1).flatten(1)
 
-    def take(self) -> Messages:
-        """Return the counts since the last call, and reset them."""
-        messages = Messages(self._calls, self._bytes)
+    def take(self, measured: Measured) -> Measured:
+        """Add the counts since the last call to what was measured, and reset them."""
+        measured = measured._replace(num_messages=self._calls, message_bytes=self._bytes)
         self._calls = self._bytes = 0
-        return messages
+        return measured
 
     def _counted(self, x: Tensor) -> bool:
         """Count a message; False if it is empty, because no sequence's last token was computed: no rank sends it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.text.config import ModelConfig
 
 __all__ = ["shard_config"]

@@ -15,15 +15,15 @@ from threading import Thread
 
 import torch
 
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
 from minifuse.execute.texts import TorchRunner
 from minifuse.execute.transfers import MovesOfPlan
 from minifuse.model.text.load import load_weights
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.order import Order, Setup, update_sequences
 from minifuse.parallel.rank import Rank, join
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
 
 __all__ = ["FollowingRunner", "main"]
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Collection
 from multiprocessing.connection import Connection, Pipe, wait
 
-from minifuse.errors import MachineError
+from minifuse.core.errors import MachineError
 from minifuse.parallel.order import Setup
 from minifuse.parallel.watch import Watch
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from minifuse.attention.batch import AttentionBackend
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import RankLost

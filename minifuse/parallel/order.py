@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from minifuse.plan import Plan
-from minifuse.request import Request, Sequence
+from minifuse.core.plan import Plan
+from minifuse.core.request import Request, Sequence
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend

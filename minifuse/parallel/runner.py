@@ -11,15 +11,15 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
-from minifuse.errors import MachineError
+from minifuse.core.errors import MachineError
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
 from minifuse.execute.texts import TorchRunner
 from minifuse.parallel.communicator import Communicator, RankLost
 from minifuse.parallel.followers import Followers
 from minifuse.parallel.order import Ledger, Order
 from minifuse.parallel.rank import Rank
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
 
 __all__ = ["ParallelRunner"]
 
@@ -71,7 +71,7 @@ class ParallelRunner:
             if cause is error:
                 raise
             raise cause from error
-        return ran._replace(messages=communicator.take())
+        return ran._replace(measured=communicator.take(ran.measured))
 
     def behind(self, plan: Plan) -> Future[Ran]:
         """Begin with a plan of moves alone on all ranks. The future is done when they have landed on this one.

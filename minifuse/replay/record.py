@@ -24,15 +24,15 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import TRANSFORMER
+from minifuse.core.request import FinishReason, Phase
 from minifuse.replay.workload import TracedRun, keys_of, read_run, refuse_other_workload
-from minifuse.request import FinishReason, Phase
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace import Event
 from minifuse.views.history import History
 from minifuse.views.rows import idle_rows
 from minifuse.views.waits import Piece, reasons_of_waits
-from minifuse.work import TRANSFORMER
 
 __all__ = ["TracedRun", "read_run", "record"]
 

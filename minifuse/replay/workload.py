@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.trace import Event
 from minifuse.views.history import History
 from minifuse.views.reading import load_trace

@@ -6,13 +6,13 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minifuse.engine import Engine
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.report import StepReport
+from minifuse.core.request import FinishReason, Request
 from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source
-from minifuse.report import StepReport
-from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
@@ -81,7 +81,9 @@ def _ignore(told: object) -> None:
     """Nothing is kept of an iteration, or of an event."""
 
 
-def _served(engine: Engine, requests: Sequence[Request], on_step: Callable[[StepReport], None], collect: bool) -> Trace:
+def _served(
+    engine: ServingEngine, requests: Sequence[Request], on_step: Callable[[StepReport], None], collect: bool
+) -> Trace:
     if collect:
         gc.collect()
     served = serve(engine, requests, on_step=on_step).whole()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from minifuse.core.request import Request
 from minifuse.reproduce.contest import take_turns
 from minifuse.reproduce.curve import ALIKE, Contender, Curve, Outcome
 from minifuse.reproduce.experiment import SHARE, Column, Conditions, Panel, Point, Say, Value, beside
-from minifuse.request import Request
 
 __all__ = ["AT_ONCE", "MODERATE", "Load", "best_size", "curve_panel", "num_reports", "peak_panel", "sweep"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from minifuse.plan import Plan
+from minifuse.core.plan import Plan
 from minifuse.simulate.cost import Hardware
 
 __all__ = ["fit_arithmetic", "fit_bandwidth", "half_precision"]

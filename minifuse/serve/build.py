@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from minifuse.clock import RealClock, VirtualClock
 from minifuse.contracts.checks import checks_of
+from minifuse.core.clock import RealClock, VirtualClock
+from minifuse.core.errors import ModelError, UsageError
+from minifuse.core.observer import Observer
 from minifuse.cores import OtherWork
-from minifuse.engine import Engine
-from minifuse.errors import ModelError, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
-from minifuse.observers import Observer
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import ResolvedRun, serve_model
 from minifuse.trace import Event, Trace
 from minifuse.why import Accounting
@@ -33,7 +33,7 @@ def build_engine(
     trace_path: Path | str | TextIO | None = None,
     *,
     into: Callable[[Event], None] | None = None,
-) -> Engine:
+) -> ServingEngine:
     """Plug the stages of a run into the loop.
 
     The engine serves one list of requests. One that is run by hand may run again: its clock and its metrics go on.
@@ -87,7 +87,7 @@ def build_engine(
     observers: tuple[Observer, ...] = checks_of(stages.batching, stages.memory, stages.attention)
     if settings.why:
         observers += (Accounting(),)
-    return Engine(
+    return ServingEngine(
         stages.batching,
         stages.memory,
         stages.attention,

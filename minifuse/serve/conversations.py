@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minifuse.errors import MachineError, RequestRefused, UsageError
+from minifuse.core.errors import MachineError, RequestRefused, UsageError
+from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.memory.history import History, ModelIdentity, Turn
 from minifuse.model.source import Source
-from minifuse.request import FinishReason, Request, Sequence
 
 __all__ = ["Conversations"]
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import torch
 
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory, RunPlan
 from minifuse.cores import usable_cores
-from minifuse.errors import MachineError, UsageError
 from minifuse.execute.cells import CellRunner
 from minifuse.execute.link import Link
 from minifuse.memory.state_storage import StateStorage
@@ -17,15 +21,11 @@ from minifuse.model.cells.by_operator import by_operator
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.source import CellSource
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
 from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
-from minifuse.stages import Memory, RunPlan
 
 __all__ = ["ServedCells"]
 

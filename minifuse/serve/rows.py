@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from minifuse.errors import MachineError
+from minifuse.core.errors import MachineError
 
 __all__ = ["flat_metrics", "to_frame"]
 

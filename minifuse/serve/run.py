@@ -10,12 +10,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from minifuse.contracts.checks import checks_of
-from minifuse.engine import Engine
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.report import StepReport
+from minifuse.core.request import FinishReason, Request
+from minifuse.core.submitted import by_request, check_are_requests
 from minifuse.fault import blaming
 from minifuse.metrics import Metrics, compute_metrics, read_events
-from minifuse.report import StepReport
-from minifuse.request import FinishReason, Request, by_request, check_are_requests
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.rows import flat_metrics, to_frame
 from minifuse.trace import Trace
@@ -135,7 +136,7 @@ class Served:
 
 
 def serve(
-    engine: Engine,
+    engine: ServingEngine,
     requests: Iterable[Request],
     on_answer: Callable[[Answer], None] = lambda answer: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
@@ -170,7 +171,7 @@ def serve(
         conversations.check(engine.trace.header.get("model"))
     engine.requests.serve_once()
     if conversations is not None:
-        engine.requests.resume(conversations.text)
+        engine.arrivals.stored = conversations.text
     answers: dict[int, Answer] = {}
     first: dict[str, float] = {}
     failure: BaseException | None = None
@@ -267,7 +268,7 @@ def serve(
     return Served(in_order, engine.trace, interrupted or hold.pending)
 
 
-def _fault_of(error: BaseException, engine: Engine) -> BaseException:
+def _fault_of(error: BaseException, engine: ServingEngine) -> BaseException:
     """The fault of the user's stage that ended a run, or the error itself."""
     for checks in checks_of(engine.batching, engine.memory, engine.attention):
         if fault := checks.fault_of(error, engine.requests):

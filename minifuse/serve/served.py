@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory, Reader, RunPlan
 from minifuse.execute.link import Link
 from minifuse.execute.poll import Pending
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
 from minifuse.serve.assembly import Stages
 from minifuse.serve.settings import Settings
-from minifuse.stages import Memory, Reader, RunPlan
 
 __all__ = ["NOTHING_KNOWN", "Offer", "PlanRunner", "ServedModel", "check_model"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.choices import NUMERICS, check_choice, check_device
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import INT64

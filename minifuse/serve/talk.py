@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from minifuse.engine import Engine
-from minifuse.errors import RequestRefused, UsageError
-from minifuse.report import StepReport
-from minifuse.request import FinishReason, Request, Sequence, check_name
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.report import StepReport
+from minifuse.core.request import FinishReason, Request, Sequence
+from minifuse.core.submitted import check_name
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.run import Answer
 
@@ -56,13 +57,13 @@ class Talk:
         UsageError: the conversation was begun with another model, or cannot be read, or this is no name.
     """
 
-    def __init__(self, engine: Engine, name: str = "chat", conversations: Conversations | None = None) -> None:
+    def __init__(self, engine: ServingEngine, name: str = "chat", conversations: Conversations | None = None) -> None:
         self.engine, self.name, self.conversations = engine, check_name(name, "The conversation"), conversations
         self.num_turns = self.num_tokens = 0
         self._count = 0  # of requests
         if conversations is not None:
             conversations.check(engine.trace.header.get("model"))
-            engine.requests.resume(conversations.text)
+            engine.arrivals.stored = conversations.text
             try:
                 self.num_tokens = len(conversations.text(Request("turn-1", (), conversation=name)))
             except RequestRefused as refusal:
@@ -71,7 +72,7 @@ class Talk:
         else:
             others = [one for one in engine.finished.values() if one.request.conversation == name]
             self.num_turns = len([one for one in others if one.finish_reason is not FinishReason.REFUSED])
-        if (last := engine.requests.arrivals.last(name)) is not None:
+        if (last := engine.arrivals.last(name)) is not None:
             self.num_tokens = len(engine.finished[last])
 
     def say(

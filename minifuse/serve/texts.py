@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.plan import TRANSFORMER
+from minifuse.core.stages import Memory, RunPlan
 from minifuse.cores import usable_cores
-from minifuse.errors import MachineError, UsageError
 from minifuse.execute.link import Link
 from minifuse.execute.run_ahead import RunAhead
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.memory.profile import powers_of_two
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
+from minifuse.model.text.reader import TextReader
 from minifuse.parallel.config import shard_config
-from minifuse.request import TextReader
 from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
-from minifuse.stages import Memory, RunPlan
-from minifuse.work import TRANSFORMER
 
 if TYPE_CHECKING:
     from minifuse.model.text.transformer import Transformer

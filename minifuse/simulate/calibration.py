@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.layouts import PagedStage
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.places import Pages
+from minifuse.core.plan import Placement, Plan, Work
+from minifuse.core.request import Request, Sequence
 from minifuse.memory.profile import Profile, powers_of_two
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
-from minifuse.place import Pages
-from minifuse.plan import Placement, Plan
-from minifuse.request import Request, Sequence
 from minifuse.simulate.cost import saturating
 from minifuse.simulate.profiles import CHUNK
 from minifuse.timing import time_in_turns
-from minifuse.work import Work
 
 __all__ = ["CHUNK", "COUNTS", "Measured", "contexts_of", "measure"]
 

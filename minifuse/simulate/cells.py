@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from minifuse.layout import StateRows
+from minifuse.core.plan import Plan
+from minifuse.core.shapes import StateRows
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import matrix_weights
-from minifuse.plan import Plan
 from minifuse.simulate.cost import Hardware
 
 __all__ = ["CellRoofline"]

@@ -10,13 +10,12 @@ from heapq import heapreplace
 from itertools import repeat
 from operator import itemgetter
 
-from minifuse.layout import Rectangle, Region
+from minifuse.core.plan import Plan, Work
+from minifuse.core.shapes import Rectangle, Region
 from minifuse.memory.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.parsing import unknown
-from minifuse.plan import Plan
-from minifuse.work import Work
 
 __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware", "saturating"]
 
@@ -97,8 +96,8 @@ class Roofline:
     so is a region, up to its longest context. What transfers add is the link's to say (`minifuse.execute.link`).
 
     >>> from minifuse.model.text.presets import preset
-    >>> from minifuse.place import Extent
-    >>> from minifuse.work import Work
+    >>> from minifuse.core.plan import Extent
+    >>> from minifuse.core.plan import Work
     >>> cost = Roofline(preset("llama-7b"), "float16", Hardware(bandwidth=1e12, flops=1e15, overhead_s=0.0))
     >>> f"{cost(Plan(0, 0, (Work('r0', 99, 100),), (Extent(0, 100),))) * 1e3:.1f} ms to read 13.2 GB"
     '13.3 ms to read 13.2 GB'

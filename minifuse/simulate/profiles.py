@@ -10,8 +10,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from minifuse.core.errors import UsageError
 from minifuse.cores import processor, usable_cores
-from minifuse.errors import UsageError
 from minifuse.memory.profile import Profile
 from minifuse.model.text.config import ModelConfig
 from minifuse.output import write_whole

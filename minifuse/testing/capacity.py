@@ -15,10 +15,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from minifuse.cell_graph import CellGraph
+from minifuse.core.cell_graph import CellGraph
+from minifuse.core.request import Sequence
 from minifuse.fault import is_own
 from minifuse.memory.waves import HOST_TIMES
-from minifuse.request import Sequence
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.stages import NoOptions
 from minifuse.fault import is_own
-from minifuse.options import NoOptions, accepts, bare_type
+from minifuse.options import accepts, bare_type
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Case, Subject

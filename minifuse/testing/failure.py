@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from minifuse.errors import CheckerFailed, StageFailed
+from minifuse.core.errors import CheckerFailed, StageFailed
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.observation import Observation

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 
 from minifuse.batching.policy import num_missing
-from minifuse.errors import LawBroken
-from minifuse.plan import Proposal
-from minifuse.request import Sequence
-from minifuse.stages import Batching, Memory
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Proposal
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.testing.subject import Case
 from minifuse.testing.waiting import WaitingBooks
 

@@ -9,9 +9,9 @@ import sys
 from types import FunctionType
 from typing import Any
 
-from minifuse.cell_graph import CellGraph
-from minifuse.request import Request
-from minifuse.stages import Memory
+from minifuse.core.cell_graph import CellGraph
+from minifuse.core.request import Request
+from minifuse.core.stages import Memory
 
 __all__ = ["fingerprint", "state"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from minifuse.request import GREEDY, Request
+from minifuse.core.request import GREEDY, Request
 from minifuse.testing.subject import Case
 from minifuse.testing.texts.models import VOCAB
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.fault import is_own
 from minifuse.parsing import unknown
 from minifuse.serve.assembly import choose

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
-from minifuse.plan import Plan, Proposal
-from minifuse.report import KVUsage, StepReport
-from minifuse.request import FinishReason, Request, Sequence
+from minifuse.core.plan import Plan, Proposal
+from minifuse.core.report import KVUsage, StepReport
+from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.testing.subject import Case, Tokens
 from minifuse.trace import Event, Trace
 

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice, takewhile
 
-from minifuse.clock import VirtualClock
 from minifuse.contracts.checks import Checks
-from minifuse.engine import Engine
-from minifuse.errors import LawBroken, RequestRefused, StageFailed
+from minifuse.core.clock import VirtualClock
+from minifuse.core.errors import LawBroken, RequestRefused, StageFailed
+from minifuse.core.plan import Plan
+from minifuse.core.request import FinishReason, Request
+from minifuse.core.stages import Memory, RunPlan
 from minifuse.fault import Hung
-from minifuse.plan import Plan
-from minifuse.request import FinishReason, Request
-from minifuse.stages import Memory, RunPlan
+from minifuse.serve.engine import ServingEngine
 from minifuse.testing.alarm import alarm
 from minifuse.testing.failure import failure
 from minifuse.testing.fingerprint import fingerprint, state
@@ -56,7 +56,7 @@ def observe(
     seen = Observation(case, trace, books.tokens, {}, handed=trace.handed)
     checks = Checks(stages.batching, stages.memory, stages.attention)
     policy = WatchedPolicy(stages.batching, checks, books, WaitingBooks(case.choices), clock, seen)
-    engine = Engine(
+    engine = ServingEngine(
         policy,  # type: ignore[arg-type]  # it has what the engine calls
         *(WatchedMemory(stages.memory, clock), stages.attention),  # type: ignore[arg-type]
         *(WatchedExecutor(books, clock, cost or case.seconds, run, case.link(stages.memory), seen), clock),
@@ -87,7 +87,12 @@ def observe(
 
 
 def _serve(
-    engine: Engine, case: Case, books: Books, seen: Observation, policy: WatchedPolicy, interrupt_after: int | None
+    engine: ServingEngine,
+    case: Case,
+    books: Books,
+    seen: Observation,
+    policy: WatchedPolicy,
+    interrupt_after: int | None,
 ) -> None:
     aborts = deque(sorted(case.scenario.aborts))
     for prompts in case.groups:
@@ -136,12 +141,12 @@ def _check_free(case: Case, memory: Memory, growing: bool) -> None:
         raise LawBroken("conservation", f"memory has {usage}, and room for more than {free} newcomers")
 
 
-def _held(engine: Engine) -> set[str]:
+def _held(engine: ServingEngine) -> set[str]:
     """The sequences that memory must hold."""
     return engine.sequences.keys() | engine.in_flight.leaving.keys()
 
 
-def _abort(engine: Engine, name: str, books: Books, seen: Observation) -> None:
+def _abort(engine: ServingEngine, name: str, books: Books, seen: Observation) -> None:
     if not engine.requests.arrivals.prompts_of(name):
         return  # it was refused, or is left out of this run
     if engine.abort(name):
@@ -152,7 +157,7 @@ def _abort(engine: Engine, name: str, books: Books, seen: Observation) -> None:
         engine.memory.check_integrity()
 
 
-def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> None:
+def _submit(engine: ServingEngine, prompts: tuple[Request, ...], seen: Observation) -> None:
     before = fingerprint(state(engine.memory))
     try:
         engine.submit(*prompts)

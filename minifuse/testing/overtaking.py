@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import NamedTuple
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
 from minifuse.metrics import compute_metrics
 from minifuse.stages import stage
 from minifuse.testing.observation import Observation

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TypeVar
 
-from minifuse.errors import CheckerFailed, LawBroken, UsageError
+from minifuse.core.errors import CheckerFailed, LawBroken, UsageError
 from minifuse.fault import Hung, last_line, shown
 from minifuse.testing.alarm import alarm
 from minifuse.testing.observation import Observation

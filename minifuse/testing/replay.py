@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minifuse.clock import VirtualClock
-from minifuse.errors import LawBroken
+from minifuse.core.clock import VirtualClock
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran, StepReport
+from minifuse.core.request import FinishReason, Sequence
 from minifuse.execute import VirtualExecutor
-from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
-from minifuse.request import FinishReason, Sequence
 
 __all__ = ["ReplayExecutor"]
 
@@ -29,5 +29,5 @@ class ReplayExecutor(VirtualExecutor):
         if step is None or step.plan != plan:
             raise LawBroken("same in simulation", f"the run decided {step and step.plan}, its simulation {plan}")
         failed = tuple(name for name, reason in step.finished.items() if reason is FinishReason.NAN)
-        ran = Ran(step.tokens, moving_s=step.moving_s, transfers=step.transfers, not_finite=failed)
+        ran = Ran(step.tokens, step.measured, not_finite=failed)
         self._push(plan, lambda: ran, step.ended_s)

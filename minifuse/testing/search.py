@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as seeded
 
-from minifuse.errors import CheckerFailed, LawBroken, UsageError
+from minifuse.core.errors import CheckerFailed, LawBroken, UsageError
+from minifuse.core.request import GREEDY, Request
 from minifuse.fault import Hung
 from minifuse.parsing import did_you_mean, one_of
-from minifuse.request import GREEDY, Request
 from minifuse.stages import KINDS, stage
 from minifuse.techniques import Technique
 from minifuse.testing.drawn import cases

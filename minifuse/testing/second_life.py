@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.request import Request
 from minifuse.parsing import brief
-from minifuse.request import Request
 from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.observed import observe

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.report import StepReport
 from minifuse.metrics import compute_metrics
-from minifuse.report import StepReport
 from minifuse.testing.observation import Observation
 from minifuse.trace import Event
 

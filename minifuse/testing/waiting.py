@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from itertools import product
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.errors import LawBroken
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Phase, Sequence
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Proposal, Reason
+from minifuse.core.request import Phase, Sequence
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
 

@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection
 from itertools import pairwise
 from typing import Any
 
-from minifuse.clock import VirtualClock
 from minifuse.contracts.checks import Checks
 from minifuse.contracts.values import check_cover, check_lanes
-from minifuse.errors import LawBroken
+from minifuse.core.clock import VirtualClock
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Move, Placement, Plan, Proposal
+from minifuse.core.report import KVUsage, Ran, StepReport
+from minifuse.core.request import Sequence
+from minifuse.core.requests import Requests
+from minifuse.core.stages import Batching, Memory, RunPlan
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.link import Link
 from minifuse.fault import Wrong
-from minifuse.plan import Move, Placement, Plan, Proposal
-from minifuse.report import KVUsage, Ran, StepReport
-from minifuse.request import Sequence
-from minifuse.requests import Requests
-from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.testing.filling import FillBooks
 from minifuse.testing.fingerprint import fingerprint, state
 from minifuse.testing.observation import Observation, Proposed

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from minifuse.errors import UsageError
-from minifuse.request import FinishReason, Phase
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import TRANSFORMER
+from minifuse.core.request import FinishReason, Phase
 from minifuse.trace import Event
 from minifuse.views.checks import (
     ERRORS,
@@ -24,7 +25,6 @@ from minifuse.views.checks import (
     check_time,
 )
 from minifuse.why import Choice
-from minifuse.work import TRANSFORMER
 
 __all__ = ["Decision", "History", "Iteration", "Story", "Wait", "is_prefill"]
 

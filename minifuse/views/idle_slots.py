@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from minifuse.layout import Rectangle, Region
+from minifuse.core.shapes import Rectangle, Region
 from minifuse.views.slot_books import Frame, fresh_slots
 
 __all__ = ["Idle", "idle_slots"]

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from minifuse.place import Extent, Pages, Place, Runs
-from minifuse.plan import Move, Plan, Proposal
-from minifuse.request import Request
-from minifuse.work import TRANSFORMER, Work
+from minifuse.core.places import Pages, Runs, State
+from minifuse.core.plan import TRANSFORMER, Extent, Move, Place, Plan, Proposal, Work
+from minifuse.core.request import Request
 
 if TYPE_CHECKING:
     from minifuse.testing.observation import Observation
@@ -216,6 +215,7 @@ def _place(place: Place) -> str:
         return f"slots {'+'.join(_span(slot, slot + length) for slot, length in place.runs)}"
     if isinstance(place, Pages):
         return f"blocks {' '.join(map(str, place.blocks))}"
+    assert isinstance(place, State)
     return f"slot {place.slot}" + (f" (reads {' '.join(map(str, place.reads))})" if place.reads else "")
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.parsing import all_of
 from minifuse.trace import SCHEMA, Event
 from minifuse.trace_file import parse, read_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from minifuse.place import Extent
+from minifuse.core.plan import Extent
 from minifuse.views.history import History, Iteration
 
 __all__ = ["Rows", "idle_columns", "idle_rows", "rows_of", "rows_of_shape"]

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minifuse.core.plan import TRANSFORMER
 from minifuse.views.history import History, Iteration, Story
 from minifuse.views.rows import idle_rows
-from minifuse.work import TRANSFORMER
 
 __all__ = [
     "BROKEN_OFF",

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
 from minifuse.model.cells.config import EOS, GO, PAD, CellConfig
 from minifuse.model.kinds import request_kind
 from minifuse.parsing import did_you_mean, one_of, parse_int
-from minifuse.request import Request
 from minifuse.workload.laws import Arrival, Lengths, Lognormal, Uniform
 from minifuse.workload.synthetic import arrive
 

@@ -18,9 +18,9 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
 from minifuse.parsing import LONGEST_S, keyed, parse_duration, parse_float, parse_int
-from minifuse.request import Request
 from minifuse.workload.laws import Arrival, Lognormal
 from minifuse.workload.synthetic import MAX_TOKENS, arrival_times
 

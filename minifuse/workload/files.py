@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from minifuse.errors import ModelError, UsageError
+from minifuse.core.errors import ModelError, UsageError
+from minifuse.core.request import Request, Sampling
 from minifuse.parsing import Fields, read_lines
-from minifuse.request import Request, Sampling
 from minifuse.workload.cells import leaves
 from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int, quoted
 
 __all__ = ["Arrival", "Lengths", "Lognormal", "Uniform", "parse_arrival", "parse_lengths", "parse_users"]

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.parsing import one_of, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
 from minifuse.workload.files import Encode

@@ -13,8 +13,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from minifuse.errors import UsageError
-from minifuse.request import DEFAULT, GREEDY, Request, Sampling, by_request
+from minifuse.core.errors import UsageError
+from minifuse.core.request import DEFAULT, GREEDY, Request, Sampling
+from minifuse.core.submitted import by_request
 from minifuse.workload.laws import Arrival, Lengths
 
 __all__ = ["RequestDefaults", "arrival_times", "arrive", "gather", "share_out", "synthetic"]

@@ -19,14 +19,13 @@ from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
-from minifuse.layout import Layout, Rectangle, Region
+from minifuse.core.places import Pages
+from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
+from minifuse.core.request import Sequence
+from minifuse.core.shapes import Rectangle, Region
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.naive import oracle
-from minifuse.place import Extent, Pages
-from minifuse.plan import Move, Plan
-from minifuse.request import Sequence
-from minifuse.work import Span, Work
 
 POISON = 1e6  # what lies in unused slots: large, and finite as in any real cache
 LAYER = 1

@@ -8,13 +8,12 @@ from helpers import asks
 
 from minifuse.attention.ragged import ragged
 from minifuse.attention.rows import lay_out
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages, Runs
+from minifuse.core.plan import Extent, Layout, Plan, Span, Work
+from minifuse.core.request import Sequence
+from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.ragged import Ragged
-from minifuse.layout import Layout, Rectangle, Region
-from minifuse.place import Extent, Pages, Runs
-from minifuse.plan import Plan
-from minifuse.request import Sequence
-from minifuse.work import Span, Work
 
 CPU = torch.device("cpu")
 SEQUENCES = {"a": Sequence(asks("a", 6, 8)), "b": Sequence(asks("b", 3, 8)), "c": Sequence(asks("c", 4, 8))}

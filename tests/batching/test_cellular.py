@@ -10,14 +10,14 @@ from helpers import unit
 
 from minifuse.attention.cell_layouts import CellsStage
 from minifuse.batching import Cellular
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.cell_graph import CellGraph, Node, Output
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import FinishReason, Phase, Request, Sequence
+from minifuse.core.stages import RunPlan
 from minifuse.memory import States
 from minifuse.options import parse_options
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import FinishReason, Phase, Request, Sequence
-from minifuse.stages import RunPlan
 
 
 def cellular(
@@ -261,7 +261,7 @@ def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
     assert scene.left == {"good": 2.0}
     assert scene.engine.refused == {"bad": "Request 'bad' could not be unfolded: ValueError: no such word."}
     assert scene.engine.finished["bad"].finish_reason is FinishReason.REFUSED
-    assert not scene.engine.unfinished
+    assert not scene.engine.requests.unfinished
 
 
 def test_many_waiting_without_room_cost_no_more_than_one() -> None:

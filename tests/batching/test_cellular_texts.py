@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from minifuse.attention.layouts import PagedStage, PerSequenceStage
 from minifuse.batching import Cellular
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.core.clock import VirtualClock
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Request
 from minifuse.execute import VirtualExecutor
 from minifuse.memory import Contiguous, Paged
+from minifuse.model.text.reader import TextReader
 from minifuse.options import parse_options
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Request, TextReader
+from minifuse.serve.engine import ServingEngine
 
 
 def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> None:
     clock = VirtualClock()
-    engine = Engine(
+    engine = ServingEngine(
         Cellular(parse_options("test", Cellular.Options, {"max_tasks": 3})),
         Contiguous(100),
         PerSequenceStage(),
@@ -34,7 +35,7 @@ def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> N
     assert not any(step.discarded for step in steps)  # the maximum length is known, and never exceeded
 
 
-def _in_flight(engine: Engine) -> list[Plan]:
+def _in_flight(engine: ServingEngine) -> list[Plan]:
     executor = engine.executor
     assert isinstance(executor, VirtualExecutor)
     return [plan for _, _, plan, _ in executor._running] + [plan for plan, _ in executor._queued]
@@ -44,7 +45,7 @@ def test_a_shared_prompt_is_not_computed_again() -> None:
     """Where memory already holds the beginning of a prompt, the first iteration starts behind it."""
     clock = VirtualClock()
     memory = Paged(16, parse_options("test", Paged.Options, {"share": "on", "block_size": "4"}))
-    engine = Engine(
+    engine = ServingEngine(
         Cellular(parse_options("test", Cellular.Options, {"max_tasks": 1})),
         memory,
         PagedStage(),

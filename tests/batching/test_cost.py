@@ -14,12 +14,12 @@ from helpers import asks, lines_of, make_engine, unit
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.batching import Cellular, GraphMerged, GraphPadded, Iteration
-from minifuse.engine import Engine
+from minifuse.core.plan import Proposal
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory
 from minifuse.memory import Rows, States
 from minifuse.options import parse_options
-from minifuse.plan import Proposal
-from minifuse.request import Sequence
-from minifuse.stages import Memory
+from minifuse.serve.engine import ServingEngine
 
 FEW, MANY = 200, 2000
 STEPS = 8
@@ -61,7 +61,7 @@ class Cost:
     evicted: int = 0
 
     @classmethod
-    def of(cls, engine: Engine) -> Cost:
+    def of(cls, engine: ServingEngine) -> Cost:
         """Those that follow the first, in which the requests arrive."""
         cost, running, propose = cls(), engine.run(), engine.batching.propose
         next(running)

@@ -11,11 +11,11 @@ from helpers import answers_of, asks, expected_answers, make_engine, run_all, sc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifuse.engine import Engine
-from minifuse.layout import Region
-from minifuse.plan import Plan
-from minifuse.report import StepReport
-from minifuse.request import Phase
+from minifuse.core.plan import Plan
+from minifuse.core.report import StepReport
+from minifuse.core.request import Phase
+from minifuse.core.shapes import Region
+from minifuse.serve.engine import ServingEngine
 from minifuse.testing.texts.models import CONFIGS
 
 PREPARING = 0.4
@@ -27,7 +27,7 @@ def seconds(plan: Plan) -> float:
     return PREPARING if plan.phase is Phase.PREPROCESSING else 1.0
 
 
-def _fusion(**settings: Any) -> Engine:
+def _fusion(**settings: Any) -> ServingEngine:
     named = {name.replace("_", ".", 1): value for name, value in settings.items()}
     return make_engine("fusion", settings=named, cost=seconds)
 

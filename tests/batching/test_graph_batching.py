@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.batching import GraphMerged, GraphPadded
 from minifuse.batching.graph_padded import segments
-from minifuse.cell_graph import CellGraph, Node
-from minifuse.errors import RequestRefused, UsageError
-from minifuse.layout import StateRows
+from minifuse.core.cell_graph import CellGraph, Node
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.shapes import StateRows
 from minifuse.memory import Rows, States
 from minifuse.options import parse_options
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from helpers import answers_of, asks, expected_answers, make_engine, run_all, schedule
 
-from minifuse.clock import RealClock
+from minifuse.core.clock import RealClock
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
 from minifuse.execute import RealExecutor
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
 
 
 def test_each_request_has_a_worker_from_its_arrival_to_its_end() -> None:

@@ -8,10 +8,10 @@ import pytest
 from helpers import answers_of, asks, expected_answers, make_engine, run_all, schedule
 
 from minifuse.batching import Mlfq
-from minifuse.engine import Engine
-from minifuse.errors import LawBroken
-from minifuse.plan import Plan
-from minifuse.request import Request
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan
+from minifuse.core.request import Request
+from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe
 from minifuse.testing.laws import of_one_run
@@ -20,7 +20,7 @@ from minifuse.testing.texts import TextScenario
 PROMOTE = Mlfq._promote
 
 
-def _engine(name: str = "fastserve", **more: Any) -> Engine:
+def _engine(name: str = "fastserve", **more: Any) -> ServingEngine:
     settings = {"batching.max_batch": 1, "memory.chunk": 2, "memory.reserve": 0.0, **more.pop("settings", {})}
     if name == "fastserve":
         settings.setdefault("batching.starve", 1000.0)

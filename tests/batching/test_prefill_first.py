@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from helpers import asks, make_engine, run_all, schedule
 
-from minifuse.engine import Engine
-from minifuse.plan import Move
-from minifuse.report import StepReport
-from minifuse.request import Phase, Request
+from minifuse.core.plan import Move
+from minifuse.core.report import StepReport
+from minifuse.core.request import Phase, Request
+from minifuse.serve.engine import ServingEngine
 
 SWAP = {"memory.preemption": "swap"}
 
 
-def _vllm(blocks: int = 50, size: int = 2, settings: dict[str, Any] | None = None) -> Engine:
+def _vllm(blocks: int = 50, size: int = 2, settings: dict[str, Any] | None = None) -> ServingEngine:
     options = {"memory.block_size": size, "memory.watermark": 0.0, **(settings or {})}
     return make_engine("vllm", capacity=blocks * size, settings=options)
 

@@ -10,9 +10,9 @@ from helpers import asks, make_engine, run_all, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifuse.errors import UsageError
-from minifuse.report import StepReport
-from minifuse.request import Request
+from minifuse.core.errors import UsageError
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request
 from minifuse.techniques import TECHNIQUES
 
 PRIORITY = {"batching.order": "priority"}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions, Ranked, Ticket
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Reason
+from minifuse.core.request import Sequence
 from minifuse.options import option, parse_options
-from minifuse.plan import Reason
-from minifuse.request import Sequence
 
 
 def _ticket(number: int, rank: float = 0) -> Ticket:

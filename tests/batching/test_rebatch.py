@@ -8,10 +8,10 @@ import pytest
 from helpers import asks, make_engine, run_all, schedule, sentence
 
 from minifuse.batching import Decoupled, Rebatch
-from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.layout import Rectangle
-from minifuse.report import StepReport
-from minifuse.request import Phase, Request
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.report import StepReport
+from minifuse.core.request import Phase, Request
+from minifuse.core.shapes import Rectangle
 from minifuse.techniques import TECHNIQUES, mix
 from minifuse.testing import TEXTS, laws_of, observe
 from minifuse.testing.texts import TextScenario

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from helpers import asks, make_engine, run_all, schedule
 
-from minifuse.layout import Rectangle
-from minifuse.report import KVUsage, StepReport
+from minifuse.core.report import KVUsage, StepReport
+from minifuse.core.shapes import Rectangle
 
 FOUR = [asks("a", 2, 3), asks("b", 3, 1), asks("d", 1, 2), asks("c", 2, 2, at=0.5)]
 

@@ -10,13 +10,13 @@ from helpers import answers_of, asks, make_engine, make_real_engine, run_all, sc
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.batching.unified import Unified
-from minifuse.engine import Engine
+from minifuse.core.plan import Reuse
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request
 from minifuse.execute.link import Link
 from minifuse.memory import Tiered
 from minifuse.metrics import compute_metrics
-from minifuse.plan import Reuse
-from minifuse.report import StepReport
-from minifuse.request import Request
+from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import technique
 from minifuse.testing import TEXTS, observe
 from minifuse.testing.laws import of_one_run
@@ -25,7 +25,7 @@ from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.models import expected_answer
 
 
-def _engine(chunks: int = 20, model: str | None = None, link: Link | None = None, **options: Any) -> Engine:
+def _engine(chunks: int = 20, model: str | None = None, link: Link | None = None, **options: Any) -> ServingEngine:
     batching = {name: options.pop(name) for name in ("max_batch", "max_tokens", "unify") if name in options}
     memory = Tiered(chunks * 4, Tiered.Options(**{"chunk": 4, "reserve": 0.0, "ahead": 0.0, **options}))
     named: dict[str, Any] = {} if link is None else {"link": link}

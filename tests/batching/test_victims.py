@@ -11,10 +11,10 @@ from helpers import asks, make_engine, run_all, schedule
 
 from minifuse import stages
 from minifuse.batching.prefill_first import PrefillFirst
-from minifuse.engine import Engine
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.request import Sequence
 from minifuse.options import option
-from minifuse.request import Sequence
+from minifuse.serve.engine import ServingEngine
 from minifuse.testing import check_laws
 
 REQUESTS = [asks("a", 2, 5), asks("b", 4, 3), asks("c", 2, 3)]
@@ -34,7 +34,7 @@ def evict_longest(own_register: None) -> type[EvictLongest]:
     return stages.register(EvictLongest)
 
 
-def _engine(policy: type[PrefillFirst], blocks: int = 4) -> Engine:
+def _engine(policy: type[PrefillFirst], blocks: int = 4) -> ServingEngine:
     settings = {"memory.block_size": 2, "memory.watermark": 0.0}
     return make_engine("vllm", capacity=2 * blocks, settings=settings, batching=policy())
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from minifuse.cli import main
+from minifuse.core.request import Request
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.naive.cells import evaluate
-from minifuse.request import Request
 from minifuse.trace import read_trace
 
 Cli = Callable[..., Any]
@@ -355,10 +355,10 @@ def test_comparing_in_virtual_time(minifuse: Cli) -> None:
 GRU = """
 from torch import nn
 
-from minifuse.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.model.cells.config import register_cells
 from minifuse.model.cells.model import CellModel
-from minifuse.request import Request
+from minifuse.core.request import Request
 
 
 class Gru(nn.Module):

@@ -18,8 +18,8 @@ from conformance.test_defects import DEFECTS
 from hypothesis import Phase
 
 from minifuse import stages
-from minifuse.errors import LawBroken
-from minifuse.request import Request
+from minifuse.core.errors import LawBroken
+from minifuse.core.request import Request
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe, search
 from minifuse.testing.claims import unclaimed

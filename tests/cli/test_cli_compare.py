@@ -11,7 +11,7 @@ import pytest
 from minifuse.batching.static import Static
 from minifuse.cli.leaders import leaders
 from minifuse.cli.tables import cut_to
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
 from minifuse.metrics import Metrics
 from minifuse.trace import read_trace
 

@@ -11,7 +11,7 @@ from minifuse.cli.compare import CompareOptions
 from minifuse.cli.declare import Declared
 from minifuse.cli.reproduce import FigureOptions
 from minifuse.cli.run import RunOptions
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.options import describe_options
 from minifuse.parsing import MANY
 from minifuse.stages import KINDS, stages

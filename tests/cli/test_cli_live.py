@@ -15,11 +15,11 @@ from minifuse.cli import display as displays
 from minifuse.cli.display import in_use
 from minifuse.cli.lanes import Lanes, lane_of, legend, map_of_memory
 from minifuse.cli.progress import EVERY, ProgressLines
-from minifuse.engine import Engine
+from minifuse.core.report import StepReport
+from minifuse.core.request import Phase, Request
 from minifuse.model.source import resolve
-from minifuse.report import StepReport
-from minifuse.request import Phase, Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -156,7 +156,7 @@ def test_without_it_the_picture_has_no_lanes(minifuse: Cli) -> None:
 # --- what a lane says
 
 
-def crowd(name: str, slots: int, **options: object) -> Engine:
+def crowd(name: str, slots: int, **options: object) -> ServingEngine:
     """Three requests in memory for so many tokens."""
     source = resolve("random:small")
     settings = Settings(clock="virtual", kv_memory=source.slot_bytes("float32") * slots, stage_options=options)
@@ -166,7 +166,7 @@ def crowd(name: str, slots: int, **options: object) -> Engine:
     return engine
 
 
-def run(name: str, slots: int, **options: object) -> tuple[Engine, Lanes, list[StepReport]]:
+def run(name: str, slots: int, **options: object) -> tuple[ServingEngine, Lanes, list[StepReport]]:
     """The same, to the end."""
     engine = crowd(name, slots, **options)
     lanes, reports = Lanes(engine), []

@@ -17,7 +17,7 @@ import torch
 
 import minifuse.cli
 from minifuse.cli.failures import told
-from minifuse.errors import LONGEST, LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LONGEST, LawBroken, RequestRefused, UsageError
 
 Cli = Callable[..., Any]
 

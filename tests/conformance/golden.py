@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from minifuse.request import Request
+from minifuse.core.request import Request
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing import GRAPHS, TEXTS, observe
 from minifuse.testing.graphs import GraphScenario, recipes

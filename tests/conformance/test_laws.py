@@ -9,8 +9,8 @@ import pytest
 from conformance.golden import MadeUpTokens
 from hypothesis import HealthCheck, given, settings
 
-from minifuse.errors import UsageError
-from minifuse.request import FinishReason
+from minifuse.core.errors import UsageError
+from minifuse.core.request import FinishReason
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, check_laws, observe, put_through
 from minifuse.testing.graphs import GraphScenario
@@ -97,7 +97,7 @@ def test_scenarios_of_graphs_reach_the_corners() -> None:
         for step in seen.steps:
             plan = step.plan
             met |= {f"worker {plan.worker}", *(reason.code for reason in plan.reasons)}
-            met.update(["discarded"] * (step.discarded > 0), ["gathered"] * (step.gathers.copies > 0))
+            met.update(["discarded"] * (step.discarded > 0), ["gathered"] * (step.measured.num_gathers > 0))
             met.update(["batch of many"] * (len(plan.sequences) > 2))
         return met
 

@@ -12,12 +12,12 @@ import torch
 from helpers import asks, make_engine, make_real_engine
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from minifuse.engine import Engine
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import FinishReason, Request
 from minifuse.model.source import resolve
 from minifuse.naive.oracle import logits
-from minifuse.request import FinishReason, Request
 from minifuse.serve.conversations import Conversations
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import serve
 from minifuse.techniques import Technique, serving
 from minifuse.testing import TEXTS, observe
@@ -99,7 +99,7 @@ def test_threads_submit_and_abort(number: int) -> None:
     threads = [threading.Thread(target=go, args=(i,)) for i in range(3)]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads) or engine.unfinished:
+    while any(thread.is_alive() for thread in threads) or engine.requests.unfinished:
         list(engine.run())
     engine.close()
     assert engine.finished.keys() == requests.keys()
@@ -130,7 +130,7 @@ def test_a_state_file_goes_from_technique_to_technique(number: int, tmp_path: Pa
             requests = [_turn(f"{of}{run}", of, rng) for of in rng.sample(sorted(texts), rng.randint(1, 3))]
             aborted = rng.choice(requests).id if rng.random() < 0.3 else None
 
-            def step(_: object, engine: Engine = engine, aborted: str | None = aborted) -> None:
+            def step(_: object, engine: ServingEngine = engine, aborted: str | None = aborted) -> None:
                 if aborted is not None:
                     engine.abort(aborted)
 

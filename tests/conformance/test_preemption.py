@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from minifuse.plan import Plan
-from minifuse.request import Request
+from minifuse.core.plan import Plan
+from minifuse.core.request import Request
 from minifuse.techniques import TECHNIQUES, mix
 from minifuse.testing import TEXTS, Case, observe
 from minifuse.testing.laws import of_one_run

@@ -6,8 +6,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifuse.cell_graph import CellGraph
-from minifuse.request import Request
+from minifuse.core.cell_graph import CellGraph
+from minifuse.core.request import Request
 from minifuse.testing.graphs.models import cell_model
 from minifuse.testing.graphs.recipes import GRAPHS, Recipe
 

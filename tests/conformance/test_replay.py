@@ -7,16 +7,17 @@ import time
 
 import pytest
 
-from minifuse.clock import RealClock, VirtualClock
-from minifuse.engine import Engine
-from minifuse.errors import LawBroken
+from minifuse.core.clock import RealClock, VirtualClock
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan
+from minifuse.core.report import Completion, Ran, StepReport
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import Executor, RunPlan
 from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
 from minifuse.execute.texts import torch_runner
-from minifuse.plan import Plan
-from minifuse.report import Completion, Ran, StepReport
-from minifuse.request import Request, Sequence, TextReader
+from minifuse.model.text.reader import TextReader
 from minifuse.serve.assembly import Stages, choose
-from minifuse.stages import Executor, RunPlan
+from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing.replay import ReplayExecutor
 from minifuse.testing.texts.models import CONFIGS, VOCAB, small_model
@@ -59,7 +60,7 @@ def _run(
 ) -> tuple[list[StepReport], bytes]:
     """The steps of a run, and its decisions."""
     config = CONFIGS["llama"]
-    engine = Engine(
+    engine = ServingEngine(
         stages.batching,
         stages.memory,
         stages.attention,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from minifuse.core.request import Request, Sampling
 from minifuse.model.text.load import resolve_text
 from minifuse.model.tiny.tasks import crowd
-from minifuse.request import Request, Sampling
 from minifuse.stages import stage
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing import TEXTS, Case, observe

@@ -9,17 +9,14 @@ import pytest
 from helpers import asks
 
 from minifuse.attention.layouts import PerSequenceStage
-from minifuse.errors import LawBroken
-from minifuse.layout import Layout
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
+from minifuse.core.report import KVUsage, Measured, StepReport, Traffic
+from minifuse.core.request import Sequence
 from minifuse.memory.storage import KVStorage
-from minifuse.place import Extent
-from minifuse.plan import Move, Plan
-from minifuse.report import KVUsage, StepReport, Traffic, Transfers
-from minifuse.request import Sequence
 from minifuse.testing.texts.books import TextBooks
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import small_model
-from minifuse.work import Span, Work
 
 # The device holds five tokens: room for one of two sequences of three tokens. Both have their KV on the host.
 SLOTS = 5
@@ -51,8 +48,8 @@ def prompts() -> list[Plan]:
 def report(done: Plan, host: int) -> StepReport:
     out = sum(move.num_tokens for move in done.moves if move.target_tier == "host")
     into = sum(move.num_tokens for move in done.moves if move.target_tier == "device")
-    carried = Transfers(Traffic(out), Traffic(into))
-    return StepReport(done, 0.0, 1.0, {}, {}, KVUsage(0, 0, SLOTS, host), transfers=carried)
+    carried = Measured(to_host=Traffic(out), to_device=Traffic(into))
+    return StepReport(done, 0.0, 1.0, {}, {}, KVUsage(0, 0, SLOTS, host), measured=carried)
 
 
 def books_before() -> TextBooks:
@@ -126,12 +123,12 @@ def test_the_shadow_sees_what_is_not_there(missing: Move) -> None:
     assert broken.value.law == "ghost"
 
 
-@pytest.mark.parametrize("wrong", [{"ended_s": 0.5}, {"transfers": Transfers(Traffic(6), Traffic(8))}])
+@pytest.mark.parametrize("wrong", [{"ended_s": 0.5}, {"measured": Measured(to_host=Traffic(6), to_device=Traffic(8))}])
 def test_bytes_and_seconds_are_those_of_the_moves(wrong: dict[str, Any]) -> None:
     books, told = books_before(), plan(*IN_TURN)
     books.begin(told, sequences())
     right = report(told, 8)
-    timed = replace(right, transfers=Transfers(Traffic(8, 0.5), Traffic(6, 0.25), exposed_s=0.25))
+    timed = replace(right, measured=Measured(to_host=Traffic(8, 0.5), to_device=Traffic(6, 0.25), exposed_s=0.25))
     with pytest.raises(LawBroken) as broken:
         books.complete(replace(timed, **wrong), {"a", "b"})
     assert broken.value.law == "counting"

@@ -20,17 +20,18 @@ from minifuse import stages as register_of_stages
 from minifuse.attention.layouts import PerSequenceStage
 from minifuse.batching import Iteration
 from minifuse.cli.plugin import load_plugin
-from minifuse.clock import RealClock, VirtualClock
 from minifuse.contracts.checks import checks_of
-from minifuse.engine import Engine
-from minifuse.errors import LawBroken, StageFault, UsageError
+from minifuse.core.clock import RealClock, VirtualClock
+from minifuse.core.errors import LawBroken, StageFault, UsageError
+from minifuse.core.plan import TRANSFORMER
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.texts import torch_runner
 from minifuse.fault import blaming, call_check, is_own
 from minifuse.memory import Contiguous
-from minifuse.request import TextReader
+from minifuse.model.text.reader import TextReader
 from minifuse.serve import serve
 from minifuse.serve.assembly import Stages, choose
+from minifuse.serve.engine import ServingEngine
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, mix, technique
 from minifuse.testing import GRAPHS
@@ -38,7 +39,6 @@ from minifuse.testing.observed import observe
 from minifuse.testing.texts.case import TextCase
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.testing.texts.scenario import TextScenario
-from minifuse.work import TRANSFORMER
 
 REQUESTS = tuple(asks(f"r{i}", 3 + i, 4) for i in range(3))
 SCENARIO = TextScenario(model="llama", requests=REQUESTS, capacity=60, options=())
@@ -79,7 +79,7 @@ def _run(stages: Stages, *, real: bool = False) -> None:
         run = torch_runner(small_model("llama"), stages.memory, stages.attention)
     executor = RealExecutor(run, clock, stages.batching.workers) if real else VirtualExecutor(clock, unit, run)  # type: ignore[arg-type]
     parts = stages.batching, stages.memory, stages.attention, executor, clock
-    served = serve(Engine(*parts, reader=reader, observers=checks), REQUESTS)
+    served = serve(ServingEngine(*parts, reader=reader, observers=checks), REQUESTS)
     assert len([*served.trace.events()]) < 300, "it goes on for ever"
 
 
@@ -158,7 +158,7 @@ def test_a_mistake_of_cells(wrong: Wrong, write: Path) -> None:
 )
 def test_a_class_that_cannot_be_a_stage(lines: str, words: str, write: Path) -> None:
     more = "\nfrom dataclasses import dataclass\nfrom minifuse.batching.queue import QueueOptions\n"
-    more += "from minifuse.options import NoOptions, option\n"
+    more += "from minifuse.options import option\nfrom minifuse.core.stages import NoOptions\n"
     write.write_text(source_of(Wrong("", "pass", "", "", head=more), "Iteration").replace("    pass", f"    {lines}"))
 
     def make() -> None:

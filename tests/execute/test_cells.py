@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from minifuse.cell_graph import CellGraph, Node, Output, Zeros
-from minifuse.errors import LawBroken
+from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import State
+from minifuse.core.plan import Layout, Plan, Span, Work
+from minifuse.core.request import Request
+from minifuse.core.shapes import StateRows
+from minifuse.core.unfolded import Unfolded
 from minifuse.execute.cells import CellRunner
-from minifuse.layout import Layout, StateRows
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
-from minifuse.place import State
-from minifuse.plan import Plan
-from minifuse.request import Request, Sequence
-from minifuse.work import Span, Work
 
 
 class Step(nn.Module):
@@ -53,7 +53,7 @@ class Scene:
         self.storage = StateStorage(MODEL.fields, capacity)
         self.runner = CellRunner(MODEL, self.storage)
         requests = {name: Request(name, (), structure=graph) for name, graph in graphs.items()}
-        self.sequences = {name: Sequence(r, graph=MODEL.unfold(r)) for name, r in requests.items()}
+        self.sequences = {name: Unfolded(r, graph=MODEL.unfold(r)) for name, r in requests.items()}
 
     def run(self, *items: tuple[str, int, State], **fields: Any) -> Any:
         work = []
@@ -73,11 +73,11 @@ def test_the_same_requests_in_the_same_order_are_not_gathered() -> None:
     scene = Scene(a=spell(1, 2, 3), b=spell(4, 5, 6))
     first = scene.run(("a", 0, State((), 0)), ("b", 0, State((), 1)))
     second = scene.run(("a", 1, State((0,), 2)), ("b", 1, State((1,), 3)))
-    assert first.gathers.copies == second.gathers.copies == 0
+    assert first.measured.num_gathers == second.measured.num_gathers == 0
     assert [scene.state(slot) for slot in range(4)] == [1, 4, 12, 45]
     third = scene.run(("b", 2, State((3,), 4)), ("a", 2, State((2,), 5)))
-    assert (third.gathers.copies, third.gathers.rows) == (1, 2)  # the other way round
-    assert third.gathers.seconds > 0
+    assert (third.measured.num_gathers, third.measured.gathered_rows) == (1, 2)  # the other way round
+    assert third.measured.gathering_s > 0
     assert [scene.state(slot) for slot in (4, 5)] == [456, 123]
     assert third.results.keys() == {"a", "b"}
     assert [float(part[0]) for part in third.results["a"][2]] == [123, 246]
@@ -88,7 +88,7 @@ def test_newcomers_with_zeros_join_running_requests() -> None:
     scene.run(("a", 0, State((), 7)))
     joined = scene.run(("b", 0, State((), 3)), ("a", 1, State((7,), 9)))
     assert [scene.state(slot) for slot in (3, 9)] == [4, 12]
-    assert joined.gathers.copies == 1
+    assert joined.measured.num_gathers == 1
     assert joined.results.keys() == {"a"}
 
 
@@ -110,7 +110,7 @@ def test_an_input_may_come_from_different_outputs_in_one_batch() -> None:
     scene.run(("a", 0, State((), 0)), ("b", 0, State((), 1)))
     ran = scene.run(("a", 1, State((0,), 2)), ("b", 1, State((1,), 3)))
     assert [scene.state(slot) for slot in (2, 3)] == [12, 22]
-    assert ran.gathers.copies == 1
+    assert ran.measured.num_gathers == 1
 
 
 def test_tensors_floats_and_lists_are_constants() -> None:
@@ -151,7 +151,7 @@ def test_a_padded_plan_computes_whole_rows_and_leaves_idle_states_as_they_are() 
     assert calls == [3, 3, 3, 3]
     spelt = {name: float(outputs[0][0]) for name in "abc" for outputs in ran.results[name].values()}
     assert spelt == {"a": 123, "b": 4, "c": 56}
-    assert ran.gathers.copies == 0
+    assert ran.measured.num_gathers == 0
 
 
 def test_rows_of_a_batch_may_read_from_different_places() -> None:

@@ -11,17 +11,17 @@ import torch
 from helpers import asks
 from torch import Tensor
 
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.core.clock import VirtualClock
+from minifuse.core.report import NOT_FINITE
+from minifuse.core.request import FinishReason, Request, Sampling
 from minifuse.execute.sampling import sample
 from minifuse.kernels.operators import TORCH
 from minifuse.metrics import compute_metrics
 from minifuse.model.text.load import TextSource, build, random_weights
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
-from minifuse.report import NOT_FINITE
-from minifuse.request import FinishReason, Request, Sampling
 from minifuse.serve.build import build_engine
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.serve.settings import Settings
@@ -73,7 +73,7 @@ def _expected(request: Request) -> tuple[tuple[int, ...], FinishReason]:
     return tuple(tokens[len(request.prompt) :]), FinishReason.LENGTH
 
 
-def _engine(name: str, numerics: str = "fast", slots: int = 60) -> Engine:
+def _engine(name: str, numerics: str = "fast", slots: int = 60) -> ServingEngine:
     row = technique(name)
     settings = Settings(
         "float64",
@@ -139,7 +139,7 @@ def test_the_laws_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         law(case, seen)
 
 
-def _run(engine: Engine, requests: list[Request]) -> list:  # type: ignore[type-arg]
+def _run(engine: ServingEngine, requests: list[Request]) -> list:  # type: ignore[type-arg]
     for request in requests:
         engine.submit(request)
     return list(engine.run())

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import pytest
 from helpers import plan_of_a, sequences_of_a, seven
 
-from minifuse.clock import RealClock
+from minifuse.core.clock import RealClock
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
 from minifuse.execute import RealExecutor
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
 
 
 class _Device:

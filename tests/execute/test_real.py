@@ -9,12 +9,12 @@ from concurrent.futures import Future
 import pytest
 from helpers import plan_of_a, sequences_of_a, seven
 
-from minifuse.clock import RealClock
+from minifuse.core.clock import RealClock
+from minifuse.core.plan import Move, Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
 from minifuse.execute import RealExecutor
 from minifuse.execute.real import _Ended
-from minifuse.plan import Move, Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
 
 
 class _FakeClock:

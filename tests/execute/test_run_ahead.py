@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from minifuse.core.plan import Extent, Plan, Work
+from minifuse.core.report import Ran
+from minifuse.core.request import Phase, Request, Sequence
 from minifuse.execute import RunAhead
-from minifuse.place import Extent
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Phase, Request, Sequence
-from minifuse.work import Work
 
 
 def _plan(step: int, *work: Work, worker: int = 0) -> Plan:

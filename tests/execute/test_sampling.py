@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from minifuse.core.request import Sampling
 from minifuse.execute.sampling import keep_top, sample
 from minifuse.kernels import noise as noise_module
 from minifuse.kernels.noise import gumbel_noise
-from minifuse.request import Sampling
 
 VOCAB = 12
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -17,17 +17,14 @@ from execute.test_copies import into, out
 from helpers import asks, small_model
 
 from minifuse.attention.layouts import PerSequenceStage
+from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
+from minifuse.core.request import Sequence
 from minifuse.execute import transfers as module
 from minifuse.execute.texts import TorchRunner, forward
 from minifuse.execute.transfers import PlanTransfers
 from minifuse.kernels.operators import TORCH
-from minifuse.layout import Layout
 from minifuse.memory.storage import KVStorage
-from minifuse.place import Extent
-from minifuse.plan import Move, Plan
-from minifuse.request import Sequence
 from minifuse.testing.texts.models import CONFIGS
-from minifuse.work import Span, Work
 
 CONFIG = CONFIGS["llama"]  # 2 layers, 2 KV heads of 4
 SECONDS = 30  # after which a test that hangs has failed
@@ -117,9 +114,9 @@ def test_layer_0_computes_before_the_copy_of_the_last_layer_has_ended(log: Log) 
     ran = runner(plan_of_a(into(5, 0, 3, moment="before")), sequences_of_a())
     order = log.events.index
     assert order("swap_in 0 ends") < order("attend 0") < order("swap_in 1 ends") < order("attend 1")
-    assert ran.transfers.to_device.bytes == 3 * runner.transfers.bytes_per_token == 3 * 8 * 2 * 2 * 8
-    assert ran.transfers.to_host == (0, 0.0)
-    assert ran.moving_s == ran.transfers.exposed_s
+    assert ran.measured.to_device.bytes == 3 * runner.transfers.bytes_per_token == 3 * 8 * 2 * 2 * 8
+    assert ran.measured.to_host == (0, 0.0)
+    assert ran.measured.moving_s == ran.measured.exposed_s
     runner.transfers.close()
 
 
@@ -238,9 +235,9 @@ def test_behind_everything_lands_when_every_layer_is_there(transfers: PlanTransf
     ran = landed.result(SECONDS)
     assert torch.equal(cache.host_keys[:, 7:12], cache.keys[:, 3:8])
     assert torch.equal(cache.host_values[:, 7:12], cache.values[:, 3:8])
-    assert ran.transfers.to_host.bytes == 5 * transfers.bytes_per_token
-    assert ran.transfers.to_host.seconds > 0
-    assert (ran.transfers.to_device, ran.transfers.exposed_s, ran.tokens) == ((0, 0.0), 0.0, {})
+    assert ran.measured.to_host.bytes == 5 * transfers.bytes_per_token
+    assert ran.measured.to_host.seconds > 0
+    assert (ran.measured.to_device, ran.measured.exposed_s, ran.tokens) == ((0, 0.0), 0.0, {})
 
 
 def test_retrieval_goes_before_eviction(transfers: PlanTransfers, log: Log) -> None:
@@ -281,10 +278,10 @@ def test_moves_that_come_first_are_made_in_order_and_counted_each_way(transfers:
     assert torch.equal(cache.host_keys[:, :2], before.keys[:, 4:6])
     assert torch.equal(cache.keys[:, 4:6], before.host_keys[:, 10:12])
     assert torch.equal(cache.keys[:, 30:32], before.host_keys[:, 10:12])
-    carried, moving_s = moves.end()
+    carried = moves.end()
     assert (carried.to_host.bytes, carried.to_device.bytes) == (2 * transfers.bytes_per_token,) * 2
     assert carried.exposed_s == pytest.approx(carried.to_host.seconds + carried.to_device.seconds)
-    assert moving_s > carried.exposed_s  # the copy within the device is no transfer
+    assert carried.moving_s > carried.exposed_s  # the copy within the device is no transfer
     assert carried.hidden_s == pytest.approx(0)
 
 

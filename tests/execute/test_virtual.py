@@ -7,14 +7,12 @@ from helpers import asks, plan_of_a, sequences_of_a, seven
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.clock import VirtualClock
+from minifuse.core.clock import VirtualClock
+from minifuse.core.plan import Extent, Plan, Work
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.virtual import placeholder_tokens
-from minifuse.place import Extent
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
-from minifuse.work import Work
 
 
 def test_virtual_completions_come_in_the_order_of_their_ends() -> None:

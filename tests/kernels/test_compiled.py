@@ -16,7 +16,7 @@ triton = pytest.importorskip("triton", reason="Triton is for Linux only")
 import triton.language as tl  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
-from minifuse.errors import KernelError, MachineError, UsageError  # noqa: E402
+from minifuse.core.errors import KernelError, MachineError, UsageError  # noqa: E402
 from minifuse.kernels import ahead_of_time, shipped  # noqa: E402
 from minifuse.kernels.ahead_of_time import CAPABILITIES, Compiled, Registers, compile_form, target_of  # noqa: E402
 from minifuse.kernels.launch import INTERPRETED, Shipped  # noqa: E402

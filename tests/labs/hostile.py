@@ -126,9 +126,9 @@ def asks_a_server():
 
 
 def imports_the_engine():
-    import minifuse.engine
+    import minifuse.core.engine
 
-    return minifuse.engine.__name__
+    return minifuse.core.engine.__name__
 
 
 def patches_the_engine():

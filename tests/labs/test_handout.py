@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from full_disk import full_disk
 
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.labs import handout
 from minifuse.labs.autograder import autograder_files, grade, make_autograder
 from minifuse.labs.handout import handed_out, write_files

@@ -13,12 +13,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from minifuse.core.plan import Move
 from minifuse.labs import judge as judging
 from minifuse.labs.judge import Outcome, Work, judge
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import skeleton
 from minifuse.labs.submission import StudentFault, Submission
-from minifuse.plan import Move
 from minifuse.replay.page import write_page
 from minifuse.replay.workload import TracedRun
 

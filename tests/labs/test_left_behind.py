@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from minifuse.batching.iteration import Iteration
+from minifuse.core.request import Request
 from minifuse.labs import student
 from minifuse.labs.autograder import make_autograder
 from minifuse.labs.engine import served
 from minifuse.labs.lab import labs
-from minifuse.request import Request
 from minifuse.techniques import technique
 
 SHUFFLE = next(lab for lab in labs() if lab.number == 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.labs.skeleton import leaked, skeleton, solution_lines
 
 FILE = '''"""A lab."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from minifuse.core.plan import Move
+from minifuse.core.request import Sequence
 from minifuse.parsing import number
-from minifuse.plan import Move
-from minifuse.request import Sequence
 
 __all__ = ["NaiveTables", "NoRoom"]
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
 from minifuse.memory.allocator import RunAllocator
 
 

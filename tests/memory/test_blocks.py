@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
 from minifuse.memory.blocks import BlockPool
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from helpers import asks, lines_of, make_engine
 
+from minifuse.core.plan import Plan, Proposal, Work
+from minifuse.core.report import StepReport
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory
 from minifuse.memory import Contiguous, Paged, Slots
 from minifuse.metrics import RunningMetrics
-from minifuse.plan import Plan, Proposal
-from minifuse.report import StepReport
-from minifuse.request import Sequence
-from minifuse.stages import Memory
 from minifuse.trace import Trace
-from minifuse.work import Work
 
 FEW, MANY = 10, 400  # sequences in memory; of 4 blocks of 4 tokens each
 LINES, BYTES = 10, 2_000  # what more sequences, or more memory, may cost more: a copy of their books takes 20,000 bytes

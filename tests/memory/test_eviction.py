@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import sentence
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.memory import Tiered
 from minifuse.memory.chunks import Chunk, Idle
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed

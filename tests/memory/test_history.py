@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from helpers import sentence
 
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.memory.history import APPLICATION, History, ModelIdentity, Turn
 
 TINY = ModelIdentity("tiny", "ab12")

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from memory.naive_tables import NaiveTables, NoRoom
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Move, Proposal, Work
+from minifuse.core.request import Sequence
 from minifuse.memory import Paged
 from minifuse.memory.tables import Tables
-from minifuse.plan import Move, Proposal
-from minifuse.request import Sequence
-from minifuse.work import Work
 
 BEGINNINGS = ((0, 1, 1, 0, 1, 0, 0, 1), (0, 1, 1, 0, 0, 0, 0, 1))
 TEXTS = st.builds(

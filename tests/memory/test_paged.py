@@ -10,14 +10,13 @@ import pytest
 from helpers import asks, sentence
 from paged_scene import SIZE, PagedScene
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Proposal, Reason, Span, Work
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Sequence
 from minifuse.memory import Paged
 from minifuse.memory.tables import Tables
-from minifuse.place import Pages
-from minifuse.plan import Move, Proposal, Reason
-from minifuse.report import KVUsage
-from minifuse.request import Sequence
-from minifuse.work import Span, Work
 
 
 def test_a_block_is_taken_when_a_request_grows_into_it() -> None:

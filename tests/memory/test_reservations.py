@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from helpers import asks, sentence
 
-from minifuse.errors import LawBroken, RequestRefused
-from minifuse.layout import Layout, Rectangle
+from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.plan import Extent, Layout, Placement, Plan, Proposal, Span, Work
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Sequence
+from minifuse.core.shapes import Rectangle
 from minifuse.memory import Contiguous, Padded, Recompute
-from minifuse.place import Extent
-from minifuse.plan import Placement, Plan, Proposal
-from minifuse.report import KVUsage
-from minifuse.request import Sequence
-from minifuse.work import Span, Work
 
 every_memory = pytest.mark.parametrize("cls", [Contiguous, Padded, Recompute])
 

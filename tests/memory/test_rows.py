@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from graphs import pair_chain, sequence_of, work_of
 
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.errors import LawBroken, RequestRefused
-from minifuse.layout import StateRows
+from minifuse.core.cell_graph import CellGraph, Node, Output
+from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.places import State
+from minifuse.core.plan import Proposal, Span
+from minifuse.core.request import Request, Sequence
+from minifuse.core.shapes import StateRows
 from minifuse.memory import Rows
-from minifuse.place import State
-from minifuse.plan import Proposal
-from minifuse.request import Request, Sequence
-from minifuse.work import Span
 
 
 def sequence(name: str, length: int = 2) -> Sequence:

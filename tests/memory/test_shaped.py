@@ -17,20 +17,19 @@ from hypothesis import given, settings
 from minifuse.attention import backend, padded
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.batching import Decoupled, Iteration
-from minifuse.errors import LawBroken
-from minifuse.layout import Rectangle
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan, Proposal, Work
+from minifuse.core.report import Ran
+from minifuse.core.request import Phase, Request, Sequence
+from minifuse.core.shapes import Rectangle
 from minifuse.memory import Embedded, Shaped
 from minifuse.memory.shaped import ShapedTrial
 from minifuse.memory.window import Window
-from minifuse.plan import Plan, Proposal
-from minifuse.report import Ran
-from minifuse.request import Phase, Request, Sequence
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing import TEXTS, observe, put_through
 from minifuse.testing.laws import of_one_run
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import expected_answer
-from minifuse.work import Work
 
 
 def row_of(insert: str) -> Technique:

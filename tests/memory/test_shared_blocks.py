@@ -5,16 +5,15 @@ from __future__ import annotations
 from helpers import answers_of, asks, expected_answers, make_engine, run_all
 from paged_scene import SIZE, PagedScene
 
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Span, Work
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
 from minifuse.memory import Paged
-from minifuse.place import Pages
-from minifuse.plan import Move, Placement, Plan, Proposal
-from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
 from minifuse.serve.assembly import choose
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, observe
 from minifuse.testing.texts import TextScenario
-from minifuse.work import Span, Work
 
 # --- by hand
 

@@ -7,14 +7,12 @@ from helpers import asks, sentence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.layout import Layout, Region
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.plan import Extent, Layout, Move, Placement, Plan, Proposal, Work
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Phase, Sequence
+from minifuse.core.shapes import Region
 from minifuse.memory import Slots
-from minifuse.place import Extent
-from minifuse.plan import Move, Placement, Plan, Proposal
-from minifuse.report import KVUsage
-from minifuse.request import Phase, Sequence
-from minifuse.work import Work
 
 WIDTH = 10
 

@@ -9,14 +9,12 @@ from graphs import pair_chain, sequence_of, work_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.errors import LawBroken, RequestRefused
-from minifuse.layout import Layout
+from minifuse.core.cell_graph import CellGraph, Node, Output
+from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.places import State
+from minifuse.core.plan import Layout, Placement, Plan, Proposal, Span, Work
+from minifuse.core.request import Request, Sequence
 from minifuse.memory import States
-from minifuse.place import State
-from minifuse.plan import Placement, Plan, Proposal
-from minifuse.request import Request, Sequence
-from minifuse.work import Span, Work
 
 TREE = CellGraph((Node("leaf", (1,)), Node("leaf", (2,)), Node("internal", (Output(0), Output(1)))))
 DIAMOND = CellGraph(

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minifuse.core.plan import Move
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Move
 from minifuse.testing.texts.models import CONFIGS
 
 CONFIG = CONFIGS["llama"]  # 2 layers, 2 KV heads of 4

@@ -8,13 +8,12 @@ import pytest
 from helpers import asks, sentence
 from tiered_scene import SIZE, TieredScene
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Proposal, Reuse, Span, Work
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Sequence
 from minifuse.memory import Tiered
-from minifuse.place import Pages
-from minifuse.plan import Move, Proposal, Reuse
-from minifuse.report import KVUsage
-from minifuse.request import Sequence
-from minifuse.work import Span, Work
 
 
 def _swap_out(device: int, host: int, moment: Any = "behind", tokens: int = SIZE) -> Move:

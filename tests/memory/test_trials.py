@@ -12,14 +12,13 @@ from helpers import asks, make_engine, unit
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.batching import Cellular, GraphMerged, GraphPadded
-from minifuse.engine import Engine
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Placement, Proposal, Work
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Memory
 from minifuse.memory import Contiguous, Rows, States
 from minifuse.memory.trial import Trial
-from minifuse.plan import Placement, Proposal
-from minifuse.request import Sequence
-from minifuse.stages import Memory
-from minifuse.work import Work
+from minifuse.serve.engine import ServingEngine
 
 BATCH = {"batching.max_batch": 4}
 TEXTS: dict[str, tuple[str, dict[str, Any]]] = {  # memory -> a technique with it, and options
@@ -66,7 +65,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def _admitted_once(engine: Engine, taken: list[str]) -> int:
+def _admitted_once(engine: ServingEngine, taken: list[str]) -> int:
     """Run the engine, and compare. Returns how many were admitted."""
     propose, place = engine.batching.propose, engine.memory.place
     admitted = 0

@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all, sentence
 
-from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.places import Pages
+from minifuse.core.plan import Layout, Move, Plan, Proposal, Span, Work
+from minifuse.core.report import KVUsage, StepReport
+from minifuse.core.request import Phase, Request, Sequence
 from minifuse.execute.copies import Key, copies, followed, timetable
 from minifuse.execute.link import Link
-from minifuse.layout import Layout
 from minifuse.memory.halves import even_waves
 from minifuse.memory.waves import Waves
 from minifuse.metrics import compute_metrics
-from minifuse.place import Pages
-from minifuse.plan import Move, Plan, Proposal
-from minifuse.report import KVUsage, StepReport
-from minifuse.request import Phase, Request, Sequence
 from minifuse.techniques import TECHNIQUES
-from minifuse.work import Span, Work
 
 BEFORE: dict[str, Any] = {"source_tier": "host", "moment": "before"}
 AFTER: dict[str, Any] = {"target_tier": "host", "moment": "after"}
@@ -225,7 +223,7 @@ def test_the_first_wave_of_a_layer_is_uploaded_beside_the_last_of_the_one_before
     plan = steps[-1].plan
     assert [work.start for work in plan.work] == [3, 3]
     assert [place.blocks for place in plan.places] == [(0, 1, 2, 3), (4, 5, 6, 7)]  # type: ignore[union-attr]
-    assert steps[-1].transfers.exposed_s == pytest.approx(0.0025 + 0.005 / 6)
+    assert steps[-1].measured.exposed_s == pytest.approx(0.0025 + 0.005 / 6)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -306,10 +304,10 @@ def test_uploads_run_beside_the_waves_before_them() -> None:
     """Nothing waits for what is hidden: with a fast link only the first upload of a plan and its last offload do."""
     requests = [asks(f"r{i}", 3, 4) for i in range(6)]
     steps = _timed(requests, Link(256, 256 / 0.004, num_layers=2), turns="sequences")
-    carried = steps[-1].transfers
+    carried = steps[-1].measured
     assert carried.to_device.seconds == pytest.approx(6 * 5 * 0.004)
     assert carried.exposed_s == pytest.approx(5 * 0.002 + 0.002)  # one layer of the first sequence, of the last token
-    staying = _timed(requests, Link(256, 256 / 0.004, num_layers=2))[-1].transfers
+    staying = _timed(requests, Link(256, 256 / 0.004, num_layers=2))[-1].measured
     assert staying.to_device.seconds < carried.to_device.seconds
     assert staying.exposed_s == pytest.approx(0.002)  # no wave waits; the last token is copied when all is computed
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from minifuse.layout import Rectangle
+from minifuse.core.places import Runs
+from minifuse.core.plan import Extent, Span
+from minifuse.core.shapes import Rectangle
 from minifuse.memory.window import Entry, Window
-from minifuse.place import Extent, Runs
-from minifuse.work import Span
 
 RUNNING = ("query0", "query1", "query2")
 

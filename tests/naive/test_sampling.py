@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
+from minifuse.core.request import Sampling
 from minifuse.execute.sampling import sample
 from minifuse.naive.sampling import draw, kept
-from minifuse.request import Sampling
 
 VOCAB = 40
 

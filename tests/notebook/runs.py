@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from minifuse.core.request import Request
 from minifuse.notebook.played import Played, play
 from minifuse.notebook.prompts import asks, turns
-from minifuse.request import Request
 
 __all__ = ["RUNS", "TEXTS", "few", "many", "run_of", "talks"]
 

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import pytest
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.notebook.colours import HUES, owner_colour
 from minifuse.notebook.played import play
 from minifuse.notebook.prompts import asks, turns

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.notebook.colours import owner_colour
 from minifuse.notebook.lanes import LOOKS, draw_lanes
 from minifuse.notebook.picture import Picture

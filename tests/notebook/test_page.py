@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from IPython.display import HTML
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.notebook.colours import colour_numbers
 from minifuse.notebook.page import Page, replay
 from minifuse.notebook.played import play

@@ -15,7 +15,8 @@ import pytest
 
 import minifuse.notebook
 from minifuse.cli import main
-from minifuse.errors import MachineError, MinifuseError, UsageError
+from minifuse.core.errors import MachineError, MinifuseError, UsageError
+from minifuse.core.request import Sampling
 from minifuse.model.source import resolve
 from minifuse.naive.oracle import answer
 from minifuse.notebook import play as play_in_a_line
@@ -26,7 +27,6 @@ from minifuse.notebook.memory import draw_memory
 from minifuse.notebook.played import play
 from minifuse.notebook.prompts import asks
 from minifuse.notebook.series import draw_series
-from minifuse.request import Sampling
 from minifuse.simulate.cost import HARDWARE
 from minifuse.trace import read_trace
 

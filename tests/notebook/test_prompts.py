@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minifuse.errors import ModelError, UsageError
+from minifuse.core.errors import ModelError, UsageError
 from minifuse.model.source import resolve
 from minifuse.notebook.played import play
 from minifuse.notebook.prompts import asks, turns

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.notebook.played import Played, play
 from minifuse.notebook.prompts import asks
 from minifuse.notebook.series import SERIES, draw_series

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 import minifuse
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent
 from minifuse.kernels.slots import _slots_kernel
 from minifuse.memory.shuffle import __name__ as shuffle
 from minifuse.notebook import show_source
 from minifuse.notebook.played import Played
 from minifuse.options import _hints
 from minifuse.parsing import parse_size
-from minifuse.place import BlockTables, Extent
+from minifuse.trace_step import BlockTables
 from minifuse.views import idle_slots
 
 ROOT = Path(minifuse.__file__).parents[1]

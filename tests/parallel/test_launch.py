@@ -15,19 +15,20 @@ import torch.distributed as dist
 from helpers import asks, make_engine, run_all, sentence
 
 from minifuse.attention.per_sequence import PerSequenceAttention
-from minifuse.clock import RealClock
-from minifuse.engine import Engine
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.clock import RealClock
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import FinishReason, Sequence
 from minifuse.execute import RealExecutor
 from minifuse.model.text.load import TextSource
+from minifuse.model.text.reader import TextReader
 from minifuse.parallel import watch
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.parallel.watch import Watch
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import FinishReason, Sequence, TextReader
 from minifuse.serve.assembly import choose
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
@@ -114,7 +115,7 @@ def test_a_follower_that_dies_is_named(workers: int) -> None:
         stages, clock = choose(technique("fusion"), {"memory.slots": 8}).stages(CAPACITY), RealClock()
         executor = RealExecutor(kill, clock, 2)
         reader = TextReader(VOCAB, CONTEXT)
-        engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
+        engine = ServingEngine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
     with pytest.raises(MachineError) as failed:
         run_all(engine, REQUESTS)
     sentence(failed.value, "Rank 1 of 2", "ended by signal 9")

@@ -6,12 +6,10 @@ import pickle
 
 from helpers import asks, make_engine
 
+from minifuse.core.plan import Extent, Plan, Reason, Work
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
 from minifuse.parallel.order import Ledger, Order, update_sequences
-from minifuse.place import Extent
-from minifuse.plan import Plan, Reason
-from minifuse.report import Ran
-from minifuse.request import Sequence
-from minifuse.work import Work
 
 
 def plan(*names: str, step: int = 0) -> Plan:

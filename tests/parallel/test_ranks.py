@@ -8,15 +8,16 @@ import pytest
 from helpers import asks, make_engine, run_all
 
 from minifuse.attention.slots import SlotsAttention
-from minifuse.clock import RealClock
-from minifuse.engine import Engine
+from minifuse.core.clock import RealClock
+from minifuse.core.report import StepReport
+from minifuse.core.request import Sampling
 from minifuse.execute import RealExecutor
 from minifuse.model.text.load import TextSource
+from minifuse.model.text.reader import TextReader
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
-from minifuse.report import StepReport
-from minifuse.request import Sampling, TextReader
 from minifuse.serve.assembly import choose
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
@@ -69,7 +70,7 @@ def test_two_ranks_produce_the_oracles_tokens(name: str, served: tuple[str, Para
     clock = RealClock()
     executor = RealExecutor(run, clock, stages.batching.workers)
     reader = TextReader(VOCAB, CONTEXT)
-    engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
+    engine = ServingEngine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
     answers = serve(engine, REQUESTS).answers
     for request, answer in zip(REQUESTS, answers, strict=True):
         assert answer.token_ids == expected_answer(model, request)
@@ -91,7 +92,7 @@ def test_one_message_for_all_requests(served: tuple[str, ParallelRunner], shuffl
     model, run = served
     engine = make_engine("fusion", capacity=CAPACITY, settings={**SLOTS, "memory.shuffle": shuffle}, run=run)
     steps = run_all(engine, REQUESTS[:requests])
-    assert {step.plan.step: step.messages for step in steps} == {
+    assert {step.plan.step: (step.measured.num_messages, step.measured.message_bytes) for step in steps} == {
         step.plan.step: bytes_of(model, step) for step in steps
     }
     assert any(step.plan.num_computed > 1 for step in steps)
@@ -109,7 +110,7 @@ def test_the_shuffle_shrinks_the_messages(served: tuple[str, ParallelRunner]) ->
     for shuffle in (True, False):
         settings = {**SLOTS, "memory.shuffle": shuffle, "batching.preprocess": "inline"}
         steps = run_all(make_engine("fusion", capacity=CAPACITY, settings=settings, run=run), requests)
-        sent[shuffle] = [step.messages.bytes for step in steps]
+        sent[shuffle] = [step.measured.message_bytes for step in steps]
         idle[shuffle] = sum(step.plan.num_idle for step in steps)
     hidden, layers = CONFIGS[model].hidden_size, CONFIGS[model].num_layers
     assert idle[True] == 0 < idle[False]
@@ -124,7 +125,7 @@ def test_concurrent_instances_send_for_each_request(served: tuple[str, ParallelR
     requests = [asks(f"r{i}", (i + 1,), 6, ignore_eos=True) for i in range(4)]
     for name, settings in (("instances", {"batching.instances": 4}), ("fusion", SLOTS)):
         steps = run_all(make_engine(name, capacity=CAPACITY, settings=settings, run=run), requests)
-        calls[name] = sum(step.messages.calls for step in steps)
+        calls[name] = sum(step.measured.num_messages for step in steps)
         assert tokens_of(steps) == {request.id: expected_answer(model, request) for request in requests}
     each = 2 * CONFIGS[model].num_layers + 1
     assert calls == {"instances": 4 * 6 * each, "fusion": 6 * each}

@@ -14,7 +14,10 @@ import torch.distributed as dist
 from helpers import layers_logits, random_model, sentence
 
 from minifuse.attention.per_sequence import PerSequenceAttention
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Plan, Work
+from minifuse.core.report import NOTHING_MEASURED
+from minifuse.core.request import Request, Sequence
 from minifuse.execute.texts import forward
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
@@ -22,11 +25,6 @@ from minifuse.naive import oracle
 from minifuse.parallel.communicator import Communicator, RankLost
 from minifuse.parallel.config import shard_config
 from minifuse.parallel.shard import shard, with_communicator
-from minifuse.place import Extent
-from minifuse.plan import Plan
-from minifuse.report import Messages
-from minifuse.request import Request, Sequence
-from minifuse.work import Work
 
 T = TypeVar("T")
 
@@ -48,6 +46,12 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def whole_model(name: str, dtype: str = "float64") -> Transformer:
     return random_model(name.partition(",")[0], dtype, **MODELS[name])
+
+
+def counts(comm: Communicator) -> tuple[int, int]:
+    """Messages and bytes since the last call."""
+    measured = comm.take(NOTHING_MEASURED)
+    return measured.num_messages, measured.message_bytes
 
 
 @contextmanager
@@ -141,10 +145,10 @@ def test_a_shard_holds_its_part_of_the_weights_and_all_workers_share_it() -> Non
 def test_two_all_reduces_a_layer_and_one_all_gather(name: str, size: int) -> None:
     whole = whole_model(name)
 
-    def sent(rank: int, comm: Communicator) -> Messages:
+    def sent(rank: int, comm: Communicator) -> tuple[int, int]:
         layers_logits(shard(whole, rank, size, comm), TOKENS)
-        first = comm.take()
-        assert comm.take() == (0, 0)
+        first = counts(comm)
+        assert counts(comm) == (0, 0)
         return first
 
     rows, layers, share = len(TOKENS), whole.config.num_layers, -(-whole.config.vocab_size // size)
@@ -154,8 +158,8 @@ def test_two_all_reduces_a_layer_and_one_all_gather(name: str, size: int) -> Non
 
 
 def test_an_empty_message_is_not_sent() -> None:
-    def gather(rank: int, comm: Communicator) -> tuple[torch.Size, Messages]:
-        return comm.all_gather(torch.zeros(0, 3)).shape, comm.take()
+    def gather(rank: int, comm: Communicator) -> tuple[torch.Size, tuple[int, int]]:
+        return comm.all_gather(torch.zeros(0, 3)).shape, counts(comm)
 
     with ranks(2) as on_every_rank:
         assert on_every_rank(gather) == [((0, 6), (0, 0))] * 2

@@ -10,17 +10,17 @@ from helpers import asks, run_all
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.batching import PrefillFirst
-from minifuse.clock import RealClock
-from minifuse.engine import Engine
+from minifuse.core.clock import RealClock
+from minifuse.core.report import StepReport
+from minifuse.core.stages import Memory
 from minifuse.execute import RealExecutor
 from minifuse.memory import Tiered
 from minifuse.model.text.load import TextSource
+from minifuse.model.text.reader import TextReader
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
-from minifuse.report import StepReport
-from minifuse.request import TextReader
 from minifuse.serve.assembly import choose
-from minifuse.stages import Memory
+from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
@@ -38,7 +38,7 @@ def ranks() -> Iterator[ParallelRunner]:
 def serve_all(run: ParallelRunner, memory: Memory) -> list[StepReport]:
     clock = RealClock()
     executor = RealExecutor(run, clock, behind=run.behind)
-    engine = Engine(PrefillFirst(), memory, PagedStage(), executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    engine = ServingEngine(PrefillFirst(), memory, PagedStage(), executor, clock, reader=TextReader(VOCAB, CONTEXT))
     steps = run_all(engine, REQUESTS)
     assert {name: tuple(s.answer) for name, s in engine.finished.items()} == {
         request.id: expected_answer("llama", request) for request in REQUESTS

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from minifuse.core.request import Request
 from minifuse.model.source import resolve
 from minifuse.replay.page import assemble
 from minifuse.replay.record import read_run, record
-from minifuse.request import Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
@@ -36,7 +36,7 @@ return found;
 
 
 def idle_of(step: Event, held: Slots) -> tuple[set[int], set[int]]:
-    """The same of a step with a shape, from its definition (`minifuse/layout.py`)."""
+    """The same of a step with a shape, from its definition (`minifuse/core/shapes.py`)."""
     shape = step["shape"]
     fresh = {
         slots_of(place)[token]

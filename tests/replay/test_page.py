@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from replay_runs import long_run
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.replay.page import PAGE, assemble, bundle, write_page
 from minifuse.replay.record import read_run, record
 

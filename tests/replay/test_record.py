@@ -11,7 +11,7 @@ from crowds import told_and_plain
 from events import request
 from runs_told import padded, preempted, told
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.replay.record import TracedRun, read_run, record
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace import SCHEMA, read_trace, whole_tables

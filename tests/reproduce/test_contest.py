@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers import asks
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.text.load import resolve_text
 from minifuse.reproduce.contest import serve_all, take_turns, time_in_turns
 from minifuse.serve.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers import sentence
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.reproduce import EXPERIMENTS, experiments
 
 FIGURES = {

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from reproduce.figures import curve, outcome
 
+from minifuse.core.request import Request
 from minifuse.reproduce.batchmaker.contenders import PADDED
 from minifuse.reproduce.batchmaker.setting import Setting
 from minifuse.reproduce.curve import Contender, Curve, Outcome
@@ -23,7 +24,6 @@ from minifuse.reproduce.load import (
     with_moderate,
 )
 from minifuse.reproduce.verdict import sweep_notes
-from minifuse.request import Request
 
 
 def test_the_largest_batch_is_the_smallest_that_is_as_good_as_the_best() -> None:

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from helpers import asks, sentence
 
-from minifuse.engine import Engine
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.report import StepReport
+from minifuse.core.request import FinishReason, Request
 from minifuse.memory import Tiered
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.model.source import Source, resolve
 from minifuse.model.text.load import TINY, TextSource
 from minifuse.options import option
-from minifuse.report import StepReport
-from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
@@ -33,7 +33,7 @@ LLAMA = CONFIGS["llama"]
 SOURCE = TextSource("random:toy", LLAMA, None)
 
 
-def _build(name: str = "orca", **settings: Any) -> Engine:
+def _build(name: str = "orca", **settings: Any) -> ServingEngine:
     return build_engine(resolve_run(technique(name), SOURCE, Settings(clock="virtual", **settings)))
 
 
@@ -140,7 +140,7 @@ def test_a_trace_in_a_file_tells_texts_where_there_is_a_tokenizer(tmp_path: Path
     assert not any("text" in event for event in kept), "what is kept in memory has the tokens"
 
 
-def _profile(engine: Engine) -> tuple[Profile, str]:
+def _profile(engine: ServingEngine) -> tuple[Profile, str]:
     """What chunks cost in the memory of an engine, and what its trace tells of where that comes from."""
     given = engine.memory.options.profile  # type: ignore[attr-defined]
     (header,) = engine.trace.events()
@@ -169,7 +169,7 @@ def test_a_profile_that_is_given_is_used_as_it_is() -> None:
 def test_in_real_time_a_chunk_costs_what_was_measured_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def built(**options: Any) -> Engine:
+    def built(**options: Any) -> ServingEngine:
         settings = Settings(dtype="float64", stage_options={f"memory.{name}": v for name, v in options.items()})
         return build_engine(resolve_run(technique("pensieve"), SOURCE, settings), small_model("llama"))
 
@@ -256,7 +256,7 @@ def _toy(**changes: Any) -> dict[str, Any]:
     return {**given, "model": small_model("llama"), **changes}
 
 
-def _built(technique: Any, source: Any, settings: Any, model: Any, **more: Any) -> Engine:
+def _built(technique: Any, source: Any, settings: Any, model: Any, **more: Any) -> ServingEngine:
     return build_engine(resolve_run(technique, source, settings), model, **more)
 
 

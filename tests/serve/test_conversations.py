@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from helpers import asks, lines_of, make_engine, sentence
 
-from minifuse.engine import Engine
-from minifuse.errors import LawBroken, UsageError
+from minifuse.core.errors import LawBroken, UsageError
+from minifuse.core.request import FinishReason, Request
 from minifuse.model.source import resolve
-from minifuse.request import FinishReason, Request
 from minifuse.serve.conversations import Conversations
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.techniques import serving
 from minifuse.testing.texts.models import expected_answer
@@ -253,7 +253,7 @@ def go_on(state: Path, shown: Path) -> None:
         serve(_engine(), requests, show, conversations=conversations)
 
 
-def _engine() -> Engine:
+def _engine() -> ServingEngine:
     settings = {"memory.chunk": 4, "memory.host": 16, "memory.ahead": 0.9}
     return make_engine("pensieve", model="llama", capacity=64, settings=settings)
 

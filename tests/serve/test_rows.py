@@ -16,9 +16,9 @@ import pytest
 from helpers import sentence
 
 import minifuse
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.request import FinishReason
 from minifuse.metrics import summary
-from minifuse.request import FinishReason
 from minifuse.serve.rows import flat_metrics, to_frame
 from minifuse.workload.laws import Uniform, parse_arrival
 from minifuse.workload.synthetic import synthetic

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from helpers import asks, make_engine, make_real_engine, sentence
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran, StepReport
+from minifuse.core.request import FinishReason, Phase, Request, Sampling, Sequence
 from minifuse.model.text.load import TextSource
-from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
-from minifuse.request import FinishReason, Phase, Request, Sampling, Sequence
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Answer, serve
@@ -402,7 +402,7 @@ def test_what_is_served_are_requests(given: Any) -> None:
     with pytest.raises(UsageError) as error:
         serve(engine, given)
     sentence(error.value, "request")
-    assert not engine.unfinished
+    assert not engine.requests.unfinished
 
 
 def test_what_is_submitted_are_requests() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers import sentence
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.serve.settings import Settings
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from helpers import asks, make_engine, make_real_engine, sentence
 
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.request import FinishReason, Request
 from minifuse.model.source import resolve
-from minifuse.request import FinishReason, Request
 from minifuse.serve.conversations import Conversations
 from minifuse.serve.talk import Talk
 from minifuse.testing.texts.models import CONTEXT, expected_answer

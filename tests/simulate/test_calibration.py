@@ -11,14 +11,13 @@ import torch
 from helpers import sentence
 
 from minifuse.attention.paged import PagedAttention
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.places import Pages
+from minifuse.core.plan import Plan, Work
 from minifuse.memory.profile import Profile, powers_of_two
-from minifuse.place import Pages
-from minifuse.plan import Plan
 from minifuse.simulate import calibration
 from minifuse.simulate.calibration import Measured, contexts_of, measure
 from minifuse.testing.texts.models import CONFIGS, small_model
-from minifuse.work import Work
 
 LAYERS = CONFIGS["llama"].num_layers
 

@@ -7,15 +7,13 @@ from dataclasses import replace
 import pytest
 from helpers import sentence
 
-from minifuse.errors import UsageError
-from minifuse.layout import Layout, Rectangle
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
+from minifuse.core.shapes import Rectangle
 from minifuse.memory.profile import Profile
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.presets import preset
-from minifuse.place import Extent
-from minifuse.plan import Move, Plan
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
-from minifuse.work import Span, Work
 
 # A layer: attention 8 x (8 + 2 x 4) + 8 x 8 = 192, feed-forward 3 x 8 x 10 = 240. Two of them, and a head of 100 x 8.
 TOY = ModelConfig("llama", 100, 8, 2, 2, 1, 4, 10, 64, rotary=Rotary(4))

@@ -10,7 +10,7 @@ import pytest
 from full_disk import full_disk
 from helpers import sentence
 
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.memory.profile import Profile
 from minifuse.simulate import profiles
 from minifuse.simulate.profiles import KeptProfile

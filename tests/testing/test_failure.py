@@ -7,8 +7,8 @@ import importlib
 import pytest
 from hypothesis import strategies as st
 
-from minifuse.errors import CheckerFailed, StageFailed
-from minifuse.request import Request
+from minifuse.core.errors import CheckerFailed, StageFailed
+from minifuse.core.request import Request
 from minifuse.techniques import technique
 from minifuse.testing import TEXTS
 from minifuse.testing.search import Search

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from minifuse.batching.iteration import Iteration
-from minifuse.errors import LawBroken
-from minifuse.layout import Layout
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Layout, Proposal, Span
+from minifuse.core.request import Request
 from minifuse.memory.contiguous import Contiguous
-from minifuse.plan import Proposal
-from minifuse.request import Request
 from minifuse.stages import Kind, register
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, Observation, observe
@@ -22,7 +21,6 @@ from minifuse.testing.fingerprint import fingerprint
 from minifuse.testing.laws import of_one_run
 from minifuse.testing.texts import TextScenario
 from minifuse.testing.watched import _check_layout
-from minifuse.work import Span
 
 SCENARIO = TextScenario(
     requests=tuple(Request(f"r{i}", (1, 2), max_new_tokens=2) for i in range(2)), options=(), model="gptj", capacity=20

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import strategies as st
 
-from minifuse.errors import CheckerFailed, LawBroken, UsageError
-from minifuse.request import Request
+from minifuse.core.errors import CheckerFailed, LawBroken, UsageError
+from minifuse.core.request import Request
 from minifuse.techniques import technique
 from minifuse.testing import TEXTS, law, own_laws
 from minifuse.testing.mixes import applying

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from minifuse.errors import CheckerFailed, LawBroken, StageFailed, UsageError
+from minifuse.core.errors import CheckerFailed, LawBroken, StageFailed, UsageError
+from minifuse.core.request import Request
 from minifuse.fault import Hung
-from minifuse.request import Request
 from minifuse.testing import GRAPHS, check_laws, observe, search
 from minifuse.testing.alarm import alarm
 from minifuse.testing.graphs import GraphScenario

@@ -13,7 +13,7 @@ from damage import WRONG, paths
 from runs_told import padded, preempted
 
 from minifuse.cli.summary import as_json, as_lines, timeline_of
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.trace import Event
 from minifuse.views.gaps import longest_gaps
 from minifuse.views.history import History

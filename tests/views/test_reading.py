@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from runs_told import HEADER, beside, preempted
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.trace import SCHEMA, Event
 from minifuse.views.history import History
 from minifuse.views.reading import load_trace, parse_trace

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
 from minifuse.model.kinds import request_kind
-from minifuse.request import Request
 from minifuse.workload.cells import RESERVED, cell_workload, leaves
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import parse_arrival

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from minifuse.errors import UsageError
-from minifuse.request import Request
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
 from minifuse.workload.conversations import LONGEST, MEANS, Asked, as_requests, conversations, draw_lengths, parse_asked
 from minifuse.workload.laws import parse_arrival
 from minifuse.workload.sharegpt import Found, read_sharegpt

@@ -19,8 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifuse.errors import UsageError
-from minifuse.request import Request, Sampling, by_request
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request, Sampling
+from minifuse.core.submitted import by_request
 from minifuse.workload.conversations import conversations, parse_asked
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import Arrival, Lognormal, Uniform, parse_arrival, parse_lengths, parse_users

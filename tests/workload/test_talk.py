@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.tiny.tasks import crowd
 from minifuse.workload.laws import parse_arrival
 from minifuse.workload.talk import Talk, parse_talk, talk

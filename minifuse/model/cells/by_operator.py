@@ -15,12 +15,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.errors import RequestRefused
+from minifuse.core.cell_graph import CellGraph, Node, Output
+from minifuse.core.errors import RequestRefused
+from minifuse.core.request import Request
 from minifuse.model.cells.definition import definition
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.traced import Program, trace
-from minifuse.request import Request
 
 __all__ = ["OperatorGraph", "by_operator"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minifuse.cell_graph import CellGraph, Node, Output, Zeros
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.plan import TRANSFORMER
+from minifuse.core.request import Request, Sequence
+from minifuse.core.unfolded import Unfolded
 from minifuse.model.cells.definition import definition
 from minifuse.model.cells.types import TOKEN, CellType, Spec, brief, matrix_weights, outputs_of
 from minifuse.model.dtypes import torch_dtype
-from minifuse.request import Request, Sequence
-from minifuse.work import TRANSFORMER
 
 __all__ = ["CellModel", "CellType", "Spec"]
 
@@ -128,7 +129,7 @@ class CellModel:
 
     def begin(self, request: Request) -> Sequence:
         """The sequence of a new request, with its graph. Raises as `unfold`."""
-        return Sequence(request, graph=self.unfold(request))
+        return Unfolded(request, graph=self.unfold(request))
 
     def unfold(self, request: Request) -> CellGraph:
         """The graph of a request, whose nodes name cell types.

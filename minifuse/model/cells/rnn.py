@@ -9,7 +9,8 @@ from statistics import NormalDist
 import torch
 from torch import Tensor, nn
 
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.request import Request
 from minifuse.model.cells.config import BUILT_IN, EOS, GO, PAD, CellConfig, registered
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.trees import read_tree
@@ -18,7 +19,6 @@ from minifuse.model.choices import check_loading
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
 from minifuse.model.linear import Linear, packable
-from minifuse.request import Request
 
 __all__ = ["LSTM", "Argmax", "Decoder", "Internal", "Leaf", "load_cells", "lstm", "read_tree", "seq2seq", "treelstm"]
 

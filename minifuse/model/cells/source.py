@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from minifuse.errors import ModelError, UsageError
+from minifuse.core.errors import ModelError, UsageError
 from minifuse.model.cells.config import BUILT_IN, CellConfig, registered
 from minifuse.parsing import parse_int, unknown
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.cells.rnn import Argmax
 from minifuse.model.cells.types import CellType, brief
 from minifuse.model.linear import Linear

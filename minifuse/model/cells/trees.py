@@ -10,8 +10,8 @@ import re
 import zlib
 from typing import Any
 
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.core.cell_graph import CellGraph, Node, Output
+from minifuse.core.errors import RequestRefused, UsageError
 
 __all__ = ["read_tree", "unfold_tree"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from minifuse.errors import RequestRefused
+from minifuse.core.errors import RequestRefused
 
 __all__ = ["TOKEN", "CellType", "Spec", "brief", "matrix_weights", "outputs_of"]
 

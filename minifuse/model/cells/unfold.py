@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from minifuse.cell_graph import CellGraph, Node, Output, Zeros
-from minifuse.errors import RequestRefused
+from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.core.errors import RequestRefused
+from minifuse.core.request import Request
 from minifuse.model.cells.config import GO, CellConfig
 from minifuse.model.cells.trees import unfold_tree
 from minifuse.parsing import brief
-from minifuse.request import Request
 
 __all__ = ["CellLimits", "Unfolding"]
 

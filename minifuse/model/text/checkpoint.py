@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minifuse.errors import ModelError
+from minifuse.core.errors import ModelError
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.fields import read_object
 from minifuse.model.text.names import is_buffer, parameter_rows, source_of, without_prefix

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from minifuse.errors import ModelError
+from minifuse.core.errors import ModelError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.fields import Fields
 

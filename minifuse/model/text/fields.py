@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minifuse.errors import ModelError
+from minifuse.core.errors import ModelError
 from minifuse.parsing import read_bounded
 
 __all__ = ["Fields", "read_object"]

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from minifuse.errors import MachineError, ModelError, UsageError
+from minifuse.core.errors import MachineError, ModelError, UsageError
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.model.choices import check_loading
 from minifuse.model.device import free_bytes

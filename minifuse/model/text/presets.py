@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.model.text.config import ModelConfig, Rotary
 
 __all__ = ["PRESETS", "preset"]

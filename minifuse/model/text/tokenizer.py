@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from minifuse.errors import ModelError
+from minifuse.core.errors import ModelError
 from minifuse.model.text.tokenizer_config import configure
 
 __all__ = ["UNFINISHED", "Tokenizer"]

@@ -8,13 +8,13 @@ from functools import partial
 from math import inf
 
 import minifuse.reproduce.batchmaker.paper as paper
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource
-from minifuse.report import StepReport
 from minifuse.reproduce.contest import serve_all
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Say, Value
 from minifuse.reproduce.verdict import aim
-from minifuse.request import Request
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware
 

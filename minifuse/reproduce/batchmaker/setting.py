@@ -8,19 +8,18 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import minifuse.reproduce.batchmaker.paper as paper
+from minifuse.core.places import State
+from minifuse.core.plan import Plan, Work
+from minifuse.core.request import Request
 from minifuse.metrics import compute_metrics
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
-from minifuse.place import State
-from minifuse.plan import Plan
 from minifuse.reproduce.contest import serve_all, timed
 from minifuse.reproduce.curve import Contender, Outcome
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Run, Say
 from minifuse.reproduce.machine import fit_arithmetic
-from minifuse.request import Request
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
-from minifuse.work import Work
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from minifuse.attention.rectangle import slots_to_clear
-from minifuse.layout import Rectangle
-from minifuse.plan import Plan
-from minifuse.report import StepReport
-from minifuse.request import Phase
+from minifuse.core.places import runs_of
+from minifuse.core.plan import Plan
+from minifuse.core.report import StepReport
+from minifuse.core.request import Phase
+from minifuse.core.shapes import Rectangle
 
 __all__ = ["Course"]
 
@@ -49,7 +50,7 @@ class Course:
         if plan.phase is Phase.PREPROCESSING or not isinstance(shape, Rectangle) or not (plan.admitted or plan.moves):
             return
         copied = [move for move in plan.moves if move.kind in ("embed", "swap_in")]
-        placed = zip(plan.work, plan.runs, strict=True)
+        placed = zip(plan.work, runs_of(plan), strict=True)
         slots = [runs[0][0] for work, runs in placed if work.sequence in plan.admitted]
         rows = {(slot - shape.offset) // shape.stride for slot in (*slots, *(move.target for move in copied))}
         self.insertions += len(rows)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from minifuse.request import Request
+from minifuse.core.request import Request
 
 __all__ = ["Query", "first_set", "requests_of", "second_set"]
 

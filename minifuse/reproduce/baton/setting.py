@@ -9,8 +9,8 @@ from statistics import median_low
 from typing import Any, Literal
 
 import minifuse.reproduce.baton.paper as paper
+from minifuse.core.errors import UsageError
 from minifuse.cores import share_cores
-from minifuse.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset

@@ -12,20 +12,18 @@ from statistics import median
 from typing import Any, Literal
 
 import minifuse.reproduce.flover.paper as paper
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Plan, Work
+from minifuse.core.request import Request
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
-from minifuse.place import Extent
-from minifuse.plan import Plan
 from minifuse.reproduce.contest import serve_all, take_turns
 from minifuse.reproduce.experiment import Column, Conditions, Say, Value, beside
 from minifuse.reproduce.flover.outcome import Outcome, median_run, observe
 from minifuse.reproduce.machine import fit_bandwidth, half_precision
-from minifuse.request import Request
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
-from minifuse.work import Work
 
 __all__ = ["FUSION", "INSTANCES", "SPEEDUP", "Setting", "calibrated"]
 

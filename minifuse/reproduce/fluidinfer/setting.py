@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import minifuse.reproduce.fluidinfer.paper as paper
 from minifuse.attention.layouts import BALANCE
+from minifuse.core.request import Request
 from minifuse.cores import share_cores
 from minifuse.metrics import Metrics
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -16,7 +17,6 @@ from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.reproduce.contest import serve_counted
 from minifuse.reproduce.experiment import Conditions
 from minifuse.reproduce.fluidinfer.fitted import fitted
-from minifuse.request import Request
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import Technique, mix, technique

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.vectorised import RaggedIndex, attend
-from minifuse.errors import MachineError
+from minifuse.core.errors import MachineError
 from minifuse.kernels.ragged import Ragged
 from minifuse.reproduce.contest import timed
 from minifuse.reproduce.pensieve.fused import Fused, ways

@@ -8,15 +8,15 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal
 
+from minifuse.core.errors import UsageError
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request
 from minifuse.cores import share_cores
-from minifuse.errors import UsageError
 from minifuse.model.text.load import load_weights, resolve_text
-from minifuse.report import StepReport
 from minifuse.reproduce.contest import serve_all, take_turns
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.machine import half_precision
 from minifuse.reproduce.verdict import spread
-from minifuse.request import Request
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware

@@ -8,7 +8,7 @@ from functools import partial
 from statistics import correlation, linear_regression, median
 from typing import Any, Literal
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.memory.profile import powers_of_two
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value

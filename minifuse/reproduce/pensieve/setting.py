@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from minifuse.attention.layouts import KERNEL_DTYPES
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import resolve_text

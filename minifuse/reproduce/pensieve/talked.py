@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.lives import Life
 from minifuse.metrics import RunningMetrics, percentile
 from minifuse.reproduce.curve import Outcome

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minifuse.request import Request
+from minifuse.core.request import Request
 from minifuse.workload.conversations import MEANS, Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 

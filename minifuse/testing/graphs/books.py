@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 
-from minifuse.cell_graph import CellGraph
-from minifuse.errors import LawBroken
-from minifuse.layout import StateRows
-from minifuse.place import State
-from minifuse.plan import Plan, Proposal
-from minifuse.report import Ran, StepReport
-from minifuse.request import Sequence
+from minifuse.core.cell_graph import CellGraph
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import State
+from minifuse.core.plan import Plan, Proposal, Span, Work
+from minifuse.core.report import Ran, StepReport
+from minifuse.core.request import Sequence
+from minifuse.core.shapes import StateRows
 from minifuse.serve.assembly import Choices
 from minifuse.testing.subject import Books
-from minifuse.work import Span, Work
 
 __all__ = ["GraphBooks"]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import FinishReason, Request, Sequence
+from minifuse.core.stages import Memory, RunPlan
 from minifuse.execute.cells import CellRunner
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import FinishReason, Request, Sequence
-from minifuse.stages import Memory, RunPlan
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.graphs.books import GraphBooks
 from minifuse.testing.graphs.models import cell_model, expected_of

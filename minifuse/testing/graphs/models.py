@@ -10,12 +10,12 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor, nn
 
-from minifuse.cell_graph import CellGraph
+from minifuse.core.cell_graph import CellGraph
+from minifuse.core.request import FinishReason, Request
 from minifuse.model.cells.by_operator import by_operator
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.rnn import LSTM, Decoder, Internal, Leaf
 from minifuse.naive.cells import answer, evaluate
-from minifuse.request import FinishReason, Request
 from minifuse.testing.graphs.recipes import EXAMPLE, HIDDEN, NARROW, VOCAB, Recipe
 from minifuse.testing.subject import Expected
 

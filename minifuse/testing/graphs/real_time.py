@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.request import FinishReason
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource
-from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Served, serve

@@ -7,7 +7,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
 
-from minifuse.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
 
 __all__ = ["CHAINS", "EXAMPLE", "GRAPHS", "HIDDEN", "NARROW", "VOCAB", "Recipe"]
 

@@ -8,9 +8,10 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.plan import Plan
-from minifuse.request import Request, Sequence
+from minifuse.core.cell_graph import CellGraph, Node, Output
+from minifuse.core.plan import Plan
+from minifuse.core.request import Request
+from minifuse.core.unfolded import Unfolded
 from minifuse.serve.assembly import choose
 from minifuse.techniques import Technique
 from minifuse.testing.capacity import slots_needed
@@ -40,7 +41,7 @@ class GraphScenario(Scenario):
         return replace(self, requests=(request,), sized_for=())
 
 
-_FORK = Sequence(
+_FORK = Unfolded(
     Request("fork", ()), graph=CellGraph((Node("a", ()), Node("a", (Output(0),)), Node("a", (Output(0),))))
 )
 

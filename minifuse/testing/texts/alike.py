@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from typing import Any
 
-from minifuse.errors import LawBroken
-from minifuse.plan import Plan
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan, Work
 from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
-from minifuse.work import Work
 
 __all__ = ["check_alike"]
 

@@ -8,14 +8,12 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from itertools import takewhile
 
-from minifuse.errors import LawBroken
-from minifuse.layout import Rectangle
-from minifuse.place import Place
-from minifuse.plan import Move, Plan
-from minifuse.report import NOT_FINITE, Ran, StepReport
-from minifuse.request import FinishReason, Sequence
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Move, Place, Plan, Work
+from minifuse.core.report import NOT_FINITE, Ran, StepReport
+from minifuse.core.request import FinishReason, Sequence
+from minifuse.core.shapes import Rectangle
 from minifuse.testing.subject import Books
-from minifuse.work import Work
 
 __all__ = ["TextBooks"]
 
@@ -368,7 +366,7 @@ class TextBooks(Books):
 
     def _check_transfers(self, report: StepReport) -> None:
         """A step carries the bytes of its moves, each in its direction, and takes no less time than they do."""
-        carried, plan = report.transfers, report.plan
+        carried, plan = report.measured, report.plan
         for tier, found in (("host", carried.to_host.bytes), ("device", carried.to_device.bytes)):
             tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)
             if found != tokens * self.slot_bytes:

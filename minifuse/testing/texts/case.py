@@ -8,13 +8,15 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from minifuse.contracts.attention import checked_backend
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan, sampled_work
+from minifuse.core.report import NOT_FINITE, Ran
+from minifuse.core.request import FinishReason, Request, Sequence
+from minifuse.core.stages import Memory, RunPlan
 from minifuse.execute import RunAhead
 from minifuse.execute.link import Link
-from minifuse.plan import Plan, sampled_work
-from minifuse.report import NOT_FINITE, Ran
-from minifuse.request import FinishReason, Request, Sequence, TextReader
-from minifuse.stages import COMPUTED_WHOLE, Memory, RunPlan
+from minifuse.model.text.reader import TextReader
+from minifuse.stages import COMPUTED_WHOLE
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case, Expected, Tokens

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
 from minifuse.execute.texts import TorchRunner
 from minifuse.execute.transfers import MovesOfPlan
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import Plan
-from minifuse.report import Ran
-from minifuse.request import Sequence
 
 __all__ = ["GhostRunner"]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from minifuse.core.request import Request
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.load import build, load_weights, random_weights, resolve_text
-from minifuse.request import Request
 
 if TYPE_CHECKING:  # shapes take no torch
     from minifuse.model.text.transformer import Transformer

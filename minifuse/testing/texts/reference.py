@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from minifuse.errors import LawBroken
-from minifuse.request import Request
+from minifuse.core.errors import LawBroken
+from minifuse.core.request import Request
 from minifuse.stages import stage
 from minifuse.techniques import technique
 from minifuse.testing.observation import Observation

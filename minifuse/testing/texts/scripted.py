@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from zlib import crc32
 
-from minifuse.plan import Plan, sampled_work
-from minifuse.report import Ran
-from minifuse.request import FinishReason, Request, Sequence
-from minifuse.stages import RunPlan
+from minifuse.core.plan import Plan, sampled_work
+from minifuse.core.report import Ran
+from minifuse.core.request import FinishReason, Request, Sequence
+from minifuse.core.stages import RunPlan
 from minifuse.testing.subject import Expected
 from minifuse.testing.texts import TEXTS
 from minifuse.testing.texts.case import TextCase

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from typing import Any, NamedTuple
 
-from minifuse.errors import LawBroken
-from minifuse.plan import Plan, Reuse
-from minifuse.report import KVUsage
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Plan, Reuse
+from minifuse.core.report import KVUsage
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages
+from minifuse.core.plan import Plan
+from minifuse.core.report import StepReport
 from minifuse.memory.profile import Profile
-from minifuse.place import Pages
-from minifuse.plan import Plan
-from minifuse.report import StepReport
 from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case

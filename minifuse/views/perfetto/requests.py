@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from minifuse.core.plan import TRANSFORMER
 from minifuse.views.history import History, Story
 from minifuse.views.perfetto.events import TraceEvent, async_begin, async_end, nanoseconds
 from minifuse.views.waits import Segment, reasons_of_waits
-from minifuse.work import TRANSFORMER
 
 __all__ = ["phases", "request_events"]
 

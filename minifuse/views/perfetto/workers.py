@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minifuse.core.plan import TRANSFORMER
 from minifuse.views.history import History, Iteration
 from minifuse.views.perfetto.events import (
     TraceEvent,
@@ -13,7 +14,6 @@ from minifuse.views.perfetto.events import (
     flow_start,
     nanoseconds,
 )
-from minifuse.work import TRANSFORMER
 
 __all__ = ["flow_events", "worker_events"]
 

@@ -13,12 +13,12 @@ from minifuse.attention import padded, per_sequence
 from minifuse.attention import paged as paged_attention
 from minifuse.attention import slots as slot_attention
 from minifuse.attention.layouts import PagedStage
+from minifuse.core.plan import Layout, Span
+from minifuse.core.shapes import Rectangle, Region
 from minifuse.execute import sampling, texts
 from minifuse.kernels.operators import TorchOperators
-from minifuse.layout import Layout, Rectangle, Region
 from minifuse.model.text.layers import RotaryTable
 from minifuse.model.text.transformer import Transformer
-from minifuse.work import Span
 
 
 @defect("orca", "exact")

@@ -15,12 +15,11 @@ from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.batching.serial import Serial
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Phase, Request, Sequence
+from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.request import Phase, Request, Sequence
 from minifuse.testing.filling import FillBooks
 from minifuse.testing.waiting import WaitingBooks
 from minifuse.testing.watched import WatchedPolicy
-from minifuse.work import Work
 
 
 def _in_any_order(patch: Patch, rank: Callable[[QueuePolicy, Sequence], Any]) -> None:

@@ -6,14 +6,13 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
 
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Span
+from minifuse.core.request import FinishReason, Sequence
 from minifuse.memory import prefixes
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.paged import Paged, PagedTrial
 from minifuse.memory.tables import Tables
-from minifuse.place import Pages
-from minifuse.plan import Move
-from minifuse.request import FinishReason, Sequence
-from minifuse.work import Span
 
 
 @defect("vllm", "conservation")

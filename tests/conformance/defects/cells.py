@@ -8,8 +8,8 @@ from conformance.defects.harness import Patch, graph_defect, instead_of, leak_ar
 
 from minifuse.batching.cellular import CellType, Cellular
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
-from minifuse.plan import Proposal
-from minifuse.request import Sequence
+from minifuse.core.plan import Proposal
+from minifuse.core.request import Sequence
 
 
 @graph_defect("cellular", "order")

@@ -11,7 +11,10 @@ from conformance.defects.harness import defect, instead_of
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.unified import Unified
-from minifuse.errors import LawBroken
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Move, Placement, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Sequence
 from minifuse.execute.link import Link
 from minifuse.memory import Tiered
 from minifuse.memory.chunks import Chunk, Idle
@@ -20,11 +23,7 @@ from minifuse.memory.owners import Owners, owner_of
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.tiered import TieredTrial
 from minifuse.memory.tiers import Tiers
-from minifuse.plan import Move, Placement
-from minifuse.report import KVUsage
-from minifuse.request import Sequence
 from minifuse.testing.texts.scenario import STEEP
-from minifuse.work import Span
 
 talk = partial(defect, "pensieve", kinds=("talk",))
 

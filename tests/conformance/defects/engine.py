@@ -7,11 +7,12 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, graph_defect, instead_of
 
-from minifuse.arrivals import Arrivals
-from minifuse.engine import Engine
+from minifuse.core.engine import Engine
+from minifuse.core.request import FinishReason, Request, Sequence
+from minifuse.core.requests import Requests
+from minifuse.core.turns import Turns
 from minifuse.memory.contiguous import Contiguous
-from minifuse.request import FinishReason, Request, Sequence, TextReader
-from minifuse.requests import Requests
+from minifuse.model.text.reader import TextReader
 
 
 @defect("orca", "exact")
@@ -20,8 +21,7 @@ from minifuse.requests import Requests
 def stop_noticed_late(ends: Any, self: Sequence) -> Any:
     """The stop token is looked for one token too late."""
     reason = ends(self)
-    all_done = self.graph is not None and self.num_nodes_done == len(self.graph)
-    if reason is FinishReason.STOP and not all_done and self.num_new < self.request.max_new_tokens:
+    if reason is FinishReason.STOP and self.num_new < self.request.max_new_tokens:
         return FinishReason.STOP if self.num_new > 1 and self.tokens[-2] in self.request.stop_ids else None
     return reason
 
@@ -66,8 +66,8 @@ def prompts_of_a_request_counted_one_by_one(check: Any, self: Contiguous, *promp
 
 @defect("orca", "in turn")
 @defect("vllm", "in turn")
-@instead_of(Arrivals, "due")
-def history_without_its_last_token(due: Any, self: Arrivals, now: float) -> Any:
+@instead_of(Turns, "due")
+def history_without_its_last_token(due: Any, self: Turns, now: float) -> Any:
     """The last token of an answer, whose KV was never needed, is left out of the next turn's text."""
     for request, num_history in due(self, now):
         if num_history:
@@ -78,8 +78,8 @@ def history_without_its_last_token(due: Any, self: Arrivals, now: float) -> Any:
 
 
 @defect("serial", "in turn", "progress", kinds=("few", "crowd"))
-@instead_of(Arrivals, "ended")
-def thinking_time_forgotten(ended: Any, self: Arrivals, sequence: Sequence) -> Any:
+@instead_of(Turns, "ended")
+def thinking_time_forgotten(ended: Any, self: Turns, sequence: Sequence) -> Any:
     self._behind[sequence.id] = [replace(request, delay_s=0.0) for request in self._behind.get(sequence.id, ())]
     return ended(self, sequence)
 

@@ -9,13 +9,12 @@ from conformance.defects.harness import defect, instead_of
 
 from minifuse.attention import layouts
 from minifuse.attention.packed import PackedAttention
+from minifuse.core.plan import Extent, Move, Placement
+from minifuse.core.request import Sequence
 from minifuse.execute import transfers
 from minifuse.execute.transfers import MovesOfPlan
 from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.waves import Waves
-from minifuse.place import Extent
-from minifuse.plan import Move, Placement
-from minifuse.request import Sequence
 
 TURNS = {"kinds": ("few",), "memory__turns": "sequences", "memory__block_size": 1, "memory__host": None}
 STAYING = {**TURNS, "memory__turns": "rest", "memory__buffer": 0.0}

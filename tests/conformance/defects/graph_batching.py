@@ -11,12 +11,11 @@ from conformance.defects.harness import Patch, graph_defect, instead_of
 
 from minifuse.batching.graph_merged import GraphMerged
 from minifuse.batching.graph_padded import GraphPadded
+from minifuse.core.plan import Placement, Proposal, Span, Work
+from minifuse.core.shapes import StateRows
 from minifuse.execute.cells import CellRunner
-from minifuse.layout import StateRows
 from minifuse.memory.rows import Rows
 from minifuse.memory.states import States
-from minifuse.plan import Placement, Proposal
-from minifuse.work import Span, Work
 
 
 def _proposed(patch: Patch, policy: type, wrong: Callable[[Proposal], Proposal]) -> None:

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from minifuse.arrivals import Arrivals
-from minifuse.errors import LawBroken
-from minifuse.requests import Requests
+from minifuse.core.errors import LawBroken
+from minifuse.core.requests import Requests
+from minifuse.core.turns import Turns
 from minifuse.techniques import Technique
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, laws_of, observe
 
@@ -117,7 +117,7 @@ def one_slot_less(check: Any, memory: Any, *arguments: Any) -> None:
 class _Future:
     """The times at which requests will arrive."""
 
-    def __init__(self, arrivals: Arrivals) -> None:
+    def __init__(self, arrivals: Turns) -> None:
         self.arrivals = arrivals
 
     def __iter__(self) -> Iterator[float]:

@@ -7,10 +7,10 @@ from typing import Any
 from conformance.defects.harness import Patch, defect
 
 from minifuse.batching.prefill_first import PrefillFirst
+from minifuse.core.plan import Reason
+from minifuse.core.request import FinishReason, Sequence
 from minifuse.memory.paged import Paged
 from minifuse.memory.tables import Tables
-from minifuse.plan import Reason
-from minifuse.request import FinishReason, Sequence
 
 _swaps = {"memory__preemption": "swap", "memory__host": 15}
 

@@ -8,8 +8,8 @@ from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.batching.instances import Instances
 from minifuse.batching.policy import QueuePolicy
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
+from minifuse.core.plan import Proposal, Reason
+from minifuse.core.request import Sequence
 from minifuse.testing.waiting import WaitingBooks
 
 

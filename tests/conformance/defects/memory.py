@@ -7,16 +7,15 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of, one_slot_less
 
+from minifuse.core.plan import Extent, Move, Proposal
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Sequence
 from minifuse.memory import slots
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import Contiguous, RunTrial
 from minifuse.memory.padded import Padded
 from minifuse.memory.slots import Slots
 from minifuse.memory.storage import KVStorage
-from minifuse.place import Extent
-from minifuse.plan import Move, Proposal
-from minifuse.report import KVUsage
-from minifuse.request import Sequence
 
 
 @defect("orca", "conservation")

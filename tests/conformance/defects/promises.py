@@ -15,8 +15,8 @@ from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.batching.static import Static
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
+from minifuse.core.plan import Proposal, Reason
+from minifuse.core.request import Sequence
 from minifuse.testing.waiting import WaitingBooks
 
 

@@ -8,13 +8,12 @@ from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
+from minifuse.core.plan import Move, Span
 from minifuse.memory import away, shaped, window
 from minifuse.memory.away import Away
 from minifuse.memory.prefilled import Prefilled
 from minifuse.memory.shaped import Shaped, ShapedTrial
 from minifuse.memory.window import Window
-from minifuse.plan import Move
-from minifuse.work import Span
 
 TIGHT = {"kinds": ("few",), "batching__max_batch": 3, "memory__rows": 2}
 APART = {**TIGHT, "memory__prefill": 0.4, "memory__threshold": 1.0}

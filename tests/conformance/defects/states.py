@@ -8,11 +8,11 @@ from typing import Any
 
 from conformance.defects.harness import Patch, graph_defect, instead_of, one_slot_less
 
+from minifuse.core.plan import Placement, Proposal
 from minifuse.execute.cells import CellRunner, Issued
 from minifuse.memory import states
 from minifuse.memory.state_storage import StateStorage
 from minifuse.memory.states import States
-from minifuse.plan import Placement, Proposal
 
 
 def _placed(patch: Patch, wrong: Callable[[Placement], Placement]) -> None:

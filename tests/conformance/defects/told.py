@@ -7,21 +7,21 @@ from typing import Any
 from conformance.defects.harness import Patch, defect, graph_defect, instead_of
 
 from minifuse import metrics, trace
+from minifuse.core.report import StepReport
 from minifuse.execute.virtual import VirtualExecutor
-from minifuse.report import StepReport
 
 
 @defect("static", "counting")
 @graph_defect("graph-padded", "counting")
-@instead_of(StepReport, "decisions")
-def the_trace_counts_idle_tokens_as_needed(decisions: Any, self: StepReport, *arguments: Any) -> dict[str, Any]:
-    return {**decisions(self, *arguments), "idle": 0}
+@instead_of(trace, "step_decisions")
+def the_trace_counts_idle_tokens_as_needed(decisions: Any, report: StepReport, *arguments: Any) -> dict[str, Any]:
+    return {**decisions(report, *arguments), "idle": 0}
 
 
 @defect("orca", "counting")
-@instead_of(StepReport, "decisions")
-def the_trace_counts_a_token_too_many(decisions: Any, self: StepReport, *arguments: Any) -> dict[str, Any]:
-    told = decisions(self, *arguments)
+@instead_of(trace, "step_decisions")
+def the_trace_counts_a_token_too_many(decisions: Any, report: StepReport, *arguments: Any) -> dict[str, Any]:
+    told = decisions(report, *arguments)
     return {**told, "computed": told["computed"] + 1, "idle": told["idle"] + 1}
 
 
@@ -34,9 +34,9 @@ def idle_tokens_are_not_handed_on(figures: Any, report: StepReport) -> dict[str,
 
 
 @defect("orca", "counting")
-@instead_of(StepReport, "decisions")
-def the_trace_tells_of_one_piece_of_work(decisions: Any, self: StepReport, *arguments: Any) -> dict[str, Any]:
-    told = decisions(self, *arguments)
+@instead_of(trace, "step_decisions")
+def the_trace_tells_of_one_piece_of_work(decisions: Any, report: StepReport, *arguments: Any) -> dict[str, Any]:
+    told = decisions(report, *arguments)
     return {**told, "work": told["work"][:1]}
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
 
+from minifuse.core.plan import Placement, Proposal
+from minifuse.core.report import Measured
 from minifuse.execute.link import Link
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.memory.paged import Paged
-from minifuse.plan import Placement, Proposal
-from minifuse.report import Transfers
 
 swapping = partial(defect, "vllm", kinds=("growing",), memory__preemption="swap", memory__host=None)
 overlapped = partial(swapping, memory__transfer="overlapped")
@@ -59,14 +59,14 @@ def no_layer_waits_and_the_copies_come_late(patch: Patch) -> None:
 
 @swapping("counting")
 @instead_of(Link, "carried")
-def bytes_counted_for_the_other_direction(carried: Any, self: Link, plan: Any) -> Transfers:
+def bytes_counted_for_the_other_direction(carried: Any, self: Link, plan: Any) -> Measured:
     found = carried(self, plan)
-    return Transfers(found.to_device, found.to_host)
+    return found._replace(to_host=found.to_device, to_device=found.to_host)
 
 
 @swapping("counting")
 @instead_of(Link, "run")
-def a_swap_takes_no_time(run: Any, self: Link, plan: Any, computing_s: float, now: float) -> Transfers:
+def a_swap_takes_no_time(run: Any, self: Link, plan: Any, computing_s: float, now: float) -> Measured:
     """All of it counts as hidden, however long it takes."""
-    found: Transfers = run(self, plan, computing_s, now)
+    found: Measured = run(self, plan, computing_s, now)
     return found._replace(exposed_s=0.0)

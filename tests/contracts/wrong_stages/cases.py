@@ -23,18 +23,20 @@ from minifuse.batching.graph_merged import GraphMerged
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.prefill_first import PrefillFirst
-from minifuse.errors import LawBroken, RequestRefused
-from minifuse.layout import Layout, Rectangle
+from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.plan import Layout
+from minifuse.core.shapes import Rectangle
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded
 from minifuse.memory.paged import Paged
 from minifuse.memory.states import States
-from minifuse.place import Extent, Pages
-from minifuse.plan import Move, Placement, Proposal, Reason
-from minifuse.report import KVUsage
-from minifuse.request import Phase, Sequence
+from minifuse.core.places import Pages
+from minifuse.core.plan import Extent
+from minifuse.core.plan import Move, Placement, Proposal, Reason
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Phase, Sequence
 from minifuse.stages import register
-from minifuse.work import Span, Work
+from minifuse.core.plan import Span, Work
 """
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
 from minifuse.kernels.copy import (
     BLOCK,
     gather_slots,

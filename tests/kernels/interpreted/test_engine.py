@@ -11,16 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.core.clock import VirtualClock
+from minifuse.core.plan import Plan
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request, Sampling, Sequence
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.texts import TorchRunner
 from minifuse.memory.storage import KVStorage
+from minifuse.model.text.reader import TextReader
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import Plan
-from minifuse.report import StepReport
-from minifuse.request import Request, Sampling, Sequence, TextReader
 from minifuse.serve.assembly import choose
+from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import TECHNIQUES, Technique, mix, serving
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
@@ -59,7 +60,7 @@ class _Recording(TorchRunner):
 
 
 @cache
-def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Recording, list[StepReport]]:
+def _serve(name: str, model: str, numerics: str = "fast") -> tuple[ServingEngine, _Recording, list[StepReport]]:
     row, options = ROWS[name]
     options = {"attention.backend": "triton", **options}
     if "memory.slots" in row.option_names:
@@ -76,7 +77,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
     clock = VirtualClock()
     executor = VirtualExecutor(clock, lambda plan: 0.01, run)
     reader = TextReader(VOCAB, CONTEXT)
-    engine = Engine(stages.batching, memory, stages.attention, executor, clock, reader=reader)
+    engine = ServingEngine(stages.batching, memory, stages.attention, executor, clock, reader=reader)
     for request in REQUESTS:
         engine.submit(request)
     steps = list(engine.run())

@@ -9,7 +9,7 @@ import torch
 from kernel_cases import assert_rounded
 from torch import Tensor
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
 from minifuse.kernels.lstm import lstm_cell, lstm_cell_torch
 
 TOLERANCES = {torch.float32: (2e-6, 1e-7), torch.float16: (1e-3, 1e-5)}

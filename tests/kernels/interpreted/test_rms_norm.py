@@ -8,7 +8,7 @@ import torch
 from kernel_cases import assert_rounded
 from torch import Tensor
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
 from minifuse.kernels.rms_norm import WIDEST, rms_norm, rms_norm_torch
 
 EPS = 1e-5

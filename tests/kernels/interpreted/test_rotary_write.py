@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
 from minifuse.kernels.rotary_write import rotate_and_write, rotate_and_write_torch
 from minifuse.model.text.config import Rotary
 from minifuse.model.text.layers import RotaryTable

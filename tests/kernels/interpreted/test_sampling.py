@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
+from minifuse.core.report import NOT_FINITE
+from minifuse.core.request import Sampling
 from minifuse.execute.sampling import keep_top, sample
 from minifuse.kernels.noise import gumbel_noise
 from minifuse.kernels.operators import TORCH
@@ -19,8 +21,6 @@ from minifuse.kernels.sampling import (
     gumbel_argmax_torch,
 )
 from minifuse.kernels.triton_operators import TritonOperators
-from minifuse.report import NOT_FINITE
-from minifuse.request import Sampling
 
 INF, NAN = float("inf"), float("nan")
 

@@ -12,15 +12,16 @@ from torch import Tensor
 
 from minifuse.attention.layouts import PaddedStage, PerSequenceStage
 from minifuse.batching import Iteration
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.core.clock import VirtualClock
+from minifuse.core.places import Runs
+from minifuse.core.plan import Plan
+from minifuse.core.request import Sequence
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.texts import TorchRunner
 from minifuse.memory import Contiguous, Shaped
 from minifuse.memory.storage import KVStorage
-from minifuse.place import Runs
-from minifuse.plan import Plan
-from minifuse.request import Sequence, TextReader
+from minifuse.model.text.reader import TextReader
+from minifuse.serve.engine import ServingEngine
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 
 REQUESTS = [asks("a", 2, 5, ignore_eos=True), asks("b", 1, 2), asks("c", 5, 2, ignore_eos=True)]
@@ -39,7 +40,7 @@ class _Recording(TorchRunner):
         return names, logits
 
 
-def _serve(memory: Any, layout: Any, numerics: str) -> tuple[Engine, dict[tuple[str, int], Tensor], list[Plan]]:
+def _serve(memory: Any, layout: Any, numerics: str) -> tuple[ServingEngine, dict[tuple[str, int], Tensor], list[Plan]]:
     weights = copy.deepcopy(small_model(MODEL)).float()
     if numerics == "reference":
         weights.compute_row_by_row()
@@ -50,7 +51,7 @@ def _serve(memory: Any, layout: Any, numerics: str) -> tuple[Engine, dict[tuple[
     run.logits = {}
     clock = VirtualClock()
     executor = VirtualExecutor(clock, lambda plan: 0.01, run)
-    engine = Engine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    engine = ServingEngine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
     for request in REQUESTS:
         engine.submit(request)
     return engine, run.logits, [step.plan for step in engine.run()]

@@ -21,7 +21,7 @@ from kernel_cases import (
 )
 from torch import Tensor
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
 from minifuse.kernels import split_kv, splits
 from minifuse.kernels.multi_token import multi_token_attention_torch
 from minifuse.kernels.ragged import Ragged

@@ -9,7 +9,7 @@ import torch
 from kernel_cases import assert_rounded
 from torch import Tensor
 
-from minifuse.errors import KernelError
+from minifuse.core.errors import KernelError
 from minifuse.kernels.swiglu import silu_mul, silu_mul_torch
 
 TOLERANCES = {torch.float32: (1e-6, 1e-6), torch.float16: (1e-3, 1e-3)}

@@ -9,9 +9,9 @@ import torch
 from gpu_cases import ON_GPU, Draw, near
 from torch import Tensor
 
+from minifuse.core.report import NOT_FINITE
 from minifuse.kernels.launch import INTERPRETED
 from minifuse.kernels.noise import gumbel_noise
-from minifuse.report import NOT_FINITE
 
 pytest.importorskip("triton", reason="Triton is for Linux only")
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from gpu_cases import ON_GPU
 
+from minifuse.core.report import StepReport
+from minifuse.core.request import GREEDY, Request, Sampling
 from minifuse.kernels.launch import INTERPRETED
 from minifuse.model.text.load import TextSource, build, random_weights
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
-from minifuse.report import StepReport
-from minifuse.request import GREEDY, Request, Sampling
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Answer, serve

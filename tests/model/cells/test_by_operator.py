@@ -9,13 +9,13 @@ import torch
 from helpers import sentence
 from torch import Tensor, nn
 
-from minifuse.cell_graph import CellGraph, Node, Output, Zeros
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.request import Request
 from minifuse.model.cells.by_operator import OperatorGraph, by_operator
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.source import resolve_cells
 from minifuse.naive.cells import answer, evaluate
-from minifuse.request import Request
 
 
 def made(text: str) -> CellModel:

@@ -10,12 +10,12 @@ import torch
 from helpers import sentence
 from torch import Tensor, nn
 
-from minifuse.cell_graph import CellGraph, Node, Output, Zeros
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.request import Request
 from minifuse.model.cells.definition import definition
 from minifuse.model.cells.model import CellModel, Spec
 from minifuse.naive.cells import evaluate
-from minifuse.request import Request
 
 H = Spec((4,), torch.float64)
 WORD = Spec((), torch.int64)

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from minifuse.cell_graph import CellGraph, Node, Output, Zeros
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.request import Request
 from minifuse.model.cells.config import CellConfig, register_cells
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.rnn import LSTM, Decoder, Internal, Leaf, read_tree
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.model.cells.trees import unfold_tree
 from minifuse.naive.cells import answer, evaluate
-from minifuse.request import Request
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}
 

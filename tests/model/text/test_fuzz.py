@@ -15,7 +15,7 @@ from helpers import LLAMA3_ROPE, RAW, model_directory, raw_config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minifuse.errors import MinifuseError
+from minifuse.core.errors import MinifuseError
 from minifuse.model.text.checkpoint import INDEX, SINGLE
 from minifuse.model.text.load import TINY, load_weights, resolve_text
 from minifuse.naive import oracle

@@ -11,7 +11,7 @@ import torch
 from helpers import RAW, model_directory, random_model, raw_config, sentence
 from safetensors.torch import load_file, save_file
 
-from minifuse.errors import MachineError, ModelError, UsageError
+from minifuse.core.errors import MachineError, ModelError, UsageError
 from minifuse.model.text import load
 from minifuse.model.text.checkpoint import read_weights, write_weights
 from minifuse.model.text.config import ModelConfig

@@ -16,7 +16,7 @@ from helpers import LLAMA3_ROPE, model_directory, random_model, raw_config, sent
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from minifuse.errors import MachineError, ModelError
+from minifuse.core.errors import MachineError, ModelError
 from minifuse.model.text.checkpoint import INDEX, SINGLE, write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import load_weights, resolve_text

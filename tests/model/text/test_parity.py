@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from transformers.models.gptj.modeling_gptj import GPTJAttention
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from minifuse.core.request import Request
 from minifuse.model.linear import Linear, packable
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import TextSource, load_weights, resolve_text
 from minifuse.naive import oracle
-from minifuse.request import Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

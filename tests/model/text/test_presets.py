@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from helpers import RAW, sentence
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.memory.storage import KVStorage
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig

@@ -12,7 +12,7 @@ from helpers import RAW, sentence
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
-from minifuse.errors import ModelError
+from minifuse.core.errors import ModelError
 from minifuse.model.text.load import resolve_text
 
 SPECIAL = [AddedToken(text, special=True, normalized=False) for text in ("<s>", "</s>", "<unk>")]

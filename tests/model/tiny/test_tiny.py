@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minifuse.core.request import Request
 from minifuse.model.text.load import TINY, load_weights, resolve_text
 from minifuse.model.tiny.tasks import KINDS, Dialogue, Task, conversation, crowd, is_held_out
 from minifuse.model.tiny.words import MAX_NUMBER, NAMES, vocabulary
 from minifuse.naive import oracle
-from minifuse.request import Request
 from tools.tiny.evaluate import Student, table
 from tools.tiny.rows import IGNORED, make_rows
 from tools.tiny.train import Recipe, config, new_model, train

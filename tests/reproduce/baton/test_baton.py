@@ -10,11 +10,11 @@ import pytest
 from helpers import sentence
 from reproduce.figures import found
 
-from minifuse.errors import UsageError
-from minifuse.layout import Rectangle
-from minifuse.place import Extent
-from minifuse.plan import Layout, Move, Plan
-from minifuse.report import KVUsage, StepReport
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Layout, Move, Plan, Work
+from minifuse.core.report import KVUsage, StepReport
+from minifuse.core.request import FinishReason
+from minifuse.core.shapes import Rectangle
 from minifuse.reproduce import EXPERIMENTS, experiments
 from minifuse.reproduce.baton import paper, setting
 from minifuse.reproduce.baton.contest import claim, others
@@ -25,8 +25,6 @@ from minifuse.reproduce.baton.fig8 import deepest_fall
 from minifuse.reproduce.baton.queries import first_set, requests_of, second_set
 from minifuse.reproduce.baton.setting import Served, Setting
 from minifuse.reproduce.experiment import Conditions
-from minifuse.request import FinishReason
-from minifuse.work import Work
 
 NAMES = ("baton-table1", "baton-table2", "baton-fig6", "baton-fig7", "baton-fig8")
 

@@ -12,10 +12,10 @@ from helpers import asks, make_engine, run_all
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.plan import Plan
-from minifuse.report import StepReport
+from minifuse.core.plan import Plan
+from minifuse.core.report import StepReport
+from minifuse.core.request import Phase, Request
 from minifuse.reproduce.flover.outcome import median_run, observe
-from minifuse.request import Phase, Request
 
 Count = tuple[int, float, float]  # iterations of the main stream, mean number of running requests, end of the last
 

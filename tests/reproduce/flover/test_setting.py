@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers import sentence
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.reproduce.flover.setting import Setting, calibrated

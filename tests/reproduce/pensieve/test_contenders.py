@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import sentence
 
-from minifuse.errors import MachineError
+from minifuse.core.errors import MachineError
 from minifuse.naive import oracle
 from minifuse.reproduce.pensieve import contenders as module
 from minifuse.reproduce.pensieve import fused as fused_ways

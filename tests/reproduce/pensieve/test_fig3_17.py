@@ -10,7 +10,7 @@ import pytest
 from helpers import sentence
 from reproduce.figures import found
 
-from minifuse.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Point, Say
 from minifuse.reproduce.pensieve import setting as module

@@ -9,16 +9,14 @@ import pytest
 from helpers import sentence
 from reproduce.figures import found
 
-from minifuse.errors import UsageError
-from minifuse.place import Extent
-from minifuse.plan import Plan
-from minifuse.report import KVUsage, StepReport
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Plan, Work
+from minifuse.core.report import KVUsage, StepReport
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Point
 from minifuse.reproduce.pensieve import fig3_3 as module
 from minifuse.reproduce.pensieve.fig3_3 import Setting, Times, crossing, notes
 from minifuse.simulate.cost import Roofline, hardware
-from minifuse.work import Work
 
 NAME = "pensieve-fig3.3"
 

@@ -8,7 +8,7 @@ import pytest
 from helpers import sentence
 from reproduce.figures import found
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions
 from minifuse.reproduce.pensieve.fig3_4 import Line, Setting, notes

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from reproduce.figures import curve, found
 
-from minifuse.errors import UsageError
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
 from minifuse.reproduce.experiment import Conditions
 from minifuse.reproduce.pensieve import serving
 from minifuse.reproduce.pensieve.fig3_14 import _verdicts
@@ -18,7 +19,6 @@ from minifuse.reproduce.pensieve.serving import LRU, PENSIEVE, Serving
 from minifuse.reproduce.pensieve.sweeps import Sweep, gain, gain_at_equal_latency
 from minifuse.reproduce.pensieve.talked import Talked
 from minifuse.reproduce.pensieve.under_way import Crowd
-from minifuse.request import Request
 from minifuse.workload.conversations import Asked, draw_lengths
 
 ASKED = Asked(0.02, 10.0)

@@ -10,8 +10,8 @@ import pytest
 from runs_told import apart, cells, padded, preempted
 from trace_format import broken_rules
 
+from minifuse.core.request import Request
 from minifuse.model.source import resolve
-from minifuse.request import Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

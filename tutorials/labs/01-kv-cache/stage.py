@@ -2,15 +2,14 @@
 
 from collections.abc import Collection
 
+from minifuse.core.plan import Plan, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Sequence
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
 from minifuse.memory.contiguous import Contiguous
-from minifuse.plan import Plan
-from minifuse.report import KVUsage
-from minifuse.request import Sequence
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
-from minifuse.work import Span
 
 __all__ = ["MANY", "ONE", "Cached", "asked"]
 

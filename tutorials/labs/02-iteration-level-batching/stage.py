@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.request import Sequence
+from minifuse.core.stages import Batching, Memory
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import Remote, StudentFault, check_form
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
-from minifuse.stages import Batching, Memory, register
+from minifuse.stages import register
 from minifuse.techniques import mix, technique
-from minifuse.work import Work
 
 __all__ = ["ROW", "Students", "asked", "valid"]
 

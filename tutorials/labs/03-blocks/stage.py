@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from minifuse.errors import LawBroken, RequestRefused
+from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Reuse, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import Memory
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.judge import Unmet
 from minifuse.labs.submission import Remote, StudentFault
 from minifuse.options import option
-from minifuse.place import Pages
-from minifuse.plan import Move, Placement, Plan, Proposal, Reason, Reuse
-from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing.capacity import count_slots
-from minifuse.work import Span
 
 __all__ = ["ROW", "Device", "Students", "table_of"]
 

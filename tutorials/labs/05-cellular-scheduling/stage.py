@@ -1,18 +1,18 @@
 """Cellular batching whose scheduling is the student's, in an engine for graphs of cells that takes no weights."""
 
 from minifuse.batching.cellular import Cellular
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.core.cell_graph import CellGraph, Node, Output
+from minifuse.core.clock import VirtualClock
+from minifuse.core.plan import Proposal, Work
+from minifuse.core.report import Ran
+from minifuse.core.request import Request, Sequence
+from minifuse.core.unfolded import Unfolded
 from minifuse.execute.virtual import VirtualExecutor
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
-from minifuse.plan import Proposal
-from minifuse.report import Ran
-from minifuse.request import Request, Sequence
+from minifuse.serve.engine import ServingEngine
 from minifuse.stages import register, stage
 from minifuse.trace import Trace
-from minifuse.work import Work
 
 __all__ = ["Fair", "Students", "ask_schedule", "chain", "serve_graphs", "tree"]
 
@@ -195,7 +195,7 @@ class Graphs:
         return request
 
     def begin(self, request) -> Sequence:
-        return Sequence(request, graph=self.graphs[request.id])
+        return Unfolded(request, graph=self.graphs[request.id])
 
 
 def serve_graphs(policy, types: dict, requests: list[tuple[str, float, CellGraph]]):
@@ -213,7 +213,7 @@ def serve_graphs(policy, types: dict, requests: list[tuple[str, float, CellGraph
         clock, lambda plan: types[plan.work[0].cell]["seconds"](len(plan.work)), lambda plan, sequences: Ran({})
     )
     graphs = {name: graph for name, _, graph in requests}
-    engine = Engine(
+    engine = ServingEngine(
         policy,
         stage("memory", "states")(sum(map(len, graphs.values()))),
         stage("attention", "cells")(),

@@ -1,15 +1,14 @@
 """The memories of Baton, with the student's window; and its policy, with the student's choice."""
 
 from minifuse.batching.rebatch import Rebatch
+from minifuse.core.plan import Reason, Span
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
 from minifuse.memory.embedded import Embedded
 from minifuse.memory.shaped import Shaped
 from minifuse.memory.window import Window
-from minifuse.plan import Reason
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
-from minifuse.work import Span
 
 __all__ = ["CHOOSING", "EMBEDDED", "SHAPED", "Choosing", "EmbeddedByStudent", "ShapedByStudent"]
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 
 from minifuse.attention.layouts import BALANCE, HIDDEN_SIZE, PackedStage
+from minifuse.core.plan import Layout, Span
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
-from minifuse.layout import Layout
 from minifuse.options import option
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
-from minifuse.work import Span
 
 __all__ = ["ROOMS_OF_2", "ROW", "LanesOfStudent", "asked", "called", "valid"]
 

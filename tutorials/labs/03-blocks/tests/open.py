@@ -9,9 +9,9 @@ from typing import ClassVar
 from stage import ROW  # noqa: F401  # the lab's memory is another task: this one has that of the engine
 
 from minifuse.batching.prefill_first import PrefillFirst
+from minifuse.core.request import Request, Sequence
 from minifuse.labs.engine import Run, served
 from minifuse.labs.submission import StudentFault
-from minifuse.request import Request, Sequence
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 

@@ -2,8 +2,8 @@
 
 from stage import OPEN_ROW, Kept
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import run, served
-from minifuse.request import Request
 from minifuse.stages import register
 from minifuse.techniques import mix
 

@@ -3,8 +3,8 @@
 from stage import CHOOSING, Choosing
 
 from minifuse.batching.rebatch import Rebatch
+from minifuse.core.request import Request
 from minifuse.labs.engine import run, served
-from minifuse.request import Request
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 

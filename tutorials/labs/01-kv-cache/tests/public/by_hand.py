@@ -4,9 +4,9 @@ from math import log
 
 from stage import ONE, Cached
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import check_schedule, run
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 
 SPANS = [
     (5, [], [(0, 5)]),

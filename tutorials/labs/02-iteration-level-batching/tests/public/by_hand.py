@@ -2,9 +2,9 @@
 
 from stage import ROW, Students, asked
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import check_schedule, run
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 
 
 def ask(name, start, stop):

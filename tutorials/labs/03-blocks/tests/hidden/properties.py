@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 from stage import ROW, Device, Students
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import keeps_the_laws, run
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 
 TEXTS = st.lists(st.integers(0, 1), min_size=2, max_size=9)
 ANY = st.lists(

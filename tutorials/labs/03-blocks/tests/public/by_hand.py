@@ -2,9 +2,9 @@
 
 from stage import ROW, Device, Students
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import run
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 
 
 def test_tables_by_hand(work):

@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 from stage import ROW, Shuffled, asked, drawn, gathered, side_by_side, told
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import keeps_the_laws, run
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 
 FEW = st.lists(st.booleans(), min_size=1, max_size=12)
 MANY = st.integers(13, 24).flatmap(lambda size: st.lists(st.booleans(), min_size=size, max_size=size))

@@ -2,9 +2,9 @@
 
 from stage import ROW, Shuffled, asked, drawn, gathered, side_by_side, told
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import run
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 
 FIG_6 = [bit == "1" for bit in "0011100100110111"]
 CASES = [  # what is live, what stays, where the best window begins (no other is as good), how many lie outside

@@ -4,9 +4,9 @@ import math
 
 from stage import ROW, Valued, ask_take, ask_victims, shown, told
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import run
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 
 SMALL = {"other": 2.0, "contexts": [32, 64, 128], "attention": [1.0, 2.0, 4.0]}
 BENT = {"other": 1.0, "contexts": [8, 16, 32, 64], "attention": [1.0, 2.0, 3.0, 7.0]}

@@ -2,9 +2,9 @@
 
 from stage import SHAPED, ShapedByStudent
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import run
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 
 SPANS = list[tuple[int, int]]
 SIX = [(4, 3), (2, 9), (3, 6), (3, 5), (5, 3), (2, 4)]  # prompt and answer, as in chapter 9

@@ -2,9 +2,9 @@
 
 from stage import ROW, LanesOfStudent, asked, called
 
+from minifuse.core.request import Request
 from minifuse.labs.engine import run, served
 from minifuse.labs.judge import Unmet
-from minifuse.request import Request
 from minifuse.simulate.cost import Hardware
 from minifuse.techniques import mix, technique
 

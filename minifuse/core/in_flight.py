@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from minifuse.errors import LawBroken
-from minifuse.plan import Plan, Proposal
-from minifuse.request import Phase, Sequence
-
-__all__ = ["InFlight"]
-
-WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
-ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)
+from minifuse.core.plan import Plan
+from minifuse.core.request import Sequence
 
 
 class InFlight:
@@ -40,47 +34,12 @@ class InFlight:
         return self.num_plans[worker] < self.depth
 
     def working(self, names: Collection[str]) -> set[str]:
-        """Those of these sequences that have a plan in flight."""
-        return self._workers.keys() & names
+        """The sequences among `names` that have a plan in flight."""
+        return self._workers.keys() & names if self._workers else set()
 
-    def check(self, worker: int, proposal: Proposal, sequences: Mapping[str, Sequence]) -> None:
-        """Raise `LawBroken` unless waiting sequences are admitted, running ones evicted, and admitted ones worked on.
-
-        No sequence may be evicted, or scheduled again, while a plan of its own runs. With a depth above one, a plan may
-        continue a sequence whose last plan is queued on the same worker; the nodes of a cell graph may be divided among
-        workers.
-        """
-        joining, leaving = {one.id for one in proposal.admit}, {one.id for one in proposal.evict}
-        if joining or leaving:
-            self._check_changes(worker, proposal, sequences)
-        names = {work.sequence for work in proposal.work}
-        if leaving and (gone := names & leaving):
-            raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
-        for name in names:
-            sequence = sequences.get(name)
-            if sequence is None or (sequence.phase not in ADMITTED and name not in joining):
-                raise LawBroken("conservation", f"worker {worker} was to work on {name}, which was never admitted")
-        for name in self._workers.keys() & names if self._workers else ():
-            in_order = self.depth > 1 and all(other == worker for other in self._workers[name])
-            if not in_order and sequences[name].graph is None:
-                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
-
-    def _check_changes(self, worker: int, proposal: Proposal, sequences: Mapping[str, Sequence]) -> None:
-        """Raise `LawBroken` unless each sequence that is admitted waits, and each that is evicted runs."""
-        for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
-            for one in some:
-                state = ""
-                if sequences.get(one.id) is not one:
-                    state = "which is not one received and not yet released"
-                elif one.phase not in phases:
-                    state = f"which is {one.phase.value}"
-                elif one.id in self._workers:
-                    state = "whose last work is not done"
-                if state:
-                    raise LawBroken("conservation", f"worker {worker} was to {verb} {one.id}, {state}")
-        changed = (*proposal.admit, *proposal.evict)
-        if len({one.id for one in changed}) < len(changed):
-            raise LawBroken("conservation", f"worker {worker} was to admit or to evict a sequence a second time")
+    def workers_of(self, name: str) -> set[int]:
+        """The workers that have a plan of this sequence in flight."""
+        return {*self._workers.get(name, ())}
 
     def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
         """A plan with work of these sequences is about to be submitted, at time `now`.

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
-__all__ = ["Clock", "RealClock", "VirtualClock"]
-
-
-class Clock(Protocol):
-    def now(self) -> float: ...
+__all__ = ["RealClock", "VirtualClock"]
 
 
 class RealClock:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from minifuse.errors import RequestRefused
+from minifuse.core.errors import RequestRefused
 
 __all__ = ["CellGraph", "Node", "Output", "Topology", "Wire", "Zeros"]
 

@@ -1,15 +1,14 @@
-"""What an attention stage decides for one iteration: the shape that is computed whole, the waves, and the lanes."""
+"""Shapes that are computed whole: a rectangle of columns, a region of buffers, rows of states."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from minifuse.errors import LawBroken
-from minifuse.place import Extent, Runs
-from minifuse.work import Span
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Runs
+from minifuse.core.plan import Extent, Span
 
-__all__ = ["Layout", "Rectangle", "Region", "Shape", "StateRows"]
+__all__ = ["Rectangle", "Region", "StateRows"]
 
 
 class Rectangle(NamedTuple):
@@ -111,24 +110,3 @@ class StateRows(NamedTuple):
     @property
     def num_tokens(self) -> int:
         return self.rows * self.steps
-
-
-Shape = Rectangle | Region | StateRows
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How the work of one iteration is computed.
-
-    `waves` are ranges of work that are attended (or, of cell graphs, computed) one after the other; without any, all
-    work is one wave. `shape` is what is computed whole, idle rows included; None is ragged: the work and nothing else.
-    `lanes` are the indices of the work that each lane of a packed kernel attends in turn (FluidInfer, 4.2); without
-    any, every piece of work is attended by itself.
-    """
-
-    waves: tuple[Span, ...] = ()
-    shape: Shape | None = None
-    lanes: tuple[tuple[int, ...], ...] = ()
-
-
-RAGGED = Layout()

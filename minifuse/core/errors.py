@@ -93,6 +93,14 @@ class StageFault(LawBroken):
         super().__init__(law, what)
 
 
+class WrongReturn(LawBroken):
+    """A method of a stage returned what its contract does not allow."""
+
+    def __init__(self, stage: object, method: str, value: object, allowed: str) -> None:
+        super().__init__("contract", f"{type(stage).__qualname__}.{method} returned {value!r:.120}: {allowed}")
+        self.stage, self.method, self.value, self.allowed = stage, method, value, allowed
+
+
 class StageFailed(LawBroken):
     """A stage raised an error in an observed run, which is this one's cause, or never returned."""
 

@@ -7,19 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from minifuse.arrivals import Arrivals, Stored
-from minifuse.clock import Clock
-from minifuse.errors import RequestRefused, UsageError
-from minifuse.fault import call_check
-from minifuse.in_flight import InFlight
-from minifuse.plan import Plan
-from minifuse.report import Completion, KVUsage, StepReport
-from minifuse.request import FinishReason, Phase, Request, Sequence, check_are_requests
-from minifuse.stages import Batching, Executor, Memory, Reader
-from minifuse.trace import Trace
-
-__all__ = ["Requests", "Waiting"]
+from minifuse.core.errors import RequestRefused, UsageError, WrongReturn
+from minifuse.core.in_flight import InFlight
+from minifuse.core.plan import Plan
+from minifuse.core.report import Completion, KVUsage, StepReport
+from minifuse.core.request import FinishReason, Phase, Request, Sequence
+from minifuse.core.stages import Arrivals, Batching, Clock, Executor, Log, Memory, Reader
 
 Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the loop waits
 
@@ -41,14 +36,14 @@ class Requests:
     executor: Executor
     clock: Clock
     reader: Reader
-    trace: Trace
+    arrivals: Arrivals
+    trace: Log
 
     def __post_init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}  # in the order in which they ended
         self.refused: dict[str, str] = {}  # requests refused after they were received: why
         self.ended_between: deque[str] = deque()  # requests that ended otherwise than with an iteration
-        self.arrivals = Arrivals(self.finished)
         self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one carries moves behind everything
         self.now = 0.0
         self.lock = threading.RLock()
@@ -65,24 +60,18 @@ class Requests:
     # --- from outside
 
     def submit(self, *prompts: Request) -> None:
-        """Take a request in. It is received at its arrival time, or now if that has passed.
+        """Take in a request: one `Request`, or one for each of its prompts, all of one group.
 
-        If the engine does not run, or has just served its last request, the request waits for the next `run`.
-
-        A request of several prompts is one `Request` for each of them, all of one group. A request of a conversation
-        that has had others follows the last of them, unless it names another.
+        It is received at its arrival time, or now if that has passed; without a loop that runs, in the next `run`.
 
         Raises:
             RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
             UsageError: this is no request, or the engine has been closed.
         """
-        check_are_requests(prompts)
-        if not prompts:
-            raise UsageError("No request was submitted: give one, or all prompts of one.")
         with self._called() as now:
             if self._closed:
                 raise UsageError("This engine has been closed: build another, with the same model, for more requests.")
-            prompts = tuple(map(self.arrivals.in_turn, prompts))
+            prompts = self.arrivals.in_turn(prompts)
             try:
                 self.arrivals.check(prompts)
                 known = [
@@ -91,7 +80,7 @@ class Requests:
                 ]
                 for prompt in known:
                     self.reader.check(prompt)
-                call_check(self.memory, *known)
+                self._check_held(*known)
             except RequestRefused as refusal:
                 self.arrivals.refuse(prompts)
                 for prompt in prompts:
@@ -102,10 +91,17 @@ class Requests:
                 whole, num_history = self.arrivals.whole(prompt)
                 self.trace.request(self.reader.fit(whole), num_history, measured=prompt.arrival_s != asked_s)
 
-    def abort(self, name: str) -> bool:
-        """End a request, or all prompts of a group, with its tokens so far.
+    def _check_held(self, *prompts: Request) -> None:
+        """Raise `RequestRefused` if memory could not hold these prompts of one request even alone."""
+        found: Any = self.memory.check(*prompts)
+        if found is not None:
+            allowed = "it raises what it refuses with, and returns nothing"
+            raise WrongReturn(self.memory, "check", found, allowed)
 
-        A request that has not arrived takes those that follow it with it. Returns whether it had not ended yet.
+    def abort(self, name: str) -> bool:
+        """End a request, or all prompts of a group, with its tokens so far. Returns whether it had not ended yet.
+
+        A request that has not arrived takes those that follow it with it.
 
         Raises:
             UsageError: no such request was submitted.
@@ -136,19 +132,11 @@ class Requests:
         if not inside and self._thread is not None:
             self.executor.wake()
 
-    def resume(self, stored: Stored) -> None:
-        """Let each conversation's first request continue its stored text."""
-        self.arrivals.stored = stored
-
     # --- in the loop
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """This thread runs the loop.
-
-        Raises:
-            UsageError: it runs already.
-        """
+        """This thread runs the loop. Raises `UsageError` if it runs already."""
         with self.lock:
             if self._thread is not None:
                 raise UsageError("The engine runs already: submit the requests to it, or wait until its run has ended.")
@@ -168,7 +156,7 @@ class Requests:
                 if request.after is not None:  # its whole text has been known only since the last request ended
                     self.trace.request(request, num_history, measured=True)
                     self.reader.check(request, num_history)
-                    call_check(self.memory, request)
+                    self._check_held(request)
                 sequence = self.reader.begin(request)
                 sequence.num_history = num_history
                 self.sequences[request.id] = sequence
@@ -192,12 +180,11 @@ class Requests:
         """A plan is about to be submitted. Returns the sequences that it has work on."""
         for name in plan.evicted:
             self.sequences[name].phase = Phase.SUSPENDED
-        phase = plan.phase
         for name in plan.admitted:
-            self.sequences[name].phase = phase
+            self.sequences[name].phase = plan.phase
         working = {name: self.sequences[name] for name in plan.sequences}
         for sequence in working.values():
-            sequence.phase = phase
+            sequence.phase = plan.phase
         self.in_flight.launch(plan, working, self.now)
         return working
 
@@ -217,25 +204,22 @@ class Requests:
         num_pieces: dict[str, int] = {}
         for work in plan.work:
             num_pieces[work.sequence] = num_pieces.get(work.sequence, 0) + 1
-        for name, num_computed in num_pieces.items():
+        for name, count in num_pieces.items():
             if name in leaving:
                 continue
             sequence, new = self.sequences[name], ran.tokens.get(name, ())
-            if taken := sequence.take(new, num_computed, ran.results.get(name)):
+            if taken := sequence.take(new, count, ran.results.get(name, {})):
                 tokens[name] = taken
             discarded += len(new) - len(taken)
-            if reason := sequence.why_finished():
+            reason = FinishReason.NAN if name in ran.not_finite else sequence.why_finished()
+            if reason is not None:
                 finished[name] = reason
-        for name in ran.not_finite:
-            if name not in leaving:
-                finished[name] = FinishReason.NAN
         started_s, freed = self.in_flight.land(plan, ended_s)
         for sequence in freed:
             self._release(sequence)
         for name, reason in finished.items():
             self._finish(self.sequences[name], reason)
-        measured = (ran.moving_s, ran.messages, ran.gathers, ran.transfers)
-        return StepReport(plan, started_s, ended_s, tokens, finished, usage, *measured, discarded=discarded)
+        return StepReport(plan, started_s, ended_s, tokens, finished, usage, ran.measured, discarded)
 
     # --- ends
 
@@ -301,9 +285,7 @@ class Requests:
         return withdrawn
 
     def interrupt(self, stages_failed: bool = False) -> list[str]:
-        """Give up every unfinished request, with its tokens so far. Returns their ids.
-
-        Close the engine then: its stages know of plans that will never complete.
+        """Give up every unfinished request, with its tokens so far. Returns their ids. Close the engine then.
 
         Args:
             stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.

@@ -1,49 +1,48 @@
-"""Requests that have been submitted and have not arrived: by time, or behind the request that they follow."""
+"""Requests that have not arrived: by time, or behind the request that they follow (the turns of conversations)."""
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from minifuse.errors import RequestRefused
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.request import FinishReason, Request, Sequence
+from minifuse.core.stages import Arrivals
+from minifuse.core.submitted import check_are_requests, check_prompts
 from minifuse.parsing import brief
-from minifuse.request import FinishReason, Request, Sequence, check_prompts
 
-__all__ = ["Arrivals", "Stored"]
+__all__ = ["Stored", "Turns"]
 
 LARGEST = 10**12  # seconds, and levels of priority
 Stored = Callable[[Request], tuple[int, ...]]  # the text that its conversation has from earlier runs; may refuse it
 WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 
-class Arrivals:
-    """Every request that the engine knows of, and those that are still to arrive.
+class Turns(Arrivals):
+    """Keeps every request that was submitted, and those that are still to arrive.
 
     A request that follows another arrives `delay_s` after that one has ended, with all of its text in front of its own
     prompt. If that one was refused, it is refused as well. The first request of a conversation goes on behind the text
     that is `stored` of it, which is none unless this is set before the first request is added.
 
-    >>> arrivals = Arrivals(finished := {})
+    >>> arrivals = Turns()
     >>> first = Sequence(Request("a", prompt=(7, 8), conversation="c"), tokens=[7, 8, 9])
     >>> _ = arrivals.add((first.request,), now=0.0)
     >>> _ = arrivals.add((Request("b", prompt=(5,), conversation="c", after="a", delay_s=2.0),), now=0.0)
     >>> [request.id for request, _ in arrivals.due(9.0)]
     ['a']
-    >>> first.ended_s, finished["a"] = 9.0, first
+    >>> first.ended_s = 9.0
     >>> arrivals.ended(first)
     []
     >>> arrivals.next_s, [(request.prompt, num_history) for request, num_history in arrivals.due(11.0)]
     (11.0, [((7, 8, 9, 5), 3)])
-
-    Args:
-        finished: the sequences that have ended, by request; kept by the engine.
     """
 
-    def __init__(self, finished: Mapping[str, Sequence]) -> None:
+    def __init__(self) -> None:
         self.stored: Stored = lambda request: ()
-        self._finished = finished
+        self._finished: dict[str, Sequence] = {}  # the sequences that have ended, by request
         self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
         self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
         self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> those that have, or will have, a text
@@ -56,7 +55,13 @@ class Arrivals:
     def __bool__(self) -> bool:
         return bool(self._pending)
 
-    def in_turn(self, request: Request) -> Request:
+    def in_turn(self, prompts: tuple[Request, ...]) -> tuple[Request, ...]:
+        check_are_requests(prompts)
+        if not prompts:
+            raise UsageError("No request was submitted: give one, or all prompts of one.")
+        return tuple(map(self._behind_last, prompts))
+
+    def _behind_last(self, request: Request) -> Request:
         """A request of a conversation that names none to follow waits its turn: it follows the last one there is."""
         last = None if request.after is not None else self.last(request.conversation)
         return request if last is None else replace(request, after=last)
@@ -67,7 +72,6 @@ class Arrivals:
         return turns[-1] if turns else None
 
     def check(self, prompts: tuple[Request, ...]) -> None:
-        """Raise `RequestRefused` unless these prompts can be taken in as one request."""
         check_prompts(prompts, self._submitted, self._groups)
         for prompt in prompts:
             self._check_turn(prompt)
@@ -119,15 +123,9 @@ class Arrivals:
             )
 
     def refuse(self, prompts: tuple[Request, ...]) -> None:
-        """A request was refused when it was submitted."""
         self._refused.update(prompt.id for prompt in prompts)
 
     def add(self, prompts: tuple[Request, ...], now: float) -> list[Request]:
-        """Take in the prompts of a request that `check` let pass, at time `now`: it does not arrive before that.
-
-        Returns:
-            Those whose arrival is known, with that arrival; a prompt that follows a request is not among them.
-        """
         if (group := prompts[0].group) is not None:
             self._groups[group] = tuple(prompt.id for prompt in prompts)
         known = []
@@ -153,23 +151,15 @@ class Arrivals:
 
     @property
     def next_s(self) -> float | None:
-        """When the next request arrives, as far as is known."""
         while self._times and self._times[0][2] not in self._pending:  # it was withdrawn
             heapq.heappop(self._times)
         return self._times[0][0] if self._times else None
 
     def due(self, now: float) -> Iterator[tuple[Request, int]]:
-        """The requests whose time has come, in order, each with its whole text as its prompt, and the part of it that
-        is history.
-        """
         while (arrives_s := self.next_s) is not None and arrives_s <= now:
             yield self.whole(self._pending.pop(heapq.heappop(self._times)[2]))
 
     def whole(self, request: Request) -> tuple[Request, int]:
-        """A request with the text that it continues in front of its prompt, and the number of tokens of that.
-
-        If it follows another request, that one must have ended.
-        """
         before: tuple[int, ...] = ()
         if request.after is not None:
             before = tuple(self._finished[request.after].tokens)
@@ -178,7 +168,7 @@ class Arrivals:
         return (replace(request, prompt=before + request.prompt) if before else request), len(before)
 
     def ended(self, sequence: Sequence) -> list[tuple[Request, str]]:
-        """A sequence has ended: let the requests behind it come. Returns those that never will, and why."""
+        self._finished[sequence.id] = sequence
         refused = []
         if sequence.finish_reason is FinishReason.REFUSED:
             self._end_without_text(sequence.request)
@@ -193,7 +183,6 @@ class Arrivals:
         return refused
 
     def withdraw(self, name: str) -> list[Request]:
-        """Take back a request that has not arrived, and the requests that follow it; none if it has arrived."""
         found = []
         names = [name]
         while names:
@@ -210,7 +199,6 @@ class Arrivals:
             self._turns[request.conversation].remove(request.id)
 
     def withdraw_all(self) -> list[Request]:
-        """Take back every request that has not arrived, in the order of submission."""
         found = list(self._pending.values())
         for books in (self._pending, self._times, self._behind):
             books.clear()
@@ -225,5 +213,4 @@ class Arrivals:
         return "" if sequence.tokens else "which has no text"
 
     def prompts_of(self, name: str) -> tuple[str, ...]:
-        """The ids of the prompts of a request or of a group; none if it was never submitted."""
         return self._groups.get(name) or ((name,) if name in self._submitted else ())

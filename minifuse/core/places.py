@@ -1,0 +1,81 @@
+"""Places other than consecutive slots: several runs of slots, blocks, and the slots of states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Extent, Plan
+
+__all__ = ["Pages", "Runs", "State", "runs_of"]
+
+
+class Runs(NamedTuple):
+    """KV of one sequence in several runs of consecutive slots, which its tokens fill one after the other.
+
+    Between two runs lies a gap, or the one ends where a row of a rectangle ends and the other where it begins.
+
+    >>> Runs(((10, 3), (20, 4))).slots(2, 5)  # tokens 0 to 2 in slots 10 to 12, the others from slot 20 on
+    [12, 20, 21]
+    """
+
+    runs: tuple[tuple[int, int], ...]  # (first slot, slots)
+
+    @property
+    def capacity(self) -> int:
+        return sum([length for _, length in self.runs])
+
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """The slots of tokens [start, stop)."""
+        slots: list[int] = []
+        for slot, length in self.runs:
+            if start < length and stop > 0:
+                slots += range(slot + max(start, 0), slot + min(stop, length))
+            start, stop = start - length, stop - length
+        return slots
+
+
+class Pages(NamedTuple):
+    """KV of one sequence in blocks of `size` slots: token i lies in slot `blocks[i // size] * size + i % size`.
+
+    >>> Pages((7, 2), 4).slots(2, 6)
+    [30, 31, 8, 9]
+    """
+
+    blocks: tuple[int, ...]  # the block table
+    size: int
+
+    @property
+    def capacity(self) -> int:
+        return len(self.blocks) * self.size
+
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """The slots of tokens [start, stop)."""
+        blocks, size = self.blocks, self.size
+        return [blocks[i // size] * size + i % size for i in range(start, stop)]
+
+
+class State(NamedTuple):
+    """The states of one node of a cell graph: the slot that it reads for each input that is an `Output`, and the slot
+    that it writes. A slot holds all outputs of one node.
+    """
+
+    reads: tuple[int, ...]
+    slot: int
+
+    @property
+    def capacity(self) -> int:
+        return 1
+
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """The slot that the node [start, stop) writes."""
+        return (self.slot,)
+
+
+def runs_of(plan: Plan) -> list[tuple[tuple[int, int], ...]]:
+    """The runs of slots of each piece of work, for an attention that reads a rectangle's rows."""
+    found = [place.runs for place in plan.places if isinstance(place, Extent | Runs)]
+    if len(found) < len(plan.places):
+        raise LawBroken("layout", f"step {plan.step} has {plan.places} where runs of slots are read")
+    return found

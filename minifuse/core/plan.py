@@ -1,0 +1,276 @@
+"""The nouns between the stages: pieces of work, where they lie, their shape, and the plan of an iteration.
+
+All are frozen, hold no tensor, and print as they read. The small ones are named tuples: an iteration of a hundred
+requests makes a few hundred of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from minifuse.core.errors import LawBroken
+from minifuse.core.request import Phase, Sequence
+
+TRANSFORMER = "transformer"  # the one cell of a text: an iteration
+Tier = Literal["device", "host"]
+MoveKind = Literal["shuffle", "copy", "swap_in", "swap_out", "upload", "offload", "embed"]
+Moment = Literal["first", "before", "after", "behind"]
+
+
+class Span(NamedTuple):
+    """The half-open range [start, stop)."""
+
+    start: int
+    stop: int
+
+
+class Work(NamedTuple):
+    """Compute tokens [start, stop) of a sequence, or node `start` of its cell graph (`cell` names the node's type).
+
+    There is no prefill flag: prefill is a `Work` longer than one token.
+    """
+
+    sequence: str
+    start: int
+    stop: int
+    cell: str = TRANSFORMER
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start
+
+
+class Place(Protocol):
+    """Where a sequence lies in memory; `minifuse/core/places.py` has other places than an extent."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """The slots of tokens [start, stop)."""
+        ...
+
+
+class Extent(NamedTuple):
+    """KV of one sequence in consecutive slots: token i lies in slot `offset + i`, up to `capacity` tokens."""
+
+    offset: int
+    capacity: int
+
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """The slots of tokens [start, stop)."""
+        return range(self.offset + start, self.offset + stop)
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """The first slot and the length of its one run."""
+        return (self,)
+
+
+class Shape(Protocol):
+    """What is computed whole, idle rows included (`minifuse/core/shapes.py`)."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+
+class Move(NamedTuple):
+    """A copy of KV within the device, or from one tier to the other (`minifuse/execute/transfers.py`).
+
+    The plan waits for a move that is made `first`. It attends wave `wave` in each layer once what comes `before` is
+    copied there; what comes `after` the wave is copied meanwhile. Moves `behind` everything have a plan of their own.
+    """
+
+    kind: MoveKind  # what metrics count it under
+    source: int  # first slot, in the source's tier
+    target: int  # first slot, in the target's tier
+    num_tokens: int
+    source_tier: Tier = "device"
+    target_tier: Tier = "device"
+    moment: Moment = "first"
+    wave: int = 0
+
+    @property
+    def crosses(self) -> bool:
+        """Whether it is a transfer from one tier to the other."""
+        return self.source_tier != self.target_tier
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether it is made layer by layer, beside the waves."""
+        return self.moment in ("before", "after")
+
+
+class Reason(NamedTuple):
+    """Why something was not done: a stable code, the sequence concerned, and the sentence a person reads."""
+
+    code: str
+    sequence: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.sequence} {self.text}"
+
+
+class Room(Protocol):
+    """A trial of memory's books, on which a policy settles what it proposes. Nothing outside it changes."""
+
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        """Set aside what a newcomer needs, or return why it does not fit; then nothing has changed.
+
+        Args:
+            growing: only what it needs now; otherwise what its longest answer takes.
+        """
+        ...
+
+    def extend(self, sequence: Sequence) -> Reason | None:
+        """Set aside room for the next token of an admitted sequence, or return why there is none."""
+        ...
+
+    def evict(self, sequence: Sequence) -> None:
+        """Give up the place of a sequence on the device."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a batching policy wants for one iteration.
+
+    Without work the engine waits for the next event, or until `wake_at`. Work of phase `PREPROCESSING` makes prompts
+    `READY` for another worker, or for the batch of this one; other work is `RUNNING`.
+    """
+
+    work: tuple[Work, ...] = ()
+    admit: tuple[Sequence, ...] = ()  # newcomers, in order: memory has no place for them yet
+    reasons: tuple[Reason, ...] = ()
+    wake_at: float | None = None
+    phase: Phase = Phase.RUNNING
+    evict: tuple[Sequence, ...] = ()  # they leave the device before any newcomer is admitted
+    growing: bool = False  # newcomers get what they need now, and may be evicted later
+    waves: tuple[Span, ...] = ()  # ranges of work to be computed one after the other; none: all at once
+    room: Room | None = field(default=None, repr=False, compare=False)  # the trial in which this was settled
+
+
+class Reuse(NamedTuple):
+    """Tokens of an admitted sequence that need not be computed, as memory has their KV: by the tier that had it."""
+
+    sequence: str
+    on_device: int
+    on_host: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.on_device + self.on_host
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where memory put a proposal's work: a place for each piece, and the shape that the places form, if any.
+
+    `waves` are ranges of work whose KV is in place at the same time; none: all of it is.
+    """
+
+    places: tuple[Place, ...]
+    shape: Shape | None = None
+    moves: tuple[Move, ...] = ()
+    waves: tuple[Span, ...] = ()
+    reused: tuple[Reuse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How attention computes the work of an iteration.
+
+    `waves` are ranges of work that are attended one after the other; none: all work is one wave. `lanes` are the
+    indices of the work that each lane of a packed kernel attends in turn (FluidInfer, 4.2); none: each has its own.
+    """
+
+    waves: tuple[Span, ...] = ()
+    shape: Shape | None = None  # what is computed whole; None is ragged: the work and nothing else
+    lanes: tuple[tuple[int, ...], ...] = ()
+
+
+RAGGED = Layout()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything decided for one iteration on one worker. One without work holds moves behind everything."""
+
+    step: int
+    worker: int
+    work: tuple[Work, ...]
+    places: tuple[Place, ...]
+    admitted: tuple[str, ...] = ()
+    layout: Layout = RAGGED
+    moves: tuple[Move, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    phase: Phase = Phase.RUNNING
+    evicted: tuple[str, ...] = ()
+    reused: tuple[Reuse, ...] = ()
+
+    @classmethod
+    def of(cls, step: int, worker: int, proposal: Proposal, placement: Placement, layout: Layout) -> Plan:
+        """What batching proposed, memory placed and attention laid out, as one plan."""
+        return cls(
+            step=step,
+            worker=worker,
+            work=proposal.work,
+            places=placement.places,
+            admitted=tuple(sequence.id for sequence in proposal.admit),
+            layout=layout,
+            moves=placement.moves,
+            reasons=proposal.reasons,
+            phase=proposal.phase,
+            evicted=tuple(sequence.id for sequence in proposal.evict),
+            reused=placement.reused,
+        )
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """The places, for an attention that reads consecutive slots and nothing else."""
+        for place in self.places:
+            if not isinstance(place, Extent):
+                raise LawBroken("layout", f"step {self.step} has {place} where consecutive slots are read")
+        return self.places  # type: ignore[return-value]
+
+    @property
+    def shape(self) -> Shape | None:
+        """What is computed whole, idle rows included; None: the work and nothing else."""
+        return self.layout.shape
+
+    @property
+    def waves(self) -> tuple[Span, ...]:
+        """The ranges of work that are attended, or computed, one after the other."""
+        return self.layout.waves or (Span(0, len(self.work)),)
+
+    @property
+    def sequences(self) -> Seq[str]:
+        """The sequences that the work belongs to, each once."""
+        return list(dict.fromkeys([work.sequence for work in self.work]))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens, or nodes, that requests need."""
+        return sum([work.stop - work.start for work in self.work])
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens, or nodes, computed, idle ones included."""
+        shape = self.layout.shape
+        return self.num_tokens if shape is None else shape.num_tokens
+
+    @property
+    def num_idle(self) -> int:
+        return self.num_computed - self.num_tokens
+
+
+def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
+    """Indices of the work that reaches its sequence's last token: the token after it can be sampled.
+
+    A prompt computed in pieces is sampled from only after the last piece.
+    """
+    return [i for i, work in enumerate(plan.work) if work.stop == len(sequences[work.sequence].tokens)]

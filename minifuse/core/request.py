@@ -1,0 +1,221 @@
+"""What a user requests (`Request`), and the state of serving it (`Sequence`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from minifuse.core.errors import LawBroken, UsageError, shortened
+
+MAX_NEW_TOKENS = 256
+DEFAULT: int = None  # type: ignore[assignment]  # of max_new_tokens: MAX_NEW_TOKENS, or what the context has room for
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token.
+
+    Raises:
+        UsageError: a value is not one that this allows.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _make_plain(self, "temperature", "top_k", "top_p", "seed")
+        for name, is_allowed, allowed in (
+            ("temperature", is_number(self.temperature) and 0 <= self.temperature < math.inf, "a number from 0"),
+            ("top_k", is_whole(self.top_k) and self.top_k >= 0, "a whole number from 0"),
+            ("top_p", is_number(self.top_p) and 0 <= self.top_p <= 1, "a number from 0 to 1"),
+            ("seed", is_whole(self.seed), "a whole number"),
+        ):
+            if not is_allowed:
+                value = shortened(repr(getattr(self, name)), 60)
+                raise UsageError(f"The sampling has {name} = {value}: give {allowed}.")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number of Python's, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number of Python's, and no bool."""
+    return isinstance(value, float) or is_whole(value)
+
+
+def plain(value: Any) -> Any:
+    """A number or an array of numpy's or torch's as Python's; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _make_plain(of: object, *names: str) -> None:
+    for name in names:
+        value = getattr(of, name)
+        if type(value) not in (int, float):
+            object.__setattr__(of, name, plain(value))
+
+
+def _token_ids(given: Iterable[Any]) -> tuple[Any, ...]:
+    tokens = tuple(plain(given))
+    return tokens if {*map(type, tokens)} <= {int} else tuple(map(plain, tokens))
+
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user requests, complete at birth and never changed. Numbers may be numpy's or torch's.
+
+    A request of several prompts (Flover, section IV) is one `Request` for each, with the same `group`, arrival,
+    priority and user. A request may follow another: it arrives `delay_s` after the end of request `after`, though not
+    before `arrival_s`, with all of that one's text, stop tokens included, in front of its own prompt.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int = DEFAULT
+    stop_ids: tuple[int, ...] = ()  # the tokens that end the answer, usually the tokenizer's EOS
+    ignore_eos: bool = False  # the answer has max_new_tokens tokens, whatever they are
+    sampling: Sampling = GREEDY
+    arrival_s: float = 0.0  # since the run began
+    priority: int = 0  # the highest first, under a policy with order=priority
+    conversation: str | None = None
+    after: str | None = None  # the request whose text it continues
+    delay_s: float = 0.0
+    group: str | None = None
+    user: str | None = None  # who asks; metrics can be told by it
+    problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
+    structure: Any = None  # what a model of cells unfolds beside the prompt: a tree, or whatever its `unfold` reads
+    clip: bool = field(default=False, compare=False)  # lower max_new_tokens to what the context has room for
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens is None:
+            object.__setattr__(self, "max_new_tokens", MAX_NEW_TOKENS)  # type: ignore[unreachable]
+            object.__setattr__(self, "clip", True)
+        _make_plain(self, "max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
+        try:
+            object.__setattr__(self, "prompt", _token_ids(self.prompt))
+        except TypeError:
+            raise UsageError(f"Request {self.id!r} has the prompt {self.prompt!r:.60}: give token ids.") from None
+        if isinstance(plain(self.stop_ids), Collection):  # anything else the engine refuses
+            object.__setattr__(self, "stop_ids", _token_ids(self.stop_ids))
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of prompt and answer together, at most."""
+        return len(self.prompt) + self.max_new_tokens
+
+    @property
+    def max_cached(self) -> int:
+        """Tokens whose KV is ever needed: the last token sampled is never fed back."""
+        return self.max_length - 1
+
+
+class Phase(Enum):
+    """The life of a request (Flover, section V).
+
+    Only techniques that compute prompts apart have the second and third phase. A request that was evicted is suspended
+    until it runs again (Pensieve, 3.4.3.5).
+    """
+
+    RECEIVED = "received"
+    PREPROCESSING = "preprocessing"
+    READY = "ready"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    STOP = "stop"
+    LENGTH = "length"
+    NAN = "nan"  # there was no next token: the logits had a NaN, or their largest was infinite
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+    ABORTED = "aborted"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request being served. Stages read it; only `Requests` writes it.
+
+    >>> s = Sequence(Request("r0", prompt=(7, 8), max_new_tokens=3))
+    >>> s.tokens, s.answer, len(s)
+    ([7, 8], [], 2)
+    """
+
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+    phase: Phase = Phase.RECEIVED
+    finish_reason: FinishReason | None = None
+    ended_s: float = math.nan
+    num_history: int = 0  # leading tokens of the prompt that are the text of the requests before it
+    graph: Any = None  # the cell graph that it unfolds into (`minifuse/core/unfolded.py`); texts have none
+    results: dict[int, Any] = field(default_factory=dict)  # outputs of a graph, by node
+
+    def __post_init__(self) -> None:
+        self.tokens = self.tokens or list(self.request.prompt)
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def answer(self) -> list[int]:
+        """The new tokens only, the stop token included."""
+        return self.tokens[len(self.request.prompt) :]
+
+    @property
+    def num_new(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def finished(self) -> bool:
+        return self.phase is Phase.FINISHED
+
+    @property
+    def unfolded(self) -> Any:
+        """Its graph, for what serves models of cells alone."""
+        raise LawBroken("layout", f"{self.id} is a text where a cell graph is needed")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any]) -> tuple[int, ...]:
+        """Add the tokens that a plan produced for it, up to the one that ends the answer. Returns those.
+
+        Args:
+            num_pieces: pieces of work that the plan had for it: the nodes, if it has a graph.
+            results: outputs of its graph, by node.
+        """
+        if len(tokens) == 1:  # as in most iterations
+            self.tokens.append(tokens[0])
+            return tokens
+        for count, token in enumerate(tokens, start=1):
+            self.tokens.append(token)
+            if count < len(tokens) and self.why_finished() is not None:
+                return tokens[:count]
+        return tokens
+
+    def why_finished(self) -> FinishReason | None:
+        """The reason this sequence ends with what it has taken in, or None: it goes on.
+
+        A stop token that is the last allowed token counts as `STOP`.
+        """
+        request = self.request
+        num_new = len(self.tokens) - len(request.prompt)
+        if num_new and not request.ignore_eos and self.tokens[-1] in request.stop_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_new and num_new >= request.max_new_tokens else None

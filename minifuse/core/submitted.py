@@ -1,0 +1,106 @@
+"""Checks of what was submitted: the types of a request, and the prompts of one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable
+from itertools import groupby
+
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.request import Request, Sampling, is_whole
+from minifuse.parsing import INT64, brief, fits_utf8
+
+__all__ = ["by_request", "check_are_requests", "check_name", "check_prompts"]
+
+
+def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
+    """The prompts of each request together: neighbours of one group."""
+    keyed = groupby(enumerate(prompts), key=lambda pair: pair[1].group or pair[0])
+    return [[prompt for _, prompt in of_one] for _, of_one in keyed]
+
+
+def check_are_requests(given: Iterable[object]) -> None:
+    """Raise `UsageError` unless all that is given are requests."""
+    for one in given:
+        if not isinstance(one, Request):
+            raise UsageError(f"A request was given as {brief(one)}: give Request(id, prompt), the prompt as token ids.")
+
+
+def check_name(text: str, what: str) -> str:
+    """The name of a conversation or a user, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
+    if not text or not fits_utf8(text):
+        raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
+    return text
+
+
+def _check_types(request: Request) -> None:
+    """Raise `RequestRefused` unless all fields have the types of their declarations, and numbers fit into tensors."""
+    name = f"Request {brief(request.id)}"
+    strange = [token for token in request.prompt if type(token) is not int and not is_whole(token)]
+    if strange:
+        raise RequestRefused(
+            f"{name} has the token id {brief(strange[0])}, which is no whole number: give ids made by this model's "
+            "tokenizer."
+        )
+    if not is_whole(request.max_new_tokens):
+        raise RequestRefused(f"{name} asks for {brief(request.max_new_tokens)} new tokens: ask for a whole number.")
+    if not isinstance(request.id, str) or not request.id:
+        raise RequestRefused(f"{name} has an id that is no text: give one such as 'r0'.")
+    for field_name in ("group", "conversation", "after", "user"):
+        value = getattr(request, field_name)
+        if not (value is None or isinstance(value, str)):
+            raise RequestRefused(f"{name} has {field_name} = {brief(value)}: give a text, or leave it out.")
+    for what, text in (("conversation", request.conversation), ("user", request.user)):
+        if text is not None:
+            try:
+                check_name(text, f"The {what} of request {request.id!r}")
+            except UsageError as error:
+                raise RequestRefused(str(error)) from None
+    if not isinstance(request.ignore_eos, bool):
+        raise RequestRefused(f"{name} has ignore_eos = {brief(request.ignore_eos)}: give True or False.")
+    stop_ids: object = request.stop_ids
+    if not isinstance(stop_ids, tuple) or not all(map(is_whole, stop_ids)):
+        raise RequestRefused(f"{name} has stop_ids = {brief(request.stop_ids)}: give token ids, such as (3,).")
+    sampling = request.sampling
+    if not isinstance(sampling, Sampling):
+        raise RequestRefused(f"{name} has sampling = {brief(request.sampling)}: give Sampling(temperature=...).")
+    for field_name, value, most in (
+        ("temperature", sampling.temperature, sys.float_info.max),
+        ("top_k", sampling.top_k, INT64[1]),
+    ):
+        if value > most:
+            raise RequestRefused(f"{name} has {field_name} = {brief(value)}: give at most {most}.")
+
+
+def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:
+    """Raise `RequestRefused` unless these prompts can be taken in as one request, whose ids and group are new."""
+    for prompt in prompts:
+        _check_types(prompt)
+    group = prompts[0].group
+    if len(prompts) > 1 and group is None:
+        raise RequestRefused(
+            f"Requests {prompts[0].id!r} to {prompts[-1].id!r} were submitted as one, and have no group: give the "
+            "prompts of one request the same."
+        )
+    if group in groups:
+        raise RequestRefused(
+            f"A request of the group {group!r} was submitted before: give every request a group of its own, and "
+            "submit its prompts together."
+        )
+    if group in ids:
+        raise RequestRefused(f"The group {group!r} has the id of a request: give every request and group its own.")
+    for i, prompt in enumerate(prompts):
+        if prompt.id in groups:
+            raise RequestRefused(f"Request {prompt.id!r} has the id of a group: give every request and group its own.")
+        if prompt.id in ids or any(prompt.id == other.id for other in prompts[:i]):
+            raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
+        if _shared(prompt) != _shared(prompts[0]):
+            raise RequestRefused(
+                f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group, arrival, "
+                "priority or user: give the prompts of one request the same of each."
+            )
+
+
+def _shared(prompt: Request) -> tuple[object, ...]:
+    """What the prompts of one request have in common."""
+    return prompt.group, prompt.arrival_s, prompt.priority, prompt.user

@@ -1,0 +1,102 @@
+"""A step of the trace: what was decided, and the block tables that it tells only as far as they are new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from minifuse.core.places import Pages
+from minifuse.core.plan import TRANSFORMER, Place, Shape
+from minifuse.core.report import StepReport
+from minifuse.core.shapes import Rectangle, Region, StateRows
+
+__all__ = ["BlockTables", "step_decisions"]
+
+
+def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dict[str, Any]:
+    """The part of a report that must not depend on how busy the machine was, ready for JSON.
+
+    Args:
+        tables: the block tables that earlier steps have told; None: tell them whole.
+    """
+    plan, tell = report.plan, (tables or BlockTables()).told
+    return {
+        "step": plan.step,
+        "worker": plan.worker,
+        "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
+        "places": [tell(work.sequence, place) for work, place in zip(plan.work, plan.places, strict=True)],
+        "admitted": list(plan.admitted),
+        "evicted": list(plan.evicted),
+        "phase": plan.phase.value,
+        "shape": _named(plan.shape),
+        "waves": [list(wave) for wave in plan.waves],
+        "lanes": [list(lane) for lane in plan.layout.lanes],
+        "moves": [list(move) for move in plan.moves],
+        **({"reused": [list(one) for one in plan.reused]} if plan.reused else {}),
+        "reasons": [list(reason) for reason in plan.reasons],
+        "computed": plan.num_computed,
+        "idle": plan.num_idle,
+        "tokens": {name: list(tokens) for name, tokens in report.tokens.items()},
+        **({"discarded": report.discarded} if report.discarded else {}),
+        "finished": {name: reason.value for name, reason in report.finished.items()},
+        "kv": list(report.usage[:4]),
+        **({"kept": list(report.usage[4:])} if any(report.usage[4:]) else {}),
+    }
+
+
+def _named(shape: Shape | None) -> dict[str, Any] | None:
+    """A shape as a JSON object whose `kind` is its class: {"kind": "Region", "offset": 0, "size": 3, "width": 8}.
+
+    A rectangle's `begin` is left out while it is 0.
+    """
+    if shape is None:
+        return None
+    assert isinstance(shape, Rectangle | Region | StateRows)
+    usual = shape._field_defaults
+    fields = {name: value for name, value in shape._asdict().items() if name not in usual or value != usual[name]}
+    return {"kind": type(shape).__name__, **fields}
+
+
+class BlockTables:
+    """The block tables of sequences as steps tell them: of each, only what is new since the last step that had it.
+
+    A place that is `Pages` is told as [kept, new, size]: the first `kept` blocks of the sequence's table as it was told
+    last, then the `new` ones. Other places are told as they are.
+
+    >>> tables = BlockTables()
+    >>> for blocks in ((4, 7), (4, 7), (4, 7, 2), (4, 9, 2)):
+    ...     print(tables.told("a", Pages(blocks, 16)))
+    [0, [4, 7], 16]
+    [2, [], 16]
+    [2, [2], 16]
+    [1, [9, 2], 16]
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[str, Seq[int]] = {}
+
+    def told(self, name: str, place: Place) -> list[Any]:
+        """A place of a sequence, for JSON."""
+        if not isinstance(place, Pages):
+            assert isinstance(place, tuple)
+            return list(place)
+        blocks, last = place.blocks, self.last.get(name, ())
+        self.last[name] = blocks
+        kept = len(last)
+        if blocks is not last and blocks[:kept] != last:
+            kept = next((i for i, (a, b) in enumerate(zip(blocks, last, strict=False)) if a != b), len(blocks))
+        return [kept, list(blocks[kept:]), place.size]
+
+    def whole(self, name: str, told: list[Any]) -> list[Any]:
+        """What `told` was told of: of `Pages` the block table and the size."""
+        if len(told) != 3:
+            return told
+        kept, new, size = told
+        blocks = self.last[name] = (*self.last.get(name, ())[:kept], *new)
+        return [list(blocks), size]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Sequences that have finished. Whatever is told of them later is told whole."""
+        for name in names:
+            self.last.pop(name, None)
