@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -18,32 +18,9 @@ from minifuse.core.errors import UsageError
 from minifuse.core.stages import NoOptions
 from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
-__all__ = ["accepts", "bare_type", "describe_options", "offered", "option", "parse_options"]
+__all__ = ["accepts", "bare_type", "describe_options", "offered", "parse_options"]
 
 T = TypeVar("T")
-
-
-def option(
-    default: Any,
-    help: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-    unit: str = "",
-    batch_size: bool = False,
-    of_evictions: bool = False,
-    offered: bool = False,
-) -> Any:
-    """A dataclass field with what the command line needs to know; `unit="s"` accepts 500ms and 2s.
-
-    `batch_size`: it bounds how many requests are served at once, which is what `--max-batch` sets. `of_evictions`: it
-    changes nothing in a run that evicts no sequence. `offered`: where it is None, the model that is served may offer a
-    value (`minifuse.serve.served.ServedModel.offer`).
-    """
-    metadata: dict[str, Any] = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "unit": unit}
-    metadata |= {"batch_size": batch_size, "of_evictions": of_evictions, "offered": offered}
-    return field(default=default, metadata=metadata)
 
 
 @cache

@@ -44,11 +44,11 @@ import torch
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.core.errors import LawBroken, StageFault, UsageError
+from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
 from minifuse.notebook import asks, draw_lanes, owner_colour, play, replay, show_source
-from minifuse.options import option
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing import LAWS, TEXTS
@@ -463,10 +463,10 @@ show_source(check_overtaking, _overtaken_by)
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
-from minifuse.options import option
 from minifuse.stages import register
 
 

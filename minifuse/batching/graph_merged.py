@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import fill
 from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.core.option import option
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
-from minifuse.options import option
 from minifuse.stages import register
 
 __all__ = ["GraphMerged"]

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
+from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
-from minifuse.options import option
 from minifuse.stages import register
 
 __all__ = ["BatchOptions", "Iteration"]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import RequestRefused
+from minifuse.core.option import option
 from minifuse.core.plan import Placement, Proposal
 from minifuse.core.request import Phase, Request
 from minifuse.memory.shaped import Shaped, ShapedOptions, ShapedTrial
 from minifuse.memory.trial import settle
-from minifuse.options import option
 from minifuse.stages import register
 
 __all__ = ["Embedded"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.option import option
 from minifuse.core.places import Runs
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
@@ -18,7 +19,6 @@ from minifuse.memory.places import Places
 from minifuse.memory.prefilled import Prefilled
 from minifuse.memory.trial import Trial, settle
 from minifuse.memory.window import Entry, Window, shaped
-from minifuse.options import option
 from minifuse.parsing import number
 from minifuse.stages import register
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.option import option
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
@@ -16,7 +17,6 @@ from minifuse.core.stages import Memory
 from minifuse.memory.places import Places
 from minifuse.memory.shuffle import shuffle
 from minifuse.memory.trial import Trial, settle
-from minifuse.options import option
 from minifuse.stages import register
 
 __all__ = ["Slots"]

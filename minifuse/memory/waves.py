@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.option import option
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage
@@ -19,7 +20,6 @@ from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.halves import even_waves
 from minifuse.memory.places import Places
 from minifuse.memory.trial import settle
-from minifuse.options import option
 from minifuse.stages import register
 
 __all__ = ["Waves"]

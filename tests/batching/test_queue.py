@@ -11,9 +11,10 @@ from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions, Ranked, Ticket
 from minifuse.core.errors import UsageError
+from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
-from minifuse.options import option, parse_options
+from minifuse.options import parse_options
 
 
 def _ticket(number: int, rank: float = 0) -> Ticket:

@@ -10,13 +10,13 @@ import pytest
 from helpers import asks, sentence
 
 from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.option import option
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request
 from minifuse.memory import Tiered
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.model.source import Source, resolve
 from minifuse.model.text.load import TINY, TextSource
-from minifuse.options import option
 from minifuse.serve.build import build_engine
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import Remote, StudentFault, check_form
-from minifuse.options import option
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 

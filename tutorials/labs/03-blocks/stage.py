@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.option import option
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
@@ -16,7 +17,6 @@ from minifuse.core.stages import Memory
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.judge import Unmet
 from minifuse.labs.submission import Remote, StudentFault
-from minifuse.options import option
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing.capacity import count_slots

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from minifuse.attention.layouts import BALANCE, HIDDEN_SIZE, PackedStage
+from minifuse.core.option import option
 from minifuse.core.plan import Layout, Span
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
-from minifuse.options import option
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 
