@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 from minifuse.core.errors import UsageError
 from minifuse.core.stages import Attention, Batching, Memory
 from minifuse.declarations import check_declared, defaults
-from minifuse.fault import class_site
+from minifuse.fault import class_site, is_own
 from minifuse.parsing import unknown
 
 __all__ = [
@@ -53,6 +53,8 @@ def register(cls: StageClass) -> StageClass:
         UsageError: it lacks something that a stage of its kind must have (`minifuse.declarations`), or another class
             has this name.
     """
+    if not is_own(cls):
+        _register_shipped()  # their names are taken
     check_declared(cls, PROTOCOLS)
     kind, name = cls.kind, cls.name
     for member, value in defaults(PROTOCOLS[kind]).items():
@@ -69,8 +71,9 @@ def register(cls: StageClass) -> StageClass:
 
 @cache
 def _register_shipped() -> None:
-    for module in _MODULES:
-        importlib.import_module(module)  # each registers its own on import
+    for module in map(importlib.import_module, _MODULES):
+        for name in module.__all__:
+            register(getattr(module, name))
 
 
 def stages(kind: Kind) -> dict[str, type[Any]]:

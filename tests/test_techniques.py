@@ -89,7 +89,7 @@ def test_which_memory_fits_which_attention(memory: str, attention: str, fits: bo
         else:
             with pytest.raises(UsageError) as error:
                 mix(technique("orca"), batching=batching, memory=memory, attention=attention)
-            sentence(error.value, "'padded'", f"{memory!r}", "rectangle", "choose the memory 'shaped' or 'padded'")
+            sentence(error.value, "'padded'", f"{memory!r}", "rectangle", "choose the memory 'padded' or 'shaped'")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Attention stages: how the tokens of an iteration are laid out and attended. Importing this registers them."""
+"""Attention stages: how tokens are laid out and attended. `minifuse.stages` registers what is in `__all__`."""
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.attention.layouts import PackedStage, PaddedStage, PagedStage, PerSequenceStage, SlotsStage

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Layout, Placement, Span, Work
 from minifuse.core.stages import Attention
-from minifuse.stages import register
 
 __all__ = ["CellsStage", "PaddedCellsStage"]
 
@@ -31,7 +30,6 @@ class _CellStage(Attention):
         )
 
 
-@register
 class CellsStage(_CellStage):
     """The nodes of a batch and nothing else: no padding is computed, and a wave without nodes is left out."""
 
@@ -42,7 +40,6 @@ class CellsStage(_CellStage):
         return _ragged(work, placement)
 
 
-@register
 class PaddedCellsStage(_CellStage):
     """A row for each request of the batch at every step, ended ones too: padding is computed and counted as idle."""
 

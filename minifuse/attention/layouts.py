@@ -16,7 +16,6 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.option import option
 from minifuse.core.plan import Layout, Placement, Span, Work
 from minifuse.core.stages import Attention
-from minifuse.stages import register
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
@@ -119,7 +118,6 @@ def _construct(path: str, *arguments: bool) -> AttentionBackend:
     return backend
 
 
-@register
 class PerSequenceStage(AttentionStage):
     """Tokens of all requests concatenated, attention request by request: selective batching (Orca; Baton, 2.2)."""
 
@@ -130,7 +128,6 @@ class PerSequenceStage(AttentionStage):
     reference = REFERENCE
 
 
-@register
 class PaddedStage(AttentionStage):
     """A rectangle of tokens with a mask: padding and finished rows are computed, and counted as idle (Baton, 2.1)."""
 
@@ -144,7 +141,6 @@ class PaddedStage(AttentionStage):
         return Layout((Span(0, len(work)),), placement.shape)
 
 
-@register
 class SlotsStage(AttentionStage):
     """One token in each of the adjacent buffers of a region, as views; prompts request by request (Flover, V-B)."""
 
@@ -159,7 +155,6 @@ class SlotsStage(AttentionStage):
         return Layout(placement.waves or (Span(0, len(work)),), placement.shape if single else None)
 
 
-@register
 class PagedStage(AttentionStage):
     """Tokens of all requests concatenated and attended in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
 
@@ -170,7 +165,6 @@ class PagedStage(AttentionStage):
     reference = REFERENCE
 
 
-@register
 class PackedStage(AttentionStage):
     """Attention in lanes, of which each attends to short pieces of work one after the other (FluidInfer, 4.2)."""
 

@@ -1,4 +1,4 @@
-"""Batching policies: which work runs next."""
+"""Batching policies: which work runs next. `minifuse.stages` registers what is in `__all__`."""
 
 from minifuse.batching.cellular import Cellular
 from minifuse.batching.decoupled import Decoupled

@@ -15,7 +15,6 @@ from minifuse.core.plan import Plan, Proposal, Reason, Room
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
 from minifuse.parsing import parse_int, unknown
-from minifuse.stages import register
 
 __all__ = ["Cellular"]
 
@@ -96,7 +95,6 @@ class Task:
     size: int = 0  # nodes
 
 
-@register
 class Cellular(Batching):
     """Whenever a worker is idle, a type of cell is chosen, and up to MaxTasksToSubmit batches of it are submitted.
 

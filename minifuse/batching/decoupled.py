@@ -13,14 +13,12 @@ from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory
-from minifuse.stages import register
 
 __all__ = ["Decoupled"]
 
 LOOKED_AT = 4  # prompts of similar length are sought among so many times max_batch that wait
 
 
-@register
 class Decoupled(QueuePolicy):
     """Prompts of similar length are computed together, between two iterations of the batch, and wait for a place in it.
 

@@ -12,12 +12,10 @@ from minifuse.batching.static import run_to_completion
 from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
-from minifuse.stages import register
 
 __all__ = ["Dynamic"]
 
 
-@register
 class Dynamic(QueuePolicy):
     """A batch starts when max_batch requests wait or the oldest of them has waited for the window; then as static.
 

@@ -10,14 +10,12 @@ from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
-from minifuse.stages import register
 
 __all__ = ["ASSUMED", "Fluid"]
 
 ASSUMED = 512  # tokens; the paper's figure for OPT-6.7B on four RTX 4090
 
 
-@register
 class Fluid(QueuePolicy):
     """Every request joins as soon as the iteration has a token left for it and memory has room, however many run.
 

@@ -11,14 +11,12 @@ from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Batching, Memory
-from minifuse.stages import register
 
 __all__ = ["MAIN", "Fusion"]
 
 MAIN = 0  # the worker that is the main stream
 
 
-@register
 class Fusion(Batching):
     """Every request is pre-processed beside the main stream, then fused into it, and gets one token an iteration.
 

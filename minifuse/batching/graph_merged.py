@@ -11,12 +11,10 @@ from minifuse.core.option import option
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
-from minifuse.stages import register
 
 __all__ = ["GraphMerged"]
 
 
-@register
 class GraphMerged(Batching):
     """The graphs of a set of requests are merged: nodes of one type and depth are a batch, depth after depth.
 

@@ -15,7 +15,6 @@ from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
-from minifuse.stages import register
 
 __all__ = ["GraphPadded", "segments"]
 
@@ -37,7 +36,6 @@ def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
     return tuple(tuple(nodes) for _, nodes in groupby(order, key=lambda node: topology.cells[node]))
 
 
-@register
 class GraphPadded(Batching):
     """Requests wait in buckets by length; a bucket's turn is one batch, padded and computed as one graph.
 

@@ -11,12 +11,10 @@ from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Room, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
-from minifuse.stages import register
 
 __all__ = ["Instances"]
 
 
-@register
 class Instances(Batching):
     """A worker for each request: it runs the prompt and every token alone, beside the others, on the same weights.
 

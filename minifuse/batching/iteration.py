@@ -10,7 +10,6 @@ from minifuse.batching.queue import QueueOptions
 from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
-from minifuse.stages import register
 
 __all__ = ["BatchOptions", "Iteration"]
 
@@ -23,7 +22,6 @@ class BatchOptions(QueueOptions):
     token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
 
 
-@register
 class Iteration(QueuePolicy):
     """Newcomers join, and finished sequences leave, at every iteration.
 

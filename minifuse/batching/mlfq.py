@@ -12,7 +12,6 @@ from minifuse.core.option import option
 from minifuse.core.plan import Plan, Proposal, Reason
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory
-from minifuse.stages import register
 
 __all__ = ["Mlfq"]
 
@@ -27,7 +26,6 @@ class _Turn:
     waits_since_s: float
 
 
-@register
 class Mlfq(QueuePolicy):
     """Requests of the lowest level run; one that has used up its level's time goes down a level, to its end.
 

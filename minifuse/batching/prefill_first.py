@@ -11,14 +11,12 @@ from minifuse.batching.policy import QueuePolicy, Rule, num_missing
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
-from minifuse.stages import register
 
 __all__ = ["PrefillFirst", "fill_prompts_first"]
 
 OTHER_PHASE = "other-phase"
 
 
-@register
 class PrefillFirst(QueuePolicy):
     """Computes the prompts of newcomers first, in iterations of their own.
 

@@ -11,7 +11,6 @@ from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.parsing import number
-from minifuse.stages import register
 
 __all__ = ["Rebatch", "RefillOptions", "not_refilled", "takes_place"]
 
@@ -28,7 +27,6 @@ class RefillOptions(QueueOptions):
     refill: bool = option(True, "replace what has finished at once, or else run the batch to completion")
 
 
-@register
 class Rebatch(QueuePolicy):
     """A newcomer joins as soon as a running sequence has finished, or at once in the place of one of lower priority.
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from minifuse.batching.policy import QueuePolicy
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
-from minifuse.stages import register
 
 __all__ = ["Serial"]
 
 
-@register
 class Serial(QueuePolicy):
     """One request at a time, run to completion; the others wait in the order of the queue."""
 

@@ -9,12 +9,10 @@ from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
-from minifuse.stages import register
 
 __all__ = ["Srpt"]
 
 
-@register
 class Srpt(QueuePolicy):
     """Requests with the shortest rest run; one with a shorter takes the place of a running one between two iterations.
 

@@ -10,12 +10,10 @@ from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.parsing import number
-from minifuse.stages import register
 
 __all__ = ["Static", "run_to_completion"]
 
 
-@register
 class Static(QueuePolicy):
     """Up to max_batch requests start together and run to completion; later arrivals wait for the whole batch.
 

@@ -12,12 +12,10 @@ from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
 from minifuse.parsing import number
-from minifuse.stages import register
 
 __all__ = ["Unified"]
 
 
-@register
 class Unified(QueuePolicy):
     """Newcomers join, first come, first served, while the iteration has fewer tokens than a threshold.
 

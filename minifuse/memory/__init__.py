@@ -1,4 +1,4 @@
-"""Memory stages: where the KV of every token, or the state of every node, lies. Importing this registers them."""
+"""Memory stages: where KV, or the states of nodes, lie. `minifuse.stages` registers what is in `__all__`."""
 
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.embedded import Embedded

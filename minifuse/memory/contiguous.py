@@ -12,7 +12,6 @@ from minifuse.core.stages import Memory
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.places import Places, check_held
 from minifuse.memory.trial import Trial, settle
-from minifuse.stages import register
 
 __all__ = ["Contiguous", "RunTrial"]
 
@@ -44,7 +43,6 @@ class RunTrial(Trial):
         return None
 
 
-@register
 class Contiguous(Memory):
     """Reserves one run of slots at admission, for the prompt and the longest answer."""
 

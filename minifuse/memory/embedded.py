@@ -11,12 +11,10 @@ from minifuse.core.plan import Placement, Proposal
 from minifuse.core.request import Phase, Request
 from minifuse.memory.shaped import Shaped, ShapedOptions, ShapedTrial
 from minifuse.memory.trial import settle
-from minifuse.stages import register
 
 __all__ = ["Embedded"]
 
 
-@register
 class Embedded(Shaped):
     """Has the rows of `shaped`, and a part of memory for prompts computed apart.
 

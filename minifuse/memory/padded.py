@@ -14,7 +14,6 @@ from minifuse.core.stages import Memory
 from minifuse.memory.places import Places, check_held
 from minifuse.memory.trial import Trial, settle
 from minifuse.parsing import number
-from minifuse.stages import register
 
 __all__ = ["Padded"]
 
@@ -64,7 +63,6 @@ class PaddedTrial(Trial):
         return None
 
 
-@register
 class Padded(Memory):
     """Opens a rectangle [batch, longest prompt + longest answer] with a batch, until its last row ends.
 

@@ -17,7 +17,6 @@ from minifuse.memory.places import whole_request
 from minifuse.memory.tables import Tables
 from minifuse.memory.trial import BlockTrial, settle
 from minifuse.parsing import number
-from minifuse.stages import register
 
 __all__ = ["Paged"]
 
@@ -80,7 +79,6 @@ class PagedTrial(BlockTrial):
         self.settled.append(sequence)
 
 
-@register
 class Paged(Memory):
     """Blocks of a few tokens each, anywhere in memory, found through the sequence's block table.
 

@@ -9,12 +9,10 @@ from minifuse.core.plan import Plan, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
 from minifuse.memory.contiguous import Contiguous
-from minifuse.stages import register
 
 __all__ = ["Recompute"]
 
 
-@register
 class Recompute(Contiguous):
     """Drops KV once a token is sampled: the next one recomputes the text."""
 

@@ -15,7 +15,6 @@ from minifuse.core.shapes import StateRows
 from minifuse.core.stages import Memory
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.trial import Trial, settle
-from minifuse.stages import register
 
 __all__ = ["Rows"]
 
@@ -37,7 +36,6 @@ class RowTrial(Trial):
         return None
 
 
-@register
 class Rows(Memory):
     """One slot for each request: every node of its chain reads the states of the node before there, and writes its own.
 

@@ -20,7 +20,6 @@ from minifuse.memory.prefilled import Prefilled
 from minifuse.memory.trial import Trial, settle
 from minifuse.memory.window import Entry, Window, shaped
 from minifuse.parsing import number
-from minifuse.stages import register
 
 __all__ = ["Shaped", "ShapedOptions", "ShapedTrial"]
 
@@ -120,7 +119,6 @@ class ShapedOptions:
     )
 
 
-@register
 class Shaped(Memory):
     """Gives the row of a finished sequence to a newcomer while the others go on.
 

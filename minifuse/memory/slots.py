@@ -17,7 +17,6 @@ from minifuse.core.stages import Memory
 from minifuse.memory.places import Places
 from minifuse.memory.shuffle import shuffle
 from minifuse.memory.trial import Trial, settle
-from minifuse.stages import register
 
 __all__ = ["Slots"]
 
@@ -37,7 +36,6 @@ class SlotTrial(Trial):
         return None
 
 
-@register
 class Slots(Memory):
     """Slots of equal width, one for each prompt; the running ones form one region (buffer_offset, buffer_size).
 

@@ -14,7 +14,6 @@ from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import Memory
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.trial import Trial, settle
-from minifuse.stages import register
 
 __all__ = ["States"]
 
@@ -83,7 +82,6 @@ class StateTrial(Trial):
         return None
 
 
-@register
 class States(Memory):
     """A slot for the states of each node; a batch has adjacent slots, so that the next batch need not gather them.
 

@@ -22,7 +22,6 @@ from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.tiers import Tiers
 from minifuse.memory.trial import BlockTrial, settle
 from minifuse.parsing import number
-from minifuse.stages import register
 
 __all__ = ["Tiered"]
 
@@ -97,7 +96,6 @@ class TieredTrial(BlockTrial):
         self.settled.append(sequence)
 
 
-@register
 class Tiered(Memory):
     """KV in chunks of a few tokens, each in a block, which a conversation keeps when a request of it has ended.
 

@@ -20,7 +20,6 @@ from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.halves import even_waves
 from minifuse.memory.places import Places
 from minifuse.memory.trial import settle
-from minifuse.stages import register
 
 __all__ = ["Waves"]
 
@@ -28,7 +27,6 @@ BUFFER = 0.125  # of the device, for each of two waves, by default
 HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 
 
-@register
 class Waves(Memory):
     """Every admitted sequence has room on the host; the device holds what one wave attends to, and the next.
 
