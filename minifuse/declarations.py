@@ -8,9 +8,9 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from minifuse.core.errors import UsageError
-from minifuse.core.stages import NoOptions
+from minifuse.core.stages import HOW, NoOptions
 from minifuse.fault import class_site
-from minifuse.parsing import did_you_mean
+from minifuse.parsing import did_you_mean, one_of
 
 __all__ = ["check_declared", "defaults", "nearest", "required"]
 
@@ -95,6 +95,8 @@ def _wrong_options(options: Any) -> str | None:
     if undone or plain:
         why = "without a type, or below no @dataclass of its own" if undone else "without option(...)"
         return f"have {(undone or plain)[0]!r} {why}: write {example}."
+    if unknown := [name for field in fields(options) for name in field.metadata if name not in (*HOW, "help")]:
+        return f"have an option with {unknown[0]!r}{did_you_mean(unknown[0], HOW)}: give {one_of(HOW)}."
     try:
         get_type_hints(options)
     except Exception as error:

@@ -38,6 +38,7 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import Reason
 from minifuse.core.report import StepReport, Traffic
 from minifuse.core.request import Request, Sequence
+from minifuse.core.requests import Observer, Requests
 from minifuse.cores import OtherWork
 from minifuse.trace_file import TraceFile, parse, read_text
 from minifuse.trace_step import BlockTables, step_decisions
@@ -59,7 +60,7 @@ class Texts(Protocol):
         ...
 
 
-class Trace:
+class Trace(Observer):
     """Collects events, and writes each at once when given a file.
 
     Steps are kept as they are and turned into JSON only when the events are read: the hot loop should not pay for it.
@@ -99,7 +100,7 @@ class Trace:
         """Why the file ends before the run does, in a sentence; None: it does not."""
         return None if self._file is None else self._file.failure
 
-    def request(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
+    def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
         """A request was submitted, or, if it follows another, arrived; with a history of so many tokens.
 
         `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
@@ -130,15 +131,18 @@ class Trace:
     def aborted(self, request_id: str, end_s: float) -> None:
         self._add({"event": "aborted", "id": request_id, "wall": {"end_s": end_s}})
 
+    def completed(self, report: StepReport, requests: Requests) -> None:
+        self.step(report)
+
     def step(self, report: StepReport) -> None:
         self._add(report)
 
-    def wait(self, reasons: Iterable[Reason], start_s: float, end_s: float) -> None:
+    def waited(self, reasons: Iterable[Reason], start_s: float, end_s: float) -> None:
         """The engine had requests and ran nothing."""
         wall = {"start_s": start_s, "end_s": end_s}
         self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
 
-    def end(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
+    def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
         """The run has ended; `finished` are all requests that have, in the order in which they did.
 
         The texts of their answers are made now, and not before: it takes longer than an iteration may.

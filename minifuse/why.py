@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from minifuse.core.observer import Observer
 from minifuse.core.plan import TRANSFORMER, Proposal, Reason, Work
 from minifuse.core.request import Phase
-from minifuse.core.requests import Requests
+from minifuse.core.requests import Observer, Requests
 
 __all__ = ["Accounting", "Choice", "told_by_policy"]
 

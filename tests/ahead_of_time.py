@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused
-from minifuse.core.option import option
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import option
 
 
 @dataclass

@@ -243,7 +243,7 @@ def test_an_interrupt_loses_no_answer_to_what_a_callback_has_submitted() -> None
 def test_a_run_that_has_ended_refuses_what_another_thread_submits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the last answer and the end of `serve` a request would be taken, and never answered."""
     engine = make_engine()
-    end, outcomes = engine.trace.end, []
+    end, outcomes = engine.trace.ended, []
 
     def submit() -> None:
         try:
@@ -257,7 +257,7 @@ def test_a_run_that_has_ended_refuses_what_another_thread_submits(monkeypatch: p
         other.join()
         end(*arguments)
 
-    monkeypatch.setattr(engine.trace, "end", ending)
+    monkeypatch.setattr(engine.trace, "ended", ending)
     assert [answer.request.id for answer in serve(engine, [asks("a", 1, 2)]).answers] == ["a"]
     assert len(outcomes) == 1
     assert "closed" in outcomes[0]

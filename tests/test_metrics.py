@@ -324,7 +324,7 @@ def test_a_damaged_trace_names_its_line(event: Any) -> None:
 
 def test_a_trace_as_the_engine_writes_it() -> None:
     trace = Trace(technique="t", kv_bytes_per_token=4)
-    trace.request(Request("a", (1, 2)))
+    trace.requested(Request("a", (1, 2)))
     trace.refused("b", "...")
     plan = Plan(
         0,
@@ -335,7 +335,7 @@ def test_a_trace_as_the_engine_writes_it() -> None:
         moves=(Move("embed", 5, 0, 2),),
     )
     trace.step(StepReport(plan, 1.0, 2.0, {"a": (3,)}, {"a": FinishReason.STOP}, KVUsage(2, 9, 9)))
-    trace.end((), 2.0)
+    trace.ended((), 2.0)
     metrics = compute_metrics(trace.events())
     assert (metrics["tokens"]["computed"], metrics["tokens"]["idle"], metrics["ttft_s"]) == (4, 2, alike(2.0))
     assert (metrics["moves"]["embed"]["bytes"], metrics["kv"]["peak_reserved_bytes"]) == (8, 36)

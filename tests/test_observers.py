@@ -11,9 +11,8 @@ from helpers import asks, make_engine, make_real_engine, run_all
 
 from minifuse.batching.iteration import Iteration
 from minifuse.core.errors import LawBroken
-from minifuse.core.observer import Observer
 from minifuse.core.plan import Proposal
-from minifuse.core.requests import Requests
+from minifuse.core.requests import Observer, Requests
 from minifuse.core.stages import Memory
 
 

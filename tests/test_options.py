@@ -9,8 +9,7 @@ import pytest
 from helpers import sentence
 
 from minifuse.core.errors import UsageError
-from minifuse.core.option import option
-from minifuse.core.stages import NoOptions
+from minifuse.core.stages import NoOptions, option
 from minifuse.options import describe_options, offered, parse_options
 
 

@@ -8,7 +8,7 @@ import pytest
 from graphs import lstm
 from helpers import asks, make_engine, sentence
 
-from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LawBroken, RequestRefused
 from minifuse.core.request import FinishReason, Request, Sampling, Sequence
 from minifuse.core.unfolded import Unfolded
 
@@ -93,8 +93,8 @@ def test_a_text_counts_no_nodes_and_has_no_graph() -> None:
     ],
 )
 def test_sampling_that_makes_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError) as error:
-        Sampling(**wrong)
+    with pytest.raises(RequestRefused) as error:
+        make_engine().submit(Request("a", (1, 2), sampling=Sampling(**wrong)))
     ((name, value),) = wrong.items()
     sentence(error.value, f"{name} = {value!r}")
 
@@ -128,10 +128,13 @@ def test_tokens_are_whole_numbers(wrong: dict[str, Any]) -> None:
 
 
 def test_a_prompt_that_is_none() -> None:
-    with pytest.raises(UsageError) as error:
-        Request("a", None)  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused) as error:
+        make_engine().submit(Request("a", None))  # type: ignore[arg-type]
     sentence(error.value, "'a'", "None", "token ids")
 
 
 def test_a_prompt_may_be_a_list() -> None:
-    assert Request("a", [1, 2]).prompt == (1, 2)  # type: ignore[arg-type]
+    engine = make_engine()
+    engine.submit(Request("a", [1, 2], 1))  # type: ignore[arg-type]
+    list(engine.run())
+    assert engine.finished["a"].request.prompt == (1, 2)

@@ -176,7 +176,7 @@ def test_the_file_of_an_interrupted_run_is_whole(tmp_path: Path) -> None:
 def test_what_follows_the_end_is_written_too(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     trace = Trace(path)
-    trace.end((), 1.0)
+    trace.ended((), 1.0)
     trace.close()
     trace.refused("late", "why")
     assert [event["event"] for event in read_trace(path)] == ["run", "end", "refused"]

@@ -44,10 +44,9 @@ import torch
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.core.errors import LawBroken, StageFault, UsageError
-from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.notebook import asks, draw_lanes, owner_colour, play, replay, show_source
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
@@ -463,10 +462,9 @@ show_source(check_overtaking, _overtaken_by)
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory
+from minifuse.core.stages import Batching, Memory, option
 from minifuse.stages import register
 
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from minifuse.attention.packing import pack, seconds_of
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.option import option
 from minifuse.core.plan import Layout, Placement, Span, Work
-from minifuse.core.stages import Attention
+from minifuse.core.stages import Attention, option
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
 from minifuse.core.errors import UsageError
-from minifuse.core.option import option
 from minifuse.core.plan import Plan, Proposal, Reason, Room
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory
+from minifuse.core.stages import Batching, Memory, option
 from minifuse.parsing import parse_int, unknown
 
 __all__ = ["Cellular"]

@@ -9,10 +9,9 @@ from typing import Any
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
 from minifuse.batching.rebatch import RefillOptions, not_refilled, takes_place
-from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 
 __all__ = ["Decoupled"]
 

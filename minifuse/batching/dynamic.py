@@ -9,9 +9,9 @@ from typing import Any
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.batching.static import run_to_completion
-from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
+from minifuse.core.stages import option
 
 __all__ = ["Dynamic"]
 

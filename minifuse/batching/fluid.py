@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from minifuse.batching.policy import Missing, QueuePolicy, num_missing
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 
 __all__ = ["ASSUMED", "Fluid"]
 

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import fill
 from minifuse.batching.queue import QueueOptions, Ranked
-from minifuse.core.option import option
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory
+from minifuse.core.stages import Batching, Memory, option
 
 __all__ = ["GraphMerged"]
 

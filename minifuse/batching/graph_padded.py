@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 from minifuse.batching.policy import fill
 from minifuse.core.cell_graph import Topology
 from minifuse.core.errors import RequestRefused
-from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Span, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory
+from minifuse.core.stages import Batching, Memory, option
 
 __all__ = ["GraphPadded", "segments"]
 

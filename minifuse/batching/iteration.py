@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
+from minifuse.core.stages import option
 
 __all__ = ["BatchOptions", "Iteration"]
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
-from minifuse.core.option import option
 from minifuse.core.plan import Plan, Proposal, Reason
 from minifuse.core.request import Phase, Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 
 __all__ = ["Mlfq"]
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedList
 
 from minifuse.core.errors import UsageError
-from minifuse.core.option import option
 from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import option
 
 __all__ = ["QueueOptions", "Ranked", "Ticket"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 
 __all__ = ["Srpt"]
 

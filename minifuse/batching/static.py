@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
+from minifuse.core.stages import option
 from minifuse.parsing import number
 
 __all__ = ["Static", "run_to_completion"]

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.prefill_first import fill_prompts_first
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.parsing import number
 
 __all__ = ["Unified"]

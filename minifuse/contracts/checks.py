@@ -11,11 +11,10 @@ from minifuse.contracts.lawful import check_sequences
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
 from minifuse.contracts.proposal import Planned, check_proposal
 from minifuse.core.errors import LawBroken, StageFault
-from minifuse.core.observer import Observer
 from minifuse.core.places import State
 from minifuse.core.plan import Place, Placement, Plan, Proposal
 from minifuse.core.report import StepReport
-from minifuse.core.requests import Requests
+from minifuse.core.requests import Observer, Requests
 from minifuse.core.stages import Attention, Batching, Memory
 from minifuse.fault import Wrong, blamed, is_own, method_site, returned_by
 

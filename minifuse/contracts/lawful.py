@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from minifuse.contracts.moves import check_move
 from minifuse.core.errors import LawBroken
-from minifuse.core.observer import Observer
 from minifuse.core.plan import Placement, Plan, Proposal
 from minifuse.core.request import Phase
-from minifuse.core.requests import Requests
+from minifuse.core.requests import Observer, Requests
 
 __all__ = ["Lawful", "check_sequences"]
 

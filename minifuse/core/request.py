@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from minifuse.core.errors import LawBroken, UsageError, shortened
+from minifuse.core.errors import LawBroken
 
 MAX_NEW_TOKENS = 256
 DEFAULT: int = None  # type: ignore[assignment]  # of max_new_tokens: MAX_NEW_TOKENS, or what the context has room for
@@ -16,59 +16,16 @@ DEFAULT: int = None  # type: ignore[assignment]  # of max_new_tokens: MAX_NEW_TO
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token.
-
-    Raises:
-        UsageError: a value is not one that this allows.
-    """
+    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token."""
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        _make_plain(self, "temperature", "top_k", "top_p", "seed")
-        for name, is_allowed, allowed in (
-            ("temperature", is_number(self.temperature) and 0 <= self.temperature < math.inf, "a number from 0"),
-            ("top_k", is_whole(self.top_k) and self.top_k >= 0, "a whole number from 0"),
-            ("top_p", is_number(self.top_p) and 0 <= self.top_p <= 1, "a number from 0 to 1"),
-            ("seed", is_whole(self.seed), "a whole number"),
-        ):
-            if not is_allowed:
-                value = shortened(repr(getattr(self, name)), 60)
-                raise UsageError(f"The sampling has {name} = {value}: give {allowed}.")
-
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
-
-
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number of Python's, and no bool."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: object) -> bool:
-    """Whether it is a number of Python's, and no bool."""
-    return isinstance(value, float) or is_whole(value)
-
-
-def plain(value: Any) -> Any:
-    """A number or an array of numpy's or torch's as Python's; anything else as it is."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _make_plain(of: object, *names: str) -> None:
-    for name in names:
-        value = getattr(of, name)
-        if type(value) not in (int, float):
-            object.__setattr__(of, name, plain(value))
-
-
-def _token_ids(given: Iterable[Any]) -> tuple[Any, ...]:
-    tokens = tuple(plain(given))
-    return tokens if {*map(type, tokens)} <= {int} else tuple(map(plain, tokens))
+        return self.temperature == 0.0
 
 
 GREEDY = Sampling()
@@ -76,7 +33,7 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user requests, complete at birth and never changed. Numbers may be numpy's or torch's.
+    """What a user requests. It is read when it is submitted: numbers may be numpy's or torch's, the prompt a list.
 
     A request of several prompts (Flover, section IV) is one `Request` for each, with the same `group`, arrival,
     priority and user. A request may follow another: it arrives `delay_s` after the end of request `after`, though not
@@ -104,13 +61,6 @@ class Request:
         if self.max_new_tokens is None:
             object.__setattr__(self, "max_new_tokens", MAX_NEW_TOKENS)  # type: ignore[unreachable]
             object.__setattr__(self, "clip", True)
-        _make_plain(self, "max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
-        try:
-            object.__setattr__(self, "prompt", _token_ids(self.prompt))
-        except TypeError:
-            raise UsageError(f"Request {self.id!r} has the prompt {self.prompt!r:.60}: give token ids.") from None
-        if isinstance(plain(self.stop_ids), Collection):  # anything else the engine refuses
-            object.__setattr__(self, "stop_ids", _token_ids(self.stop_ids))
 
     @property
     def max_length(self) -> int:

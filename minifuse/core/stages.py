@@ -1,19 +1,28 @@
-"""What the loop asks of the stages, of the model, and of what runs plans: their protocols.
+"""What the loop asks of the stages, the model, and what runs plans: their protocols.
 
-A technique is a batching policy, a memory and an attention; the loop knows them by these methods alone. A member that
-has a value or a body here has it by default. `minifuse/stages.py` keeps the register of all stages.
+A technique is a batching policy, a memory and an attention. A member with a value or a body has it by default.
+`docs/stages.md` says of every method who calls it and when; `minifuse/stages.py` keeps the register.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import field
 from typing import Any, ClassVar, Protocol
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Layout, Move, Placement, Plan, Proposal, Reason, Room, Span, Work
-from minifuse.core.report import Completion, KVUsage, Ran, StepReport
+from minifuse.core.plan import Layout, Move, Placement, Plan, Proposal, Room, Span, Work
+from minifuse.core.report import Completion, KVUsage, Ran
 from minifuse.core.request import Request, Sequence
+
+HOW = {"minimum": None, "maximum": None, "choices": (), "unit": "", "batch_size": False}
+HOW |= {"of_evictions": False, "offered": False}
+
+
+def option(default: Any, help: str, **how: Any) -> Any:
+    """Declare an option of a stage: a dataclass field, with how it is parsed (`minifuse/options.py`)."""
+    return field(default=default, metadata={"help": help, **HOW, **how})
 
 
 class NoOptions:
@@ -71,10 +80,7 @@ class Batching(Stage, Protocol):
 
 
 class Memory(Stage, Protocol):
-    """Where every KV token lives. The only owner of slots.
-
-    `capacity` is in slots, each of one token's KV or of one node's states; `host_capacity` is that of the second tier.
-    """
+    """Where every KV token lives. The only owner of slots, each of one token's KV or of one node's states."""
 
     kind: ClassVar[str] = "memory"
     # How KV lies: "extents" (consecutive slots), "rectangle", "slots" (adjacent buffers), "pages" (blocks).
@@ -88,8 +94,8 @@ class Memory(Stage, Protocol):
     # Layers that have the device one after the other: it is cut into `layers_in_turn * capacity` slots of one layer's
     # KV each, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
     layers_in_turn: int = 1
-    capacity: int
-    host_capacity: int = 0
+    capacity: int  # slots of the device
+    host_capacity: int = 0  # slots of the second tier
 
     @abstractmethod
     def check(self, *prompts: Request) -> None:
@@ -126,10 +132,10 @@ class Memory(Stage, Protocol):
         """The sequence has ended, at time `now`: its KV is no longer needed. Safe for one that was never admitted."""
 
     def ahead(self, now: float) -> tuple[Move, ...]:
-        """Transfers to begin at time `now` behind everything (`moment="behind"`), in the order wanted; mostly none.
+        """Transfers to begin at time `now` behind everything, in the order wanted; mostly none.
 
-        Asked after every event at which a plan completed, when the next plans have been submitted, and at no other
-        event. Until they have `landed`, their sources may not be given out nor their targets be read.
+        Asked when a plan has completed and the next ones have been submitted. Until they have `landed`, their sources
+        may not be given out nor their targets be read.
         """
         return ()
 
@@ -170,11 +176,7 @@ class Reader(Protocol):
     """A model as far as requests concern it."""
 
     def check(self, request: Request, num_history: int = 0) -> None:
-        """Raise `RequestRefused` if the model could not serve this request with any amount of memory.
-
-        Args:
-            num_history: leading tokens of its prompt that are the text of earlier requests.
-        """
+        """Raise `RequestRefused` if the model cannot serve it; its first `num_history` tokens are earlier requests'."""
         ...
 
     def fit(self, request: Request) -> Request:
@@ -182,62 +184,39 @@ class Reader(Protocol):
         ...
 
     def begin(self, request: Request) -> Sequence:
-        """The sequence that a request begins as, when it has arrived: a text as it is, or unfolded into a graph.
-
-        Raises:
-            RequestRefused: it unfolds into what cannot be computed.
-        """
+        """The sequence of a request that has arrived. Raise `RequestRefused` if it unfolds into what cannot be."""
         ...
 
 
 class Arrivals(Protocol):
-    """The requests that were submitted and have not arrived (`minifuse/core/turns.py`); true while there are any."""
+    """The requests that were submitted and have not arrived; true while there are any (`minifuse/core/turns.py`)."""
 
     @property
     def next_s(self) -> float | None:
         """When the next request arrives, as far as is known."""
         ...
 
-    def in_turn(self, prompts: tuple[Request, ...]) -> tuple[Request, ...]:
-        """The prompts of a request, each behind the one that it follows. Raise `UsageError` if they are no requests."""
+    def read(self, prompts: tuple[Request, ...]) -> tuple[Request, ...]:
+        """The prompts of a request as Python's numbers, each behind the request that it follows."""
         ...
 
-    def check(self, prompts: tuple[Request, ...]) -> None:
-        """Raise `RequestRefused` unless these prompts can be taken in as one request."""
+    def check(self, prompts: tuple[Request, ...]) -> list[Request]:
+        """Raise `RequestRefused` unless they can be taken in as one request. Returns them behind known text."""
         ...
 
-    def whole(self, request: Request) -> tuple[Request, int]:
-        """A request with the text that it continues in front of its prompt; and how many tokens that has.
+    def add(self, prompts: tuple[Request, ...], now: float) -> list[tuple[Request, int]]:
+        """Take in a request, which does not arrive before `now`. Returns the prompts whose arrival is known.
 
-        If it follows another request, that one must have ended.
+        Here and below, a request comes with its whole text as its prompt, and the length of its history.
         """
         ...
 
-    def refuse(self, prompts: tuple[Request, ...]) -> None:
-        """A request was refused when it was submitted."""
-
-    def add(self, prompts: tuple[Request, ...], now: float) -> list[Request]:
-        """Take in a request, which does not arrive before `now`. Returns the prompts whose arrival is known."""
-        ...
-
     def due(self, now: float) -> Iterator[tuple[Request, int]]:
-        """The requests whose time has come, in order, each `whole`. They have arrived."""
+        """The requests whose time has come, in order."""
         ...
 
     def ended(self, sequence: Sequence) -> list[tuple[Request, str]]:
         """A sequence has ended: let the requests behind it come. Returns those that never will, and why."""
-        ...
-
-    def prompts_of(self, name: str) -> tuple[str, ...]:
-        """The ids of the prompts of a request or of a group; none if it was never submitted."""
-        ...
-
-    def withdraw(self, name: str) -> list[Request]:
-        """Take back a request that has not arrived, and the requests that follow it; none if it has arrived."""
-        ...
-
-    def withdraw_all(self) -> list[Request]:
-        """Take back every request that has not arrived, in the order of submission."""
         ...
 
 
@@ -266,23 +245,3 @@ class Clock(Protocol):
     """Seconds since the run began: real, or virtual."""
 
     def now(self) -> float: ...
-
-
-class Log(Protocol):
-    """Writes down what happens to requests, and every iteration (`minifuse/trace.py`). Times are in seconds."""
-
-    def request(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """A request was submitted or, if it follows another, arrived; `measured`: later than was asked for."""
-
-    def refused(self, request_id: str, why: str, received: bool = False) -> None: ...
-
-    def aborted(self, request_id: str, end_s: float) -> None: ...
-
-    def step(self, report: StepReport) -> None: ...
-
-    def wait(self, reasons: Iterable[Reason], start_s: float, end_s: float) -> None:
-        """There were requests, and nothing ran."""
-
-    def end(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None: ...
-
-    def close(self) -> None: ...

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from minifuse.core.errors import RequestRefused, UsageError
-from minifuse.core.request import Request, Sampling, is_whole
-from minifuse.parsing import INT64, brief, fits_utf8
+from minifuse.core.request import Request, Sampling
+from minifuse.parsing import INT64, brief, fits_utf8, plain
 
-__all__ = ["by_request", "check_are_requests", "check_name", "check_prompts"]
+__all__ = ["by_request", "check_are_requests", "check_name", "check_prompts", "checked_sampling", "read"]
+
+NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
 def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
@@ -33,16 +38,72 @@ def check_name(text: str, what: str) -> str:
     return text
 
 
+def read(request: Request) -> Request:
+    """The request with numbers of Python's, where numpy's or torch's were given, and its prompt as a tuple.
+
+    Raises:
+        RequestRefused: a field has another type than its declaration, or a number that no tensor holds.
+    """
+    given = {name: plain(getattr(request, name)) for name in NUMBERS}
+    if any(value is not getattr(request, name) for name, value in given.items()):
+        request = replace(request, **given)
+    try:
+        prompt, sampling = _token_ids(request.prompt), checked_sampling(request.sampling)
+    except TypeError:
+        what = f"Request {brief(request.id)} has the prompt {brief(request.prompt)}"
+        raise RequestRefused(f"{what}: give token ids.") from None
+    except UsageError as error:
+        raise RequestRefused(f"Request {brief(request.id)}: {error}") from None
+    stop_ids = _token_ids(request.stop_ids) if isinstance(plain(request.stop_ids), Collection) else request.stop_ids
+    if prompt is not request.prompt or sampling is not request.sampling or stop_ids is not request.stop_ids:
+        request = replace(request, prompt=prompt, sampling=sampling, stop_ids=stop_ids)
+    _check_types(request)
+    return request
+
+
+def checked_sampling(sampling: Sampling) -> Sampling:
+    """The sampling with numbers of Python's. Raise `UsageError` if a value is not allowed."""
+    if not isinstance(sampling, Sampling):
+        raise UsageError(f"sampling is {brief(sampling)}: give Sampling(temperature=...).")
+    values = {name: plain(getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "seed")}
+    temperature, top_k, top_p, seed = values.values()
+    for name, is_allowed, allowed in (
+        ("temperature", _is_number(temperature) and 0 <= temperature < math.inf, "a number from 0"),
+        ("top_k", _is_whole(top_k) and top_k >= 0, "a whole number from 0"),
+        ("top_p", _is_number(top_p) and 0 <= top_p <= 1, "a number from 0 to 1"),
+        ("seed", _is_whole(seed), "a whole number"),
+    ):
+        if not is_allowed:
+            raise UsageError(f"The sampling has {name} = {brief(values[name])}: give {allowed}.")
+    if all(value is getattr(sampling, name) for name, value in values.items()):
+        return sampling
+    return Sampling(**values)
+
+
+def _token_ids(given: Iterable[Any]) -> tuple[Any, ...]:
+    """The tokens of a list, a numpy array or a tensor, as Python's numbers."""
+    tokens = tuple(plain(given))
+    return tokens if {*map(type, tokens)} <= {int} else tuple(map(plain, tokens))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or _is_whole(value)
+
+
 def _check_types(request: Request) -> None:
     """Raise `RequestRefused` unless all fields have the types of their declarations, and numbers fit into tensors."""
     name = f"Request {brief(request.id)}"
-    strange = [token for token in request.prompt if type(token) is not int and not is_whole(token)]
+    strange = [token for token in request.prompt if type(token) is not int and not _is_whole(token)]
     if strange:
         raise RequestRefused(
             f"{name} has the token id {brief(strange[0])}, which is no whole number: give ids made by this model's "
             "tokenizer."
         )
-    if not is_whole(request.max_new_tokens):
+    if not _is_whole(request.max_new_tokens):
         raise RequestRefused(f"{name} asks for {brief(request.max_new_tokens)} new tokens: ask for a whole number.")
     if not isinstance(request.id, str) or not request.id:
         raise RequestRefused(f"{name} has an id that is no text: give one such as 'r0'.")
@@ -59,11 +120,9 @@ def _check_types(request: Request) -> None:
     if not isinstance(request.ignore_eos, bool):
         raise RequestRefused(f"{name} has ignore_eos = {brief(request.ignore_eos)}: give True or False.")
     stop_ids: object = request.stop_ids
-    if not isinstance(stop_ids, tuple) or not all(map(is_whole, stop_ids)):
+    if not isinstance(stop_ids, tuple) or not all(map(_is_whole, stop_ids)):
         raise RequestRefused(f"{name} has stop_ids = {brief(request.stop_ids)}: give token ids, such as (3,).")
     sampling = request.sampling
-    if not isinstance(sampling, Sampling):
-        raise RequestRefused(f"{name} has sampling = {brief(request.sampling)}: give Sampling(temperature=...).")
     for field_name, value, most in (
         ("temperature", sampling.temperature, sys.float_info.max),
         ("top_k", sampling.top_k, INT64[1]),
@@ -74,8 +133,6 @@ def _check_types(request: Request) -> None:
 
 def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:
     """Raise `RequestRefused` unless these prompts can be taken in as one request, whose ids and group are new."""
-    for prompt in prompts:
-        _check_types(prompt)
     group = prompts[0].group
     if len(prompts) > 1 and group is None:
         raise RequestRefused(

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.errors import RequestRefused
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.stages import Arrivals
-from minifuse.core.submitted import check_are_requests, check_prompts
+from minifuse.core.submitted import check_prompts, read
 from minifuse.parsing import brief
 
 __all__ = ["Stored", "Turns"]
@@ -47,7 +47,7 @@ class Turns(Arrivals):
         self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
         self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> those that have, or will have, a text
         self._without_text: set[str] = set()  # requests that ended before they arrived
-        self._refused: set[str] = set()  # when they were submitted
+        self._refused: set[str] = set()  # requests that were read and not taken in
         self._pending: dict[str, Request] = {}  # those that have not arrived
         self._times: list[tuple[float, int, str]] = []  # a heap of when each arrives, but for those that wait behind
         self._behind: dict[str, list[Request]] = {}  # request -> those that follow it, until it has ended
@@ -55,13 +55,11 @@ class Turns(Arrivals):
     def __bool__(self) -> bool:
         return bool(self._pending)
 
-    def in_turn(self, prompts: tuple[Request, ...]) -> tuple[Request, ...]:
-        check_are_requests(prompts)
-        if not prompts:
-            raise UsageError("No request was submitted: give one, or all prompts of one.")
-        return tuple(map(self._behind_last, prompts))
+    def read(self, prompts: tuple[Request, ...]) -> tuple[Request, ...]:
+        self._refused.update(prompt.id for prompt in prompts if isinstance(prompt.id, str))  # until it is taken in
+        return tuple([self._in_turn(read(prompt)) for prompt in prompts])
 
-    def _behind_last(self, request: Request) -> Request:
+    def _in_turn(self, request: Request) -> Request:
         """A request of a conversation that names none to follow waits its turn: it follows the last one there is."""
         last = None if request.after is not None else self.last(request.conversation)
         return request if last is None else replace(request, after=last)
@@ -71,10 +69,11 @@ class Turns(Arrivals):
         turns = self._turns.get(conversation) if isinstance(conversation, str) else None
         return turns[-1] if turns else None
 
-    def check(self, prompts: tuple[Request, ...]) -> None:
+    def check(self, prompts: tuple[Request, ...]) -> list[Request]:
         check_prompts(prompts, self._submitted, self._groups)
         for prompt in prompts:
             self._check_turn(prompt)
+        return [self._whole(prompt)[0] if prompt.after is None else prompt for prompt in prompts]
 
     def _check_turn(self, request: Request) -> None:
         name, after, conversation = f"Request {request.id!r}", request.after, request.conversation
@@ -85,7 +84,7 @@ class Turns(Arrivals):
             raise RequestRefused(
                 f"{name} has a priority of {brief(request.priority)}: give a whole number, of at most {LARGEST:g}."
             )
-        if after in self._refused and after not in self._submitted:
+        if after in self._refused and after not in self._submitted and after != request.id:
             raise RequestRefused(f"{name} follows {after!r}, which was refused.")
         if request.group is not None and (after is not None or conversation is not None):
             raise RequestRefused(
@@ -122,19 +121,17 @@ class Turns(Arrivals):
                 "requests the same conversation."
             )
 
-    def refuse(self, prompts: tuple[Request, ...]) -> None:
-        self._refused.update(prompt.id for prompt in prompts)
-
-    def add(self, prompts: tuple[Request, ...], now: float) -> list[Request]:
+    def add(self, prompts: tuple[Request, ...], now: float) -> list[tuple[Request, int]]:
         if (group := prompts[0].group) is not None:
             self._groups[group] = tuple(prompt.id for prompt in prompts)
         known = []
         for prompt in prompts:
+            self._refused.discard(prompt.id)
             self._submitted[prompt.id] = len(self._submitted)
             if prompt.conversation is not None:
                 self._turns[prompt.conversation].append(prompt.id)
             if prompt.after is None:
-                known.append(self._push(prompt, now))
+                known.append(self._whole(self._push(prompt, now)))
             elif (ended := self._finished.get(prompt.after)) is not None:
                 self._push(prompt, max(now, ended.ended_s + prompt.delay_s))
             else:
@@ -157,9 +154,9 @@ class Turns(Arrivals):
 
     def due(self, now: float) -> Iterator[tuple[Request, int]]:
         while (arrives_s := self.next_s) is not None and arrives_s <= now:
-            yield self.whole(self._pending.pop(heapq.heappop(self._times)[2]))
+            yield self._whole(self._pending.pop(heapq.heappop(self._times)[2]))
 
-    def whole(self, request: Request) -> tuple[Request, int]:
+    def _whole(self, request: Request) -> tuple[Request, int]:
         before: tuple[int, ...] = ()
         if request.after is not None:
             before = tuple(self._finished[request.after].tokens)

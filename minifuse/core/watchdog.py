@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.observer import Observer
+from minifuse.core.requests import Observer
 
 __all__ = ["Watchdog"]
 

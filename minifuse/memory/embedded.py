@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import RequestRefused
-from minifuse.core.option import option
 from minifuse.core.plan import Placement, Proposal
 from minifuse.core.request import Phase, Request
+from minifuse.core.stages import option
 from minifuse.memory.shaped import Shaped, ShapedOptions, ShapedTrial
 from minifuse.memory.trial import settle
 

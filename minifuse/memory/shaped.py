@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.option import option
 from minifuse.core.places import Runs
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Rectangle
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.memory.away import Away, copies
 from minifuse.memory.places import Places
 from minifuse.memory.prefilled import Prefilled

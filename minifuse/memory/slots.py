@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.option import option
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Region
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.memory.places import Places
 from minifuse.memory.shuffle import shuffle
 from minifuse.memory.trial import Trial, settle

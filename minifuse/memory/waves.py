@@ -9,12 +9,11 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.option import option
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.halves import even_waves

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from minifuse.contracts.checks import checks_of
 from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import ModelError, UsageError
-from minifuse.core.observer import Observer
+from minifuse.core.requests import Observer
 from minifuse.cores import OtherWork
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source

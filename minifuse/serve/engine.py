@@ -1,25 +1,197 @@
-"""The engine that serves: the loop with a trace, requests that follow one another, and checks."""
+"""The engine that serves: a loop that other threads may submit to, with a trace and checks."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from minifuse.contracts.lawful import Lawful
 from minifuse.core.engine import Engine
+from minifuse.core.errors import UsageError
+from minifuse.core.observers import Observers
+from minifuse.core.report import Completion, StepReport
+from minifuse.core.request import FinishReason, Request
+from minifuse.core.requests import Observer
+from minifuse.core.submitted import check_are_requests
 from minifuse.core.turns import Turns
 from minifuse.core.watchdog import Watchdog
 from minifuse.trace import Trace
 
-__all__ = ["ServingEngine"]
+__all__ = ["ServingEngine", "Waiting"]
+
+Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the loop waits
 
 
 @dataclass(eq=False, repr=False)
 class ServingEngine(Engine):
-    """An engine whose log is a `Trace`, and which no policy can keep waiting for ever."""
+    """An engine that takes requests and gives them up while it runs, in other threads too.
+
+    A lock is held while the loop turns, but not while it waits. `observers` follow the loop, in this order, before its
+    checks and its trace.
+    """
 
     arrivals: Turns = field(default_factory=Turns, kw_only=True)
     trace: Trace = field(default_factory=Trace, kw_only=True)
+    observers: tuple[Observer, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        self.observers = (*self.observers, Lawful(), Watchdog(self.batching.name))
+        self.observer = Observers(*self.observers, Lawful(), Watchdog(self.batching.name), self.trace)
         super().__post_init__()
+        self.sequences = self.requests.sequences
+        self.finished = self.requests.finished
+        self.refused = self.requests.refused
+        self._lock = threading.RLock()
+        self._waiting: Waiting = nullcontext
+        self._thread: int | None = None  # that runs the loop, while it does
+        self._served = False  # a list of requests: by `serve`
+        self._closed = False
+        self._has_run = False  # a real clock, which starts when it is first read, goes
+
+    # --- the loop
+
+    def run(self) -> Iterator[StepReport]:
+        for reports in self.turns():
+            yield from reports
+
+    def turns(self, waiting: Waiting = nullcontext) -> Iterator[list[StepReport]]:
+        """Like `run`, but yields once per turn, and waits inside `waiting()`.
+
+        Raises:
+            UsageError: the engine runs already.
+        """
+        self._waiting = waiting
+        with self._running():
+            while not self._over():
+                yield self.turn()
+            self.trace.ended((), self.now, self.finished.values())
+
+    def turn(self) -> list[StepReport]:
+        with self._lock:
+            return super().turn() if self.requests.unfinished else []
+
+    def wait(self, until: float | None) -> list[Completion]:
+        """Release the lock, which the caller holds, while waiting."""
+        self._lock.release()
+        try:
+            with self._waiting():
+                return self.executor.wait(until)
+        finally:
+            self._lock.acquire()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with self._lock:
+            if self._thread is not None:
+                raise UsageError("The engine runs already: submit the requests to it, or wait until its run has ended.")
+            self.requests.now = max(self.now, self.clock.now())  # a real clock starts when first read
+            self._thread, self._has_run = threading.get_ident(), True
+        try:
+            yield
+        finally:
+            self._thread = None
+
+    def _over(self) -> bool:
+        """Whether nothing is left to do; an engine that serves a list closes then."""
+        with self._lock:
+            if self.requests.unfinished or (self._served and self.requests.ended_between):
+                return False
+            self._closed |= self._served
+            return True
+
+    # --- from outside
+
+    def submit(self, *prompts: Request) -> None:
+        """Take in a request: one `Request`, or one for each of its prompts, all of one group.
+
+        It is received at its arrival time, or now if that has passed. If the engine does not run, or has just served
+        its last request, the request waits for the next `run`. A request of a conversation that has had others follows
+        the last of them, unless it names another.
+
+        Raises:
+            RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
+            UsageError: this is no request, or the engine has been closed.
+        """
+        check_are_requests(prompts)
+        if not prompts:
+            raise UsageError("No request was submitted: give one, or all prompts of one.")
+        with self._called() as now:
+            if self._closed:
+                raise UsageError("This engine has been closed: build another, with the same model, for more requests.")
+            self.requests.submit(prompts, now)
+
+    def abort(self, name: str) -> bool:
+        """End a request, or all prompts of a group, with its tokens so far. Returns whether it had not ended yet.
+
+        A request that has not arrived takes those that follow it with it.
+
+        Raises:
+            UsageError: no such request was submitted.
+        """
+        with self._called() as now:
+            prompts = self.arrivals.prompts_of(name)
+            if not prompts:
+                raise UsageError(f"There is no request {name!r} to abort: give the id of a request that was submitted.")
+            self.requests.now = now
+            before = len(self.finished)
+            for prompt in prompts:
+                for request in self.arrivals.withdraw(prompt):
+                    self.requests.end_unseen(request, FinishReason.ABORTED)
+                if prompt in self.sequences:
+                    self.requests.end_early(self.sequences[prompt], FinishReason.ABORTED)
+            return len(self.finished) > before
+
+    @contextmanager
+    def _called(self) -> Iterator[float]:
+        """Hold the lock during a call, then wake the loop. Yields the call's time.
+
+        In the loop's own thread that is the last event's, and the loop is not woken: it would decide at a time that is
+        no event's, which a replay does not have.
+        """
+        inside = self._thread == threading.get_ident()
+        with self._lock:
+            yield self.now if inside or not self._has_run else max(self.now, self.clock.now())
+        if not inside and self._thread is not None:
+            self.executor.wake()
+
+    def serve_once(self) -> None:
+        """Raise `UsageError` if the engine runs, or has served a list of requests."""
+        with self._lock:
+            if self._thread is not None or self._served or self._closed:
+                raise UsageError(
+                    "This engine serves, or has served: submit more requests while it does, or build another engine, "
+                    "with the same model."
+                )
+            self._served = True
+
+    def close(self) -> list[Request]:
+        """Stop the threads and end the trace. Returns the requests that have not arrived."""
+        with self._lock:
+            self._closed = True
+            withdrawn = self.arrivals.withdraw_all()
+        self.executor.close()
+        self.trace.close()
+        return withdrawn
+
+    def interrupt(self, stages_failed: bool = False) -> list[str]:
+        """Give up every unfinished request, with its tokens so far. Returns their ids.
+
+        Close the engine then: its stages know of plans that will never complete.
+
+        Args:
+            stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
+        """
+        self.executor.close()
+        with self._lock:
+            self.requests.stages_failed = stages_failed
+            for sequence in self.in_flight.abandon():
+                self.requests.release(sequence)
+            names = list(self.sequences)
+            for request in self.arrivals.withdraw_all():
+                names.append(request.id)
+                self.requests.end_unseen(request, FinishReason.INTERRUPTED)
+            for sequence in list(self.sequences.values()):
+                self.requests.end_early(sequence, FinishReason.INTERRUPTED)
+            self.trace.ended(names, self.clock.now(), self.finished.values())
+        return names

@@ -169,7 +169,7 @@ def serve(
     check_are_requests(requests)
     if conversations is not None:
         conversations.check(engine.trace.header.get("model"))
-    engine.requests.serve_once()
+    engine.serve_once()
     if conversations is not None:
         engine.arrivals.stored = conversations.text
     answers: dict[int, Answer] = {}

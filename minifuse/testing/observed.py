@@ -147,7 +147,7 @@ def _held(engine: ServingEngine) -> set[str]:
 
 
 def _abort(engine: ServingEngine, name: str, books: Books, seen: Observation) -> None:
-    if not engine.requests.arrivals.prompts_of(name):
+    if not engine.arrivals.prompts_of(name):
         return  # it was refused, or is left out of this run
     if engine.abort(name):
         for ended in engine.finished.values():

@@ -11,9 +11,9 @@ from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions, Ranked, Ticket
 from minifuse.core.errors import UsageError
-from minifuse.core.option import option
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
+from minifuse.core.stages import option
 from minifuse.options import parse_options
 
 

@@ -12,8 +12,8 @@ from helpers import asks, make_engine, run_all, schedule
 from minifuse import stages
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.core.errors import LawBroken
-from minifuse.core.option import option
 from minifuse.core.request import Sequence
+from minifuse.core.stages import option
 from minifuse.serve.engine import ServingEngine
 from minifuse.testing import check_laws
 

@@ -59,7 +59,7 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["run", "--clock", "virtual", "--hardware", "h20"], ['did you mean "h200"']),
         (["run", "--technique", "orka"], ['did you mean "orca"', "static"]),
         (["run", "--batching", "iteratoin"], ['did you mean "iteration"']),
-        (["run", "--attention", "padded"], ["reads KV as rectangle", "choose the memory 'shaped' or 'padded'"]),
+        (["run", "--attention", "padded"], ["reads KV as rectangle", "choose the memory 'padded' or 'shaped'"]),
         (["run", "--set", "window=3"], ["stage.option=value"]),
         (["run", "--set", "batching.max_batch"], ["--set", "stage.option=value"]),
         (["run", "--set", "batching.max_bach=3"], ['did you mean "max_batch"']),

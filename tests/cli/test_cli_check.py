@@ -62,7 +62,7 @@ UNCLAIMED = """
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.core.option import option
+from minifuse.core.stages import option
 from minifuse.stages import register
 
 
@@ -213,7 +213,7 @@ UNREAD = """
 from dataclasses import dataclass
 
 from minifuse.batching.iteration import Iteration
-from minifuse.core.option import option
+from minifuse.core.stages import option
 from minifuse.stages import register
 
 

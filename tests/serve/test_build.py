@@ -10,9 +10,9 @@ import pytest
 from helpers import asks, sentence
 
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.option import option
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request
+from minifuse.core.stages import option
 from minifuse.memory import Tiered
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.model.source import Source, resolve

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.option import option
 from minifuse.core.places import Pages
 from minifuse.core.plan import Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.memory.trial import Trial, settle
 
 

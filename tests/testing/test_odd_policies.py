@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.stages import register
 from minifuse.testing import check_laws
 

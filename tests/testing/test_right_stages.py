@@ -12,9 +12,9 @@ from testing.right_stages import Lingers, Radix, StallFree
 
 from minifuse.cli.verdict import Tally, held_text
 from minifuse.core.errors import LawBroken, UsageError
-from minifuse.core.option import option
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request
+from minifuse.core.stages import option
 from minifuse.serve.assembly import choose
 from minifuse.stages import register
 from minifuse.techniques import Technique, mix, technique

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minifuse.core.option import option
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory
+from minifuse.core.stages import Batching, Memory, option
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import Remote, StudentFault, check_form
 from minifuse.stages import register

@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from minifuse.core.errors import LawBroken, RequestRefused
-from minifuse.core.option import option
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.judge import Unmet
 from minifuse.labs.submission import Remote, StudentFault

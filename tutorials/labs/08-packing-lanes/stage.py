@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from minifuse.attention.layouts import BALANCE, HIDDEN_SIZE, PackedStage
-from minifuse.core.option import option
 from minifuse.core.plan import Layout, Span
+from minifuse.core.stages import option
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
 from minifuse.stages import register
