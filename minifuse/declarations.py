@@ -8,8 +8,9 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from minifuse.core.errors import UsageError
-from minifuse.core.stages import HOW, NoOptions
+from minifuse.core.stages import NoOptions
 from minifuse.fault import class_site
+from minifuse.options import HOW
 from minifuse.parsing import did_you_mean, one_of
 
 __all__ = ["check_declared", "defaults", "nearest", "required"]

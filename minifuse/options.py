@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -18,9 +18,24 @@ from minifuse.core.errors import UsageError
 from minifuse.core.stages import NoOptions
 from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
-__all__ = ["accepts", "bare_type", "describe_options", "offered", "parse_options"]
+__all__ = ["HOW", "accepts", "bare_type", "describe_options", "how", "offered", "parse_options"]
 
 T = TypeVar("T")
+
+HOW: dict[str, Any] = {  # what `option` may be told beside the help, and what holds otherwise
+    "minimum": None,
+    "maximum": None,
+    "choices": (),
+    "unit": "",  # "s" accepts 500ms and 2s
+    "batch_size": False,  # it bounds how many requests are served at once, which is what `--max-batch` sets
+    "of_evictions": False,  # it changes nothing in a run that evicts no sequence
+    "offered": False,  # where it is None, the model that is served may offer a value
+}
+
+
+def how(declared: Field[Any]) -> dict[str, Any]:
+    """How an option is parsed: what it was declared with, and what holds otherwise."""
+    return {**HOW, **declared.metadata}
 
 
 @cache
@@ -42,7 +57,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
         if name not in known:
             allowed = f"give {one_of(known)}" if known else "it has none"
             raise UsageError(f"The {stage} has no option {name!r}{did_you_mean(name, known)}: {allowed}.")
-        metadata = known[name].metadata
+        metadata = how(known[name])
         values[name] = _convert(f"The {name} of the {stage}", hints[name], value, metadata)
     return cls(**values)
 
@@ -50,7 +65,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
 def accepts(cls: Any, name: str, value: Any) -> bool:
     """Whether an option of a stage takes a value by itself."""
     try:
-        _convert(name, _hints(cls)[name], value, next(f.metadata for f in fields(cls) if f.name == name))
+        _convert(name, _hints(cls)[name], value, next(how(f) for f in fields(cls) if f.name == name))
     except UsageError:
         return False
     return True
@@ -67,7 +82,7 @@ def offered(options: Any) -> dict[str, Any]:
     """The values of those options of a stage that a model may offer one for; None: nothing was given."""
     if isinstance(options, NoOptions):
         return {}
-    return {f.name: getattr(options, f.name) for f in fields(options) if f.metadata["offered"]}
+    return {f.name: getattr(options, f.name) for f in fields(options) if how(f)["offered"]}
 
 
 def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> Any:
@@ -133,11 +148,11 @@ def describe_options(cls: type) -> tuple[dict[str, Any], ...]:
         described.append(
             {
                 "name": f.name,
-                "default": _as_typed(f.default, f.metadata),
-                "allowed": _allowed(kind, optional, f.metadata),
+                "default": _as_typed(f.default, how(f)),
+                "allowed": _allowed(kind, optional, how(f)),
                 "help": f.metadata["help"],
-                "batch_size": f.metadata["batch_size"],
-                "of_evictions": f.metadata["of_evictions"],
+                "batch_size": how(f)["batch_size"],
+                "of_evictions": how(f)["of_evictions"],
             }
         )
     return tuple(described)

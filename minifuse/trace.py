@@ -36,7 +36,7 @@ from typing import Any, Protocol, TextIO
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Reason
-from minifuse.core.report import StepReport, Traffic
+from minifuse.core.report import StepReport
 from minifuse.core.request import Request, Sequence
 from minifuse.core.requests import Observer, Requests
 from minifuse.cores import OtherWork
@@ -47,7 +47,6 @@ __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"
 
 SCHEMA = "minifuse.trace/5"
 Event = dict[str, Any]
-NO_TRAFFIC = Traffic()
 
 
 class Texts(Protocol):
@@ -233,10 +232,10 @@ def _wall(event: StepReport) -> dict[str, Any]:
         wall["moving_s"] = measured.moving_s
     if measured.num_messages:
         wall |= {"messages": measured.num_messages, "message_bytes": measured.message_bytes}
-    if measured.to_host != NO_TRAFFIC or measured.to_device != NO_TRAFFIC or measured.exposed_s:
+    if measured.to_host_bytes or measured.to_device_bytes or measured.exposed_s:
         wall["transfers"] = {
-            "to_host": list(measured.to_host),
-            "to_device": list(measured.to_device),
+            "to_host": [measured.to_host_bytes, measured.to_host_s],
+            "to_device": [measured.to_device_bytes, measured.to_device_s],
             "exposed_s": measured.exposed_s,
             "hidden_s": measured.hidden_s,
         }

@@ -10,7 +10,7 @@ from helpers import asks, make_engine, sentence
 
 from minifuse.core.errors import LawBroken, RequestRefused
 from minifuse.core.request import FinishReason, Request, Sampling, Sequence
-from minifuse.core.unfolded import Unfolded
+from minifuse.core.unfolded import Unfolded, unfolded
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_a_text_counts_no_nodes_and_has_no_graph() -> None:
     sequence.take((5,), 1, {})
     assert sequence.results == {}
     with pytest.raises(LawBroken, match="a is a text") as broken:
-        _ = sequence.unfolded
+        _ = unfolded(sequence)
     assert broken.value.law == "layout"
     graph = lstm(2)
-    assert Unfolded(Request("g", (1,)), graph=graph).unfolded is graph
+    assert unfolded(Unfolded(Request("g", (1,)), graph=graph)) is graph
 
 
 @pytest.mark.parametrize(

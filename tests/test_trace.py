@@ -13,7 +13,7 @@ from helpers import asks, make_engine, run_all, sentence
 from minifuse.core.errors import UsageError
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Move, Plan, Reason, Span, Work
-from minifuse.core.report import KVUsage, Measured, StepReport, Traffic
+from minifuse.core.report import KVUsage, Measured, StepReport
 from minifuse.core.request import FinishReason, Phase
 from minifuse.core.shapes import Rectangle
 from minifuse.metrics import RunningMetrics, compute_metrics, parse_goodput
@@ -36,7 +36,7 @@ REPORT = StepReport(
     tokens={"a": (17, 18)},
     finished={"a": FinishReason.STOP},
     usage=KVUsage(4, 10, 12),
-    measured=Measured(0.125, 5, 640, to_host=Traffic(96, 0.25), to_device=Traffic(64, 0.5), exposed_s=0.125),
+    measured=Measured(0.125, 5, 640, 0, 0, 0.0, 96, 0.25, 64, 0.5, 0.125),
 )
 
 

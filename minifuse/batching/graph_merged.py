@@ -10,6 +10,7 @@ from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory, option
+from minifuse.core.unfolded import unfolded
 
 __all__ = ["GraphMerged"]
 
@@ -74,7 +75,7 @@ def _merged(batch: list[Sequence]) -> tuple[list[Work], list[Span]]:
     merged: dict[tuple[int, str], list[Work]] = {}
     for sequence in batch:
         name = sequence.id
-        for level, nodes in sequence.unfolded.topology.levels.items():
+        for level, nodes in unfolded(sequence).topology.levels.items():
             cell = level[1]
             merged.setdefault(level, []).extend([Work(name, node, node + 1, cell) for node in nodes])
     work: list[Work] = []

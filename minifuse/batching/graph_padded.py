@@ -14,6 +14,7 @@ from minifuse.core.errors import RequestRefused
 from minifuse.core.plan import Proposal, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory, option
+from minifuse.core.unfolded import unfolded
 
 __all__ = ["GraphPadded", "segments"]
 
@@ -68,7 +69,7 @@ class GraphPadded(Batching):
         self.last: Bucket | None = None  # whose turn it was
 
     def receive(self, sequence: Sequence) -> None:
-        graph = sequence.unfolded
+        graph = unfolded(sequence)
         chain = segments(graph.topology)
         if chain is None:
             raise RequestRefused(
@@ -109,7 +110,7 @@ class GraphPadded(Batching):
 
     def _padded(self, batch: list[Sequence], bucket: Bucket) -> tuple[list[Work], list[Span]]:
         """One wave for each step of the padded chains, with the nodes that chains have there: possibly none."""
-        chains = [segments(sequence.unfolded.topology) or () for sequence in batch]
+        chains = [segments(unfolded(sequence).topology) or () for sequence in batch]
         work: list[Work] = []
         waves: list[Span] = []
         types, index = bucket

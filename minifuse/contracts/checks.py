@@ -68,7 +68,7 @@ class Checks(Observer):
 
     def _check_missing(self, names: Iterable[str], requests: Requests) -> None:
         for sequence in [requests.sequences[name] for name in names if name in requests.sequences]:
-            if not requests.in_flight.working((sequence.id,)):
+            if sequence.id not in requests.in_flight.workers:
                 with returned_by(self.memory, "missing"):
                     check_missing(self.memory.missing(sequence), sequence)
 

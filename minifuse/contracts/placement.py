@@ -6,15 +6,16 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from minifuse.contracts.moves import MOMENTS, MOVE_KINDS, check_move
+from minifuse.contracts.moves import MOMENTS, MOVE_KINDS, by_layer, check_move
 from minifuse.contracts.values import check_cover, check_tuple, is_whole
 from minifuse.core.errors import LawBroken
-from minifuse.core.places import Pages, Runs, State
+from minifuse.core.places import Pages, Runs, State, runs_in
 from minifuse.core.plan import Extent, Move, Place, Placement, Proposal, Shape, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.requests import Requests
 from minifuse.core.shapes import Rectangle, Region, StateRows
+from minifuse.core.unfolded import unfolded
 from minifuse.fault import Wrong, shown
 
 __all__ = ["check_missing", "check_moves", "check_placement", "check_room", "check_usage"]
@@ -180,7 +181,7 @@ def _runs(place: Place, stop: int) -> Iterator[tuple[int, int]]:
     if isinstance(place, Pages):
         runs: Iterator[tuple[int, int]] = ((block * place.size, place.size) for block in place.blocks)
     else:
-        runs = iter(place.runs if isinstance(place, Extent | Runs) else ())
+        runs = iter(runs_in(place) if isinstance(place, Extent | Runs) else ())
     for slot, length in runs:
         if stop <= 0:
             return
@@ -205,7 +206,7 @@ def _check_states(
             if other is not work:
                 found = f"a Placement in which {other} and {work} write slot {place.slot}"
                 raise Wrong(found, "each node has a slot of its own", "conservation")
-            name, reads = work.sequence, sequences[work.sequence].unfolded.topology.reads[work.start]
+            name, reads = work.sequence, unfolded(sequences[work.sequence]).topology.reads[work.start]
             needed = tuple([slots.get((name, node)) for node in reads])
             if place.reads != needed:
                 found = f"a Placement with {shown(place)} for {shown(work)}"
@@ -238,7 +239,7 @@ def _check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
         or move.target + move.num_tokens > sizes[move.target_tier]
     ):
         raise Wrong(found, f"the device has {sizes['device']} slots, and the host {sizes['host']}", "layout")
-    if memory.layers_in_turn > 1 and not move.by_layer:
+    if memory.layers_in_turn > 1 and not by_layer(move):
         raise Wrong(found, 'where layers take turns, a moment is "before" or "after": one layer at a time', "layout")
     try:
         check_move(move, num_waves)

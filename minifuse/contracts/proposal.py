@@ -9,6 +9,7 @@ from minifuse.core.plan import TRANSFORMER, Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.requests import Requests
 from minifuse.core.stages import Memory
+from minifuse.core.unfolded import unfolded
 from minifuse.fault import Wrong, shown
 
 __all__ = ["Planned", "check_proposal"]
@@ -110,7 +111,7 @@ def _check_work(
                 nodes[work.sequence, work.start] = work, number
     for (name, node), (work, number) in nodes.items():
         known = planned.nodes.get(name, {})
-        for source in sequences[name].unfolded.sources[node]:
+        for source in unfolded(sequences[name]).sources[node]:
             before = nodes.get((name, source))
             if known.get(source) not in (DONE, worker) and (before is None or before[1] >= number):
                 found = f"a Proposal with {shown(work)}, which reads node {source}"
@@ -120,7 +121,7 @@ def _check_work(
         raise Wrong(f"a Proposal of {total} tokens of work", f"its token_budget is {budget}", "budget")
     for name, works in texts.items():
         expected = [span for span in memory.missing(sequences[name]) if span.stop > span.start]
-        if requests.in_flight.working((name,)):  # with a depth above one it goes on from what it has planned itself
+        if name in requests.in_flight.workers:  # with a depth above one it goes on from what it has planned itself
             stop = planned.stops[name]
             expected = [Span(stop, max(stop + 1, len(sequences[name].request.prompt)))]
         _check_tokens(works, sequences[name], expected)
@@ -143,7 +144,7 @@ def _check_tokens(works: list[Work], sequence: Sequence, expected: list[Span]) -
 
 
 def _check_node(work: Work, sequence: Sequence) -> None:
-    node, graph = work.start, sequence.unfolded
+    node, graph = work.start, unfolded(sequence)
     if work.stop != node + 1 or node >= len(graph) or graph.nodes[node].cell != work.cell:
         allowed = f"a node is Work(sequence.id, node, node + 1, its cell), of the {len(graph)} nodes of its graph"
         raise Wrong(f"a Proposal with {shown(work)}", allowed)

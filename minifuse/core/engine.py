@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Placement, Plan, Proposal
+from minifuse.core.plan import RAGGED, Layout, Placement, Plan, Proposal
 from minifuse.core.report import Completion, StepReport
 from minifuse.core.request import Request
 from minifuse.core.requests import Observer, Requests
@@ -67,12 +67,26 @@ class Engine:
                 placement = self.memory.place(proposal, self.now)
                 self.observer.placed(proposal, placement, self.requests)
                 layout = self.attention.layout(proposal.work, placement)
-                self._submit(Plan.of(self.in_flight.num_launched, worker, proposal, placement, layout), placement)
+                self._submit(self._plan(worker, proposal, placement, layout), placement)
         if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
             self._committed = False
-            ahead = Placement((), moves=self.memory.ahead(self.now))
-            plan = Plan(self.in_flight.num_launched, self.batching.workers, (), (), moves=ahead.moves)
-            self._submit(plan, ahead)  # of moves alone, on a worker of its own
+            ahead = Placement((), moves=self.memory.ahead(self.now))  # of moves alone, on a worker of its own
+            self._submit(self._plan(self.batching.workers, Proposal(), ahead, RAGGED), ahead)
+
+    def _plan(self, worker: int, proposal: Proposal, placement: Placement, layout: Layout) -> Plan:
+        return Plan(
+            step=self.in_flight.num_launched,
+            worker=worker,
+            work=proposal.work,
+            places=placement.places,
+            admitted=tuple([sequence.id for sequence in proposal.admit]),
+            layout=layout,
+            moves=placement.moves,
+            reasons=proposal.reasons,
+            phase=proposal.phase,
+            evicted=tuple([sequence.id for sequence in proposal.evict]),
+            reused=placement.reused,
+        )
 
     def _submit(self, plan: Plan, placement: Placement) -> None:
         """Give a plan to the executor, unless there is nothing to do."""

@@ -9,9 +9,7 @@ from minifuse.core.request import Sequence
 
 
 class InFlight:
-    """Keeps the plans that were submitted and have not completed.
-
-    A worker runs its plans in order, at most `depth` at once.
+    """Keeps the plans that were submitted and have not completed, at most `depth` a worker, which runs them in order.
 
     A sequence that finishes while plans in flight still touch its memory is `leaving`: its memory is free when the last
     of them has landed.
@@ -24,7 +22,7 @@ class InFlight:
         self.leaving: dict[str, Sequence] = {}
         self._started: dict[int, tuple[float, Collection[str]]] = {}  # step -> when it was submitted, its sequences
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
-        self._workers: dict[str, list[int]] = {}  # sequence -> the worker of each of its plans in flight
+        self.workers: dict[str, list[int]] = {}  # sequence -> the worker of each of its plans in flight
 
     def __bool__(self) -> bool:
         return bool(self._started)
@@ -33,26 +31,15 @@ class InFlight:
         """Whether a worker can take another plan."""
         return self.num_plans[worker] < self.depth
 
-    def working(self, names: Collection[str]) -> set[str]:
-        """The sequences among `names` that have a plan in flight."""
-        return self._workers.keys() & names if self._workers else set()
-
-    def workers_of(self, name: str) -> set[int]:
-        """The workers that have a plan of this sequence in flight."""
-        return {*self._workers.get(name, ())}
-
     def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
-        """A plan with work of these sequences is about to be submitted, at time `now`.
-
-        A prompt that is admitted without work, as in a group that is pre-processed together, has memory in it as well.
-        """
-        if plan.admitted:
+        """A plan with work of these sequences is about to be submitted, at time `now`."""
+        if plan.admitted:  # perhaps without work, as in a group that is pre-processed together
             sequences = {*sequences, *plan.admitted}
         self.num_launched += 1
         self.num_plans[plan.worker] += 1
         self._started[plan.step] = now, sequences
         for name in sequences:
-            self._workers.setdefault(name, []).append(plan.worker)
+            self.workers.setdefault(name, []).append(plan.worker)
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
         """Complete a plan. Returns its start, and the leaving sequences to free now."""
@@ -62,26 +49,23 @@ class InFlight:
         self.num_plans[plan.worker] -= 1
         freed = []
         for name in sequences:
-            workers = self._workers[name]
+            workers = self.workers[name]
             workers.remove(plan.worker)
             if not workers:
-                del self._workers[name]
+                del self.workers[name]
                 if name in self.leaving:
                     freed.append(self.leaving.pop(name))
         return started_s, freed
 
     def leave(self, sequence: Sequence) -> bool:
         """A sequence has finished. Returns whether its memory must wait for plans in flight."""
-        if sequence.id not in self._workers:
+        if sequence.id not in self.workers:
             return False
         self.leaving[sequence.id] = sequence
         return True
 
-    def abandon(self) -> list[Sequence]:
-        """No plan runs any more. Returns the sequences that were leaving."""
+    def clear(self) -> None:
+        """No plan runs any more."""
         self.num_plans = [0] * len(self.num_plans)
         self._started.clear()
-        self._workers.clear()
-        freed = list(self.leaving.values())
-        self.leaving.clear()
-        return freed
+        self.workers.clear()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent, Plan
 
-__all__ = ["Pages", "Runs", "State", "runs_of"]
+__all__ = ["Pages", "Runs", "State", "runs_in", "runs_of"]
 
 
 class Runs(NamedTuple):
@@ -73,9 +73,14 @@ class State(NamedTuple):
         return (self.slot,)
 
 
+def runs_in(place: Extent | Runs) -> tuple[tuple[int, int], ...]:
+    """The first slot and the length of each run of a place."""
+    return place.runs if isinstance(place, Runs) else (place,)
+
+
 def runs_of(plan: Plan) -> list[tuple[tuple[int, int], ...]]:
     """The runs of slots of each piece of work, for an attention that reads a rectangle's rows."""
-    found = [place.runs for place in plan.places if isinstance(place, Extent | Runs)]
+    found = [runs_in(place) for place in plan.places if isinstance(place, Extent | Runs)]
     if len(found) < len(plan.places):
         raise LawBroken("layout", f"step {plan.step} has {plan.places} where runs of slots are read")
     return found

@@ -1,4 +1,4 @@
-"""The nouns between the stages: pieces of work, where they lie, their shape, and the plan of an iteration.
+"""The nouns between the stages: work, where it lies, how it is computed, and the plan of an iteration.
 
 All are frozen, hold no tensor, and print as they read. The small ones are named tuples: an iteration of a hundred
 requests makes a few hundred of them.
@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 
 class Place(Protocol):
-    """Where a sequence lies in memory; `minifuse/core/places.py` has other places than an extent."""
+    """Where a sequence lies in memory: an extent, or another place of `minifuse/core/places.py`."""
 
     @property
     def capacity(self) -> int: ...
@@ -61,13 +61,7 @@ class Extent(NamedTuple):
     capacity: int
 
     def slots(self, start: int, stop: int) -> Seq[int]:
-        """The slots of tokens [start, stop)."""
         return range(self.offset + start, self.offset + stop)
-
-    @property
-    def runs(self) -> tuple[tuple[int, int], ...]:
-        """The first slot and the length of its one run."""
-        return (self,)
 
 
 class Shape(Protocol):
@@ -78,30 +72,21 @@ class Shape(Protocol):
 
 
 class Move(NamedTuple):
-    """A copy of KV within the device, or from one tier to the other (`minifuse/execute/transfers.py`).
-
-    The plan waits for a move that is made `first`. It attends wave `wave` in each layer once what comes `before` is
-    copied there; what comes `after` the wave is copied meanwhile. Moves `behind` everything have a plan of their own.
-    """
+    """A copy of KV within the device, or from tier to tier; `minifuse/execute/copies.py` says what waits for it."""
 
     kind: MoveKind  # what metrics count it under
     source: int  # first slot, in the source's tier
-    target: int  # first slot, in the target's tier
+    target: int
     num_tokens: int
     source_tier: Tier = "device"
     target_tier: Tier = "device"
-    moment: Moment = "first"
+    moment: Moment = "first"  # before all work, before or after a wave, or behind everything
     wave: int = 0
 
     @property
     def crosses(self) -> bool:
         """Whether it is a transfer from one tier to the other."""
         return self.source_tier != self.target_tier
-
-    @property
-    def by_layer(self) -> bool:
-        """Whether it is made layer by layer, beside the waves."""
-        return self.moment in ("before", "after")
 
 
 class Reason(NamedTuple):
@@ -119,11 +104,7 @@ class Room(Protocol):
     """A trial of memory's books, on which a policy settles what it proposes. Nothing outside it changes."""
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
-        """Set aside what a newcomer needs, or return why it does not fit; then nothing has changed.
-
-        Args:
-            growing: only what it needs now; otherwise what its longest answer takes.
-        """
+        """Set aside room for a newcomer's longest answer, or, if `growing`, for now; or return why there is none."""
         ...
 
     def extend(self, sequence: Sequence) -> Reason | None:
@@ -137,16 +118,15 @@ class Room(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a batching policy wants for one iteration.
+    """What a batching policy wants for one iteration; without work, to be asked again at the next event.
 
-    Without work the engine waits for the next event, or until `wake_at`. Work of phase `PREPROCESSING` makes prompts
-    `READY` for another worker, or for the batch of this one; other work is `RUNNING`.
+    Work of phase `PREPROCESSING` makes prompts `READY` for another worker, or for the batch of this one.
     """
 
     work: tuple[Work, ...] = ()
     admit: tuple[Sequence, ...] = ()  # newcomers, in order: memory has no place for them yet
-    reasons: tuple[Reason, ...] = ()
-    wake_at: float | None = None
+    reasons: tuple[Reason, ...] = ()  # why others wait
+    wake_at: float | None = None  # when to ask again at the latest
     phase: Phase = Phase.RUNNING
     evict: tuple[Sequence, ...] = ()  # they leave the device before any newcomer is admitted
     growing: bool = False  # newcomers get what they need now, and may be evicted later
@@ -155,7 +135,7 @@ class Proposal:
 
 
 class Reuse(NamedTuple):
-    """Tokens of an admitted sequence that need not be computed, as memory has their KV: by the tier that had it."""
+    """Tokens of an admitted sequence whose KV was found, by the tier that had it."""
 
     sequence: str
     on_device: int
@@ -168,29 +148,22 @@ class Reuse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where memory put a proposal's work: a place for each piece, and the shape that the places form, if any.
-
-    `waves` are ranges of work whose KV is in place at the same time; none: all of it is.
-    """
+    """Where memory put a proposal's work: a place for each piece, and the shape that the places form, if any."""
 
     places: tuple[Place, ...]
     shape: Shape | None = None
     moves: tuple[Move, ...] = ()
-    waves: tuple[Span, ...] = ()
+    waves: tuple[Span, ...] = ()  # ranges of work whose KV is in place at the same time; none: all of it is
     reused: tuple[Reuse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How attention computes the work of an iteration.
+    """How attention computes the work of an iteration."""
 
-    `waves` are ranges of work that are attended one after the other; none: all work is one wave. `lanes` are the
-    indices of the work that each lane of a packed kernel attends in turn (FluidInfer, 4.2); none: each has its own.
-    """
-
-    waves: tuple[Span, ...] = ()
+    waves: tuple[Span, ...] = ()  # ranges of work that are attended one after the other; none: all at once
     shape: Shape | None = None  # what is computed whole; None is ragged: the work and nothing else
-    lanes: tuple[tuple[int, ...], ...] = ()
+    lanes: tuple[tuple[int, ...], ...] = ()  # indices of the work that each lane of a packed kernel attends in turn
 
 
 RAGGED = Layout()
@@ -212,23 +185,6 @@ class Plan:
     evicted: tuple[str, ...] = ()
     reused: tuple[Reuse, ...] = ()
 
-    @classmethod
-    def of(cls, step: int, worker: int, proposal: Proposal, placement: Placement, layout: Layout) -> Plan:
-        """What batching proposed, memory placed and attention laid out, as one plan."""
-        return cls(
-            step=step,
-            worker=worker,
-            work=proposal.work,
-            places=placement.places,
-            admitted=tuple(sequence.id for sequence in proposal.admit),
-            layout=layout,
-            moves=placement.moves,
-            reasons=proposal.reasons,
-            phase=proposal.phase,
-            evicted=tuple(sequence.id for sequence in proposal.evict),
-            reused=placement.reused,
-        )
-
     @property
     def extents(self) -> tuple[Extent, ...]:
         """The places, for an attention that reads consecutive slots and nothing else."""
@@ -239,12 +195,10 @@ class Plan:
 
     @property
     def shape(self) -> Shape | None:
-        """What is computed whole, idle rows included; None: the work and nothing else."""
         return self.layout.shape
 
     @property
     def waves(self) -> tuple[Span, ...]:
-        """The ranges of work that are attended, or computed, one after the other."""
         return self.layout.waves or (Span(0, len(self.work)),)
 
     @property
@@ -269,8 +223,5 @@ class Plan:
 
 
 def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
-    """Indices of the work that reaches its sequence's last token: the token after it can be sampled.
-
-    A prompt computed in pieces is sampled from only after the last piece.
-    """
+    """Indices of the work that reaches its sequence's last token: the token after it can be sampled."""
     return [i for i, work in enumerate(plan.work) if work.stop == len(sequences[work.sequence].tokens)]

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from minifuse.core.errors import LawBroken
-
 MAX_NEW_TOKENS = 256
 DEFAULT: int = None  # type: ignore[assignment]  # of max_new_tokens: MAX_NEW_TOKENS, or what the context has room for
 
@@ -33,11 +31,10 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user requests. It is read when it is submitted: numbers may be numpy's or torch's, the prompt a list.
+    """What a user requests. Numbers may be numpy's or torch's, the prompt a list: they are read when it is submitted.
 
-    A request of several prompts (Flover, section IV) is one `Request` for each, with the same `group`, arrival,
-    priority and user. A request may follow another: it arrives `delay_s` after the end of request `after`, though not
-    before `arrival_s`, with all of that one's text, stop tokens included, in front of its own prompt.
+    A request of several prompts (Flover, section IV) is one `Request` for each, of the same group, arrival, priority
+    and user. One that follows another arrives `delay_s` after that has ended, with its text in front of the prompt.
     """
 
     id: str
@@ -74,17 +71,13 @@ class Request:
 
 
 class Phase(Enum):
-    """The life of a request (Flover, section V).
-
-    Only techniques that compute prompts apart have the second and third phase. A request that was evicted is suspended
-    until it runs again (Pensieve, 3.4.3.5).
-    """
+    """The life of a request (Flover, section V)."""
 
     RECEIVED = "received"
-    PREPROCESSING = "preprocessing"
+    PREPROCESSING = "preprocessing"  # its prompt is computed apart, by techniques that do so
     READY = "ready"
     RUNNING = "running"
-    SUSPENDED = "suspended"
+    SUSPENDED = "suspended"  # evicted, until it runs again (Pensieve, 3.4.3.5)
     FINISHED = "finished"
 
 
@@ -131,24 +124,13 @@ class Sequence:
     def num_new(self) -> int:
         return len(self.tokens) - len(self.request.prompt)
 
-    @property
-    def finished(self) -> bool:
-        return self.phase is Phase.FINISHED
-
-    @property
-    def unfolded(self) -> Any:
-        """Its graph, for what serves models of cells alone."""
-        raise LawBroken("layout", f"{self.id} is a text where a cell graph is needed")
-
     def __len__(self) -> int:
         return len(self.tokens)
 
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any]) -> tuple[int, ...]:
-        """Add the tokens that a plan produced for it, up to the one that ends the answer. Returns those.
+        """Add the tokens that a plan produced, up to the one that ends the answer. Returns those.
 
-        Args:
-            num_pieces: pieces of work that the plan had for it: the nodes, if it has a graph.
-            results: outputs of its graph, by node.
+        The plan's pieces of work are counted, and results kept, by a sequence that has a graph.
         """
         if len(tokens) == 1:  # as in most iterations
             self.tokens.append(tokens[0])
@@ -160,10 +142,7 @@ class Sequence:
         return tokens
 
     def why_finished(self) -> FinishReason | None:
-        """The reason this sequence ends with what it has taken in, or None: it goes on.
-
-        A stop token that is the last allowed token counts as `STOP`.
-        """
+        """The reason this sequence ends with what it has taken in, or None: it goes on."""
         request = self.request
         num_new = len(self.tokens) - len(request.prompt)
         if num_new and not request.ignore_eos and self.tokens[-1] in request.stop_ids:

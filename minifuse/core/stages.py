@@ -1,7 +1,7 @@
 """What the loop asks of the stages, the model, and what runs plans: their protocols.
 
 A technique is a batching policy, a memory and an attention. A member with a value or a body has it by default.
-`docs/stages.md` says of every method who calls it and when; `minifuse/stages.py` keeps the register.
+`docs/stages.md` says of every member what it is for; `minifuse/stages.py` keeps the register.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ from minifuse.core.plan import Layout, Move, Placement, Plan, Proposal, Room, Sp
 from minifuse.core.report import Completion, KVUsage, Ran
 from minifuse.core.request import Request, Sequence
 
-HOW = {"minimum": None, "maximum": None, "choices": (), "unit": "", "batch_size": False}
-HOW |= {"of_evictions": False, "offered": False}
-
 
 def option(default: Any, help: str, **how: Any) -> Any:
     """Declare an option of a stage: a dataclass field, with how it is parsed (`minifuse/options.py`)."""
-    return field(default=default, metadata={"help": help, **HOW, **how})
+    return field(default=default, metadata={"help": help, **how})
 
 
 class NoOptions:
@@ -91,9 +88,7 @@ class Memory(Stage, Protocol):
     apart: ClassVar[bool] = False  # whether there is a place for prompts that are computed apart: see `Batching.apart`
     one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run beside it
     remembers: ClassVar[bool] = False  # whether what has ended counts in later decisions: see `Batching.remembers`
-    # Layers that have the device one after the other: it is cut into `layers_in_turn * capacity` slots of one layer's
-    # KV each, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
-    layers_in_turn: int = 1
+    layers_in_turn: int = 1  # that have the device one after the other; 1: a slot holds a token's KV of all layers
     capacity: int  # slots of the device
     host_capacity: int = 0  # slots of the second tier
 
@@ -114,29 +109,18 @@ class Memory(Stage, Protocol):
 
     @abstractmethod
     def place(self, proposal: Proposal, now: float) -> Placement:
-        """Find a place for every piece of work, at time `now`. Validates all of it before it changes anything.
-
-        What was settled in `proposal.room` is committed; a proposal without a room is tried first.
-        """
+        """Commit what was settled in `proposal.room`, tried now if there is none; or refuse, and change nothing."""
 
     @abstractmethod
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        """The plan has run, at time `now`: its KV is written, and the sequences in `sampled` get their next token then.
-
-        Returns:
-            What was in use while it ran: what it has written, and what it was the last to read.
-        """
+        """The plan has run: its KV is written, and the sequences in `sampled` get a token. Returns what was in use."""
 
     @abstractmethod
     def release(self, sequence: Sequence, now: float) -> None:
-        """The sequence has ended, at time `now`: its KV is no longer needed. Safe for one that was never admitted."""
+        """The sequence has ended: its KV is no longer needed. Safe for one that was never admitted."""
 
     def ahead(self, now: float) -> tuple[Move, ...]:
-        """Transfers to begin at time `now` behind everything, in the order wanted; mostly none.
-
-        Asked when a plan has completed and the next ones have been submitted. Until they have `landed`, their sources
-        may not be given out nor their targets be read.
-        """
+        """Transfers to begin now behind everything. Until they `landed`, sources are not written nor targets read."""
         return ()
 
     def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
@@ -205,14 +189,11 @@ class Arrivals(Protocol):
         ...
 
     def add(self, prompts: tuple[Request, ...], now: float) -> list[tuple[Request, int]]:
-        """Take in a request, which does not arrive before `now`. Returns the prompts whose arrival is known.
-
-        Here and below, a request comes with its whole text as its prompt, and the length of its history.
-        """
+        """Take in a request. Returns the prompts whose arrival is known, each whole, with the length of its history."""
         ...
 
     def due(self, now: float) -> Iterator[tuple[Request, int]]:
-        """The requests whose time has come, in order."""
+        """The requests whose time has come, in order, each whole, with the length of its history."""
         ...
 
     def ended(self, sequence: Sequence) -> list[tuple[Request, str]]:
@@ -235,7 +216,7 @@ class Executor(Protocol):
         ...
 
     def wake(self) -> None:
-        """End the present wait early, or the next: something has changed. Called from any thread."""
+        """End the present wait early, or the next. Called from any thread."""
         ...
 
     def close(self) -> None: ...

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from minifuse.core.cell_graph import CellGraph
+from minifuse.core.errors import LawBroken
 from minifuse.core.request import FinishReason, Sequence
 
-__all__ = ["Unfolded"]
+__all__ = ["Unfolded", "unfolded"]
 
 
 @dataclass(eq=False)
@@ -17,11 +18,6 @@ class Unfolded(Sequence):
     """A request to a model of cells, being served; it ends with its answer, or with the last node of its graph."""
 
     num_nodes_done: int = 0
-
-    @property
-    def unfolded(self) -> CellGraph:
-        graph: CellGraph = self.graph
-        return graph
 
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any]) -> tuple[int, ...]:
         taken = super().take(tokens, num_pieces, results)
@@ -34,3 +30,11 @@ class Unfolded(Sequence):
         reason = super().why_finished()
         is_done = self.graph is not None and self.num_nodes_done == len(self.graph)
         return FinishReason.STOP if reason is None and is_done else reason
+
+
+def unfolded(sequence: Sequence) -> CellGraph:
+    """The graph of a sequence, for what serves models of cells alone."""
+    graph: CellGraph | None = sequence.graph
+    if graph is None:
+        raise LawBroken("layout", f"{sequence.id} is a text where a cell graph is needed")
+    return graph

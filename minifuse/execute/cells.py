@@ -16,6 +16,7 @@ from minifuse.core.plan import Plan, Work
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import StateRows
+from minifuse.core.unfolded import unfolded
 from minifuse.execute.issued import Issued
 from minifuse.execute.streams import Streams
 from minifuse.memory.state_storage import StateStorage, on_device
@@ -238,5 +239,4 @@ class CellRunner:
 
 
 def _graph(sequences: dict[str, Sequence], work: Work) -> CellGraph:
-    graph: CellGraph = sequences[work.sequence].unfolded
-    return graph
+    return unfolded(sequences[work.sequence])

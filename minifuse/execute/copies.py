@@ -1,4 +1,19 @@
-"""What each copy of a plan waits for, and what waits for it, where copies run beside waves (Pensieve; FluidInfer)."""
+"""What each copy of a plan waits for, and what waits for it, where copies run beside waves (Pensieve; FluidInfer).
+
+KV of an evicted sequence is swapped out, and in when it is admitted again; KV that is on the device for one wave alone
+is uploaded before it, and what the wave wrote is offloaded. Moves of one moment are made in the order of the plan, and
+what touches the same slots never changes its order:
+
+| moment | made | the plan waits |
+|---|---|---|
+| first | in all layers at once, before anything is computed | for all of it |
+| before | layer by layer, as soon as its slots allow | wave `wave` attends in layer i once layer i is copied |
+| after | layer by layer, once wave `wave` has attended in layer i | at its end, or where a slot is needed before |
+| behind | beside everything, by a plan without work (`Memory.ahead`) | no plan does |
+
+>>> # Move("swap_out", 0, 8, 4, target_tier="host"): blocking, before the plan computes
+>>> # Move("swap_in", 8, 0, 4, "host", moment="before"): layer i of the attention waits for layer i alone
+"""
 
 from __future__ import annotations
 
@@ -7,6 +22,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
+from minifuse.contracts.moves import by_layer
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Place, Plan
 
@@ -48,7 +64,7 @@ def copies(plan: Plan, *, in_turn: bool = False) -> list[Copy]:
     Args:
         in_turn: all layers have the same slots of the device, one after the other.
     """
-    moves = sorted((move for move in plan.moves if move.by_layer), key=_moment)  # stable: the plan's order is kept
+    moves = sorted((move for move in plan.moves if by_layer(move)), key=_moment)  # stable: the plan's order is kept
     alike = groupby(moves, lambda move: (_moment(move), move.source_tier, move.target_tier))
     groups = [(moment, tuple(group)) for (moment, _, _), group in alike]
     if not in_turn and not any(_moment(move) for move in moves):  # as most are: no wave is in their way

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from minifuse.core.plan import Move, Plan
-from minifuse.core.report import Measured, Traffic
+from minifuse.core.report import Measured
 from minifuse.execute.copies import Copy, Key, copies, followed, timetable
 
 __all__ = ["Link", "traffic"]
@@ -23,7 +23,7 @@ def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: tuple[float, f
         if move.crosses:
             tokens[move.target_tier] += move.num_tokens
     to_host, to_device = (tokens[tier] * bytes_per_token for tier in ("host", "device"))
-    return Measured(to_host=Traffic(to_host, seconds[0]), to_device=Traffic(to_device, seconds[1]))
+    return Measured(to_host_bytes=to_host, to_host_s=seconds[0], to_device_bytes=to_device, to_device_s=seconds[1])
 
 
 class Link:
@@ -88,7 +88,7 @@ class Link:
             return carried
         # From here on times are counted from now: adding small durations to a large time would round them.
         first = self.carried(replace(plan, moves=tuple(move for move in plan.moves if move.moment == "first")))
-        first_s = first.to_host.seconds + first.to_device.seconds
+        first_s = first.to_host_s + first.to_device_s
         link = max(0.0, self._free_s - now)
         exposed_s = link + first_s if first_s else 0.0
         link += first_s

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
-from minifuse.core.request import Sequence
+from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import RunPlan
 
 __all__ = ["RunAhead"]
@@ -44,7 +44,7 @@ class RunAhead:
         self._known[plan.worker] = {
             name: copy
             for name, copy in {**known, **mine}.items()
-            if not copy.sequence.finished and copy.ahead.why_finished() is None
+            if copy.sequence.phase is not Phase.FINISHED and copy.ahead.why_finished() is None
         }
         return ran
 

@@ -146,6 +146,13 @@ class VirtualExecutor:
 
 def _moved(ran: Ran, carried: Measured) -> Ran:
     """What a plan produced, with what its moves cost on the link."""
-    moving_s, to_host, to_device, exposed_s = carried.moving_s, carried.to_host, carried.to_device, carried.exposed_s
-    measured = ran.measured._replace(moving_s=moving_s, to_host=to_host, to_device=to_device, exposed_s=exposed_s)
-    return ran._replace(measured=measured)
+    counted = ran.measured
+    return ran._replace(
+        measured=carried._replace(
+            num_messages=counted.num_messages,
+            message_bytes=counted.message_bytes,
+            num_gathers=counted.num_gathers,
+            gathered_rows=counted.gathered_rows,
+            gathering_s=counted.gathering_s,
+        )
+    )

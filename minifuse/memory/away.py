@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from minifuse.core.places import Runs
+from minifuse.core.places import Runs, runs_in
 from minifuse.core.plan import Extent, Move, MoveKind
 from minifuse.memory.allocator import RunAllocator
 
@@ -97,7 +97,7 @@ def _runs(place: Extent | Runs, count: int) -> Iterator[tuple[int, int, int]]:
     [(0, 10, 3), (3, 20, 2)]
     """
     first = 0
-    for slot, length in place.runs:
+    for slot, length in runs_in(place):
         if first >= count:
             return
         yield first, slot, min(length, count - first)

@@ -13,6 +13,7 @@ from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import StateRows
 from minifuse.core.stages import Memory
+from minifuse.core.unfolded import unfolded
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.trial import Trial, settle
 
@@ -60,7 +61,7 @@ class Rows(Memory):
 
     def receive(self, sequence: Sequence) -> None:
         """Raise `RequestRefused` if the graph is not a chain: a row holds the states of one node."""
-        name, graph = sequence.id, sequence.unfolded
+        name, graph = sequence.id, unfolded(sequence)
         if any(len(sources) > 1 for sources in graph.sources) or any(len(readers) > 1 for readers in graph.readers):
             raise RequestRefused(
                 f"Request {name!r} unfolds into a graph that is no chain, and the memory 'rows' holds one state a "
@@ -101,7 +102,7 @@ class Rows(Memory):
         offset = self.allocator.allocate(len(newcomers))
         assert offset is not None  # the trial has found it
         for row, newcomer in enumerate(newcomers, start=offset):
-            self.rows[newcomer.id], self.topologies[newcomer.id] = row, newcomer.unfolded.topology
+            self.rows[newcomer.id], self.topologies[newcomer.id] = row, unfolded(newcomer).topology
         return offset
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:

@@ -12,6 +12,7 @@ from minifuse.core.plan import Placement, Plan, Proposal, Reason, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import Memory
+from minifuse.core.unfolded import unfolded
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.trial import Trial, settle
 
@@ -46,7 +47,7 @@ class StateTrial(Trial):
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         self._settle()
-        needed = sequence.unfolded.most_held
+        needed = unfolded(sequence).most_held
         if needed > self.spare:
             text = f"not admitted: needs {needed} slots for its states, and {self.spare} are left"
             return Reason("memory-full", sequence.id, text)
@@ -111,7 +112,7 @@ class States(Memory):
 
     def receive(self, sequence: Sequence) -> None:
         """Raise `RequestRefused` if memory could not hold the states of this graph even alone."""
-        graph = sequence.unfolded
+        graph = unfolded(sequence)
         if graph.most_held > self.capacity:
             raise RequestRefused(
                 f"Request {sequence.id!r} may need slots for {graph.most_held} states at once and memory holds "
@@ -132,7 +133,7 @@ class States(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         settle(proposal, StateTrial, self.room)
         for newcomer in proposal.admit:
-            self.books[newcomer.id] = admitted = _Books(newcomer.unfolded)
+            self.books[newcomer.id] = admitted = _Books(unfolded(newcomer))
             self.num_promised += admitted.promised
         waves = proposal.waves or (Span(0, len(proposal.work)),)
         places: list[State] = []

@@ -185,8 +185,10 @@ class ServingEngine(Engine):
         self.executor.close()
         with self._lock:
             self.requests.stages_failed = stages_failed
-            for sequence in self.in_flight.abandon():
+            self.in_flight.clear()
+            for sequence in self.in_flight.leaving.values():
                 self.requests.release(sequence)
+            self.in_flight.leaving.clear()
             names = list(self.sequences)
             for request in self.arrivals.withdraw_all():
                 names.append(request.id)

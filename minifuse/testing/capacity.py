@@ -15,8 +15,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from minifuse.core.cell_graph import CellGraph
 from minifuse.core.request import Sequence
+from minifuse.core.unfolded import unfolded
 from minifuse.fault import is_own
 from minifuse.memory.waves import HOST_TIMES
 from minifuse.serve.assembly import Choices
@@ -146,7 +146,7 @@ def _rows(sequences: tuple[Sequence, ...], options: Any) -> int | None:
 @can_serve("graph_padded")
 def _is_chain(sequence: Sequence) -> bool:
     """Whether each node reads the one before it and nothing else."""
-    graph: CellGraph = sequence.unfolded
+    graph = unfolded(sequence)
     starts = sum(not sources for sources in graph.sources)
     ends = sum(not readers for readers in graph.readers)
     narrow = all(len(sources) <= 1 for sources in graph.sources) and all(len(nodes) <= 1 for nodes in graph.readers)

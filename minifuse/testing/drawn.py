@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minifuse.core.errors import UsageError
 from minifuse.core.stages import NoOptions
 from minifuse.fault import is_own
-from minifuse.options import accepts, bare_type
+from minifuse.options import accepts, bare_type, how
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Case, Subject
@@ -64,7 +64,7 @@ def values_of(options: type[Any], field: Field[Any]) -> list[Any]:
     None is among them, if the option may be None. Where no range is declared, any number from the default on is in it;
     of words without choices, none but the default.
     """
-    kind, metadata = bare_type(options, field.name), field.metadata
+    kind, metadata = bare_type(options, field.name), how(field)
     default: Any = field.default
     least = default if metadata["minimum"] is None else metadata["minimum"]
     ends = [end for end in (least, metadata["maximum"]) if end is not None]

@@ -11,7 +11,7 @@ from helpers import asks
 from minifuse.attention.layouts import PerSequenceStage
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
-from minifuse.core.report import KVUsage, Measured, StepReport, Traffic
+from minifuse.core.report import KVUsage, Measured, StepReport
 from minifuse.core.request import Sequence
 from minifuse.memory.storage import KVStorage
 from minifuse.testing.texts.books import TextBooks
@@ -48,7 +48,7 @@ def prompts() -> list[Plan]:
 def report(done: Plan, host: int) -> StepReport:
     out = sum(move.num_tokens for move in done.moves if move.target_tier == "host")
     into = sum(move.num_tokens for move in done.moves if move.target_tier == "device")
-    carried = Measured(to_host=Traffic(out), to_device=Traffic(into))
+    carried = Measured(to_host_bytes=out, to_device_bytes=into)
     return StepReport(done, 0.0, 1.0, {}, {}, KVUsage(0, 0, SLOTS, host), measured=carried)
 
 
@@ -123,12 +123,13 @@ def test_the_shadow_sees_what_is_not_there(missing: Move) -> None:
     assert broken.value.law == "ghost"
 
 
-@pytest.mark.parametrize("wrong", [{"ended_s": 0.5}, {"measured": Measured(to_host=Traffic(6), to_device=Traffic(8))}])
+@pytest.mark.parametrize("wrong", [{"ended_s": 0.5}, {"measured": Measured(to_host_bytes=6, to_device_bytes=8)}])
 def test_bytes_and_seconds_are_those_of_the_moves(wrong: dict[str, Any]) -> None:
     books, told = books_before(), plan(*IN_TURN)
     books.begin(told, sequences())
     right = report(told, 8)
-    timed = replace(right, measured=Measured(to_host=Traffic(8, 0.5), to_device=Traffic(6, 0.25), exposed_s=0.25))
+    measured = Measured(to_host_bytes=8, to_host_s=0.5, to_device_bytes=6, to_device_s=0.25, exposed_s=0.25)
+    timed = replace(right, measured=measured)
     with pytest.raises(LawBroken) as broken:
         books.complete(replace(timed, **wrong), {"a", "b"})
     assert broken.value.law == "counting"

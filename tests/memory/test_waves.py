@@ -305,10 +305,10 @@ def test_uploads_run_beside_the_waves_before_them() -> None:
     requests = [asks(f"r{i}", 3, 4) for i in range(6)]
     steps = _timed(requests, Link(256, 256 / 0.004, num_layers=2), turns="sequences")
     carried = steps[-1].measured
-    assert carried.to_device.seconds == pytest.approx(6 * 5 * 0.004)
+    assert carried.to_device_s == pytest.approx(6 * 5 * 0.004)
     assert carried.exposed_s == pytest.approx(5 * 0.002 + 0.002)  # one layer of the first sequence, of the last token
     staying = _timed(requests, Link(256, 256 / 0.004, num_layers=2))[-1].measured
-    assert staying.to_device.seconds < carried.to_device.seconds
+    assert staying.to_device_s < carried.to_device_s
     assert staying.exposed_s == pytest.approx(0.002)  # no wave waits; the last token is copied when all is computed
 
 

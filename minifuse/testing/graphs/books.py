@@ -14,6 +14,7 @@ from minifuse.core.plan import Plan, Proposal, Span, Work
 from minifuse.core.report import Ran, StepReport
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import StateRows
+from minifuse.core.unfolded import unfolded
 from minifuse.serve.assembly import Choices
 from minifuse.testing.subject import Books
 
@@ -54,7 +55,7 @@ class GraphBooks(Books):
 
     def receive(self, sequence: Sequence) -> None:
         self.live.add(sequence.id)
-        self.graphs[sequence.id] = sequence.unfolded
+        self.graphs[sequence.id] = unfolded(sequence)
         self.shadows[sequence.id] = Sequence(sequence.request)
         self.num_done[sequence.id] = 0
 

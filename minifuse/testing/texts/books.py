@@ -367,10 +367,10 @@ class TextBooks(Books):
     def _check_transfers(self, report: StepReport) -> None:
         """A step carries the bytes of its moves, each in its direction, and takes no less time than they do."""
         carried, plan = report.measured, report.plan
-        for tier, found in (("host", carried.to_host.bytes), ("device", carried.to_device.bytes)):
+        for tier, found in (("host", carried.to_host_bytes), ("device", carried.to_device_bytes)):
             tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)
             if found != tokens * self.slot_bytes:
                 raise LawBroken("counting", f"step {plan.step} moves {tokens} tokens to the {tier}, in {found} bytes")
-        took, busy = report.ended_s - report.started_s, carried.to_host.seconds + carried.to_device.seconds
+        took, busy = report.ended_s - report.started_s, carried.to_host_s + carried.to_device_s
         if took < busy - 1e-9:
             raise LawBroken("counting", f"step {plan.step} took {took} s, and its transfers {busy} s")

@@ -61,7 +61,7 @@ def no_layer_waits_and_the_copies_come_late(patch: Patch) -> None:
 @instead_of(Link, "carried")
 def bytes_counted_for_the_other_direction(carried: Any, self: Link, plan: Any) -> Measured:
     found = carried(self, plan)
-    return found._replace(to_host=found.to_device, to_device=found.to_host)
+    return found._replace(to_host_bytes=found.to_device_bytes, to_device_bytes=found.to_host_bytes)
 
 
 @swapping("counting")
