@@ -87,7 +87,10 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["run", *VLLM, "--set", "memory.transfer=none"], ["'none'", "give blocking or overlapped"]),
         (["run", *VLLM, "--set", "memory.host=64"], ["memory.host is 64", "give memory.preemption=swap"]),
         (["run", *VLLM, "--set", "memory.share=maybe"], ["share", "'maybe'", "give on or off"]),
-        (["run", *VLLM, "--attention", "slots"], ["KV as slots", "the memory 'slots'", "the attention 'paged'"]),
+        (
+            ["run", *VLLM, "--attention", "slots"],
+            ["KV as slots", "the memory 'slots'", "the attention 'packed' or 'paged'"],
+        ),
         (["run", *VLLM, "--attention", "per_sequence"], ["reads KV as extents", "'paged'", "'contiguous'"]),
         (["run", "--memory", "paged"], ["reads KV as extents", "'paged'", "choose the memory"]),
         (["run", "--set", "attention.backend=cuda"], ["backend", "'cuda'", "give auto or triton or torch"]),

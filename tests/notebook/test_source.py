@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import minifuse
+from minifuse.core.engine import Engine
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent
 from minifuse.kernels.slots import _slots_kernel
@@ -29,8 +30,8 @@ THINGS = [
     BlockTables.told,
     Extent.slots,
     parse_size,
-    minifuse.Engine,
-    minifuse.Engine.dispatch,
+    Engine,
+    Engine.dispatch,
     idle_slots,
     UsageError,
 ]

@@ -99,42 +99,42 @@ def aborted_under_a_running_plan(finish: Any, self: Requests, sequence: Sequence
     """The memory of an aborted sequence is free at once, although a plan still writes to it."""
     finish(self, sequence, reason)
     if reason is FinishReason.ABORTED and sequence.id in self.in_flight.leaving:
-        self._release(sequence)
+        self.release(sequence)
 
 
 @defect("orca", "time")
 @graph_defect("cellular", "time")
 def released_at_the_beginning_of_time(patch: Patch) -> None:
     """Memory is told of every end as if it were at once."""
-    release = Requests._release
+    release = Requests.release
 
     def at_once(self: Requests, sequence: Sequence) -> None:
         now, self.now = self.now, 0.0
         release(self, sequence)
         self.now = now
 
-    patch.setattr(Requests, "_release", at_once)
+    patch.setattr(Requests, "release", at_once)
 
 
 @defect("orca", "conservation", "progress")
 @graph_defect("cellular", "conservation", "progress")
 def aborted_and_kept_by_memory(patch: Patch) -> None:
-    release = Requests._release
+    release = Requests.release
 
     def keeping(self: Requests, sequence: Sequence) -> None:
         if sequence.finish_reason is not FinishReason.ABORTED:
             release(self, sequence)
 
-    patch.setattr(Requests, "_release", keeping)
+    patch.setattr(Requests, "release", keeping)
 
 
 @defect("orca", "conservation", check="interrupted")
 @graph_defect("cellular", "conservation", check="interrupted")
 def interrupted_and_kept_by_memory(patch: Patch) -> None:
-    release = Requests._release
+    release = Requests.release
 
     def keeping(self: Requests, sequence: Sequence) -> None:
         if sequence.finish_reason is not FinishReason.INTERRUPTED:
             release(self, sequence)
 
-    patch.setattr(Requests, "_release", keeping)
+    patch.setattr(Requests, "release", keeping)
