@@ -52,7 +52,10 @@ try:
 except ImportError:  # the metrics are computed from events that were kept
     RunningMetrics = None
 
-from minifuse.core.request import Request
+try:
+    from minifuse.core.request import Request
+except ImportError:  # before the loop had a room of its own
+    from minifuse.request import Request
 from minifuse.simulate.cost import HARDWARE
 from minifuse.techniques import TECHNIQUES, mix, technique
 

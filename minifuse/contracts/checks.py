@@ -14,9 +14,10 @@ from minifuse.core.errors import LawBroken, StageFault
 from minifuse.core.places import State
 from minifuse.core.plan import Place, Placement, Plan, Proposal
 from minifuse.core.report import StepReport
+from minifuse.core.request import Request
 from minifuse.core.requests import Observer, Requests
 from minifuse.core.stages import Attention, Batching, Memory
-from minifuse.fault import Wrong, blamed, is_own, method_site, returned_by
+from minifuse.fault import Wrong, blamed, call_check, is_own, method_site, returned_by
 
 __all__ = ["Checks", "checks_of"]
 
@@ -37,6 +38,10 @@ class Checks(Observer):
         self._worker = 0  # of the last proposal
         self._places: dict[str, Place] = {}  # where each sequence lay last, while nothing has been moved
         self._slots: dict[tuple[str, int], int] = {}  # sequence and node -> where the node was written
+
+    def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
+        if self.checks_memory:
+            call_check(self.memory, request)  # which has let it pass, and may have returned something
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is None or not (self.checks_batching or self.checks_memory):

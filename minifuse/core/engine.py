@@ -1,7 +1,5 @@
 """The only loop in the project, in which the stages take turns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field

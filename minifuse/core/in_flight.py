@@ -1,7 +1,5 @@
 """The plans in flight: their workers, their sequences, and whose memory waits."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from minifuse.core.plan import Plan

@@ -4,8 +4,6 @@ All are frozen, hold no tensor, and print as they read. The small ones are named
 requests makes a few hundred of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What came of a plan: what it produced and cost, memory in use, and the report of its iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What a user requests (`Request`), and the state of serving it (`Sequence`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

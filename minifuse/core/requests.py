@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from minifuse.core.errors import RequestRefused, WrongReturn
+from minifuse.core.errors import RequestRefused
 from minifuse.core.in_flight import InFlight
 from minifuse.core.plan import Placement, Plan, Proposal, Reason
 from minifuse.core.report import Completion, KVUsage, StepReport
@@ -49,7 +48,7 @@ class Requests:
             known = [self.reader.fit(request) for request in self.arrivals.check(prompts)]
             for request in known:
                 self.reader.check(request)
-            self._check_held(*known)
+            self.memory.check(*known)
         except RequestRefused as refusal:
             for prompt in prompts:
                 self.observer.refused(prompt.id, str(refusal))
@@ -57,13 +56,6 @@ class Requests:
         for request, num_history in self.arrivals.add(prompts, now):
             measured = request.arrival_s != prompts[0].arrival_s  # that of all of them
             self.observer.requested(self.reader.fit(request), num_history, measured=measured)
-
-    def _check_held(self, *prompts: Request) -> None:
-        """Raise `RequestRefused` if memory could not hold these prompts of one request even alone."""
-        found: Any = self.memory.check(*prompts)
-        if found is not None:
-            allowed = "it raises what it refuses with, and returns nothing"
-            raise WrongReturn(self.memory, "check", found, allowed)
 
     def receive(self) -> None:
         """Hand requests whose arrival time has come to the stages."""
@@ -74,7 +66,7 @@ class Requests:
                 if request.after is not None:  # its whole text has been known only since the last request ended
                     self.observer.requested(request, num_history, measured=True)
                     self.reader.check(request, num_history)
-                    self._check_held(request)
+                    self.memory.check(request)
                 sequence = self.reader.begin(request)
                 sequence.num_history = num_history
                 self.sequences[request.id] = sequence

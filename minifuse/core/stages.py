@@ -4,8 +4,6 @@ A technique is a batching policy, a memory and an attention. A member with a val
 `docs/stages.md` says of every member what it is for; `minifuse/stages.py` keeps the register.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import field
@@ -33,47 +31,6 @@ class Stage(Protocol):
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
     serves: ClassVar[frozenset[str]] = frozenset({"transformer"})  # kinds of model: "transformer", "cells"
-
-
-class Batching(Stage, Protocol):
-    """Which work runs next: an order and an admission rule, nothing else."""
-
-    kind: ClassVar[str] = "batching"
-    workers: int = 1  # how many workers it has work for
-    depth: int = 1  # plans that a worker may have in flight, which it runs in order
-    granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"
-    # What the policy claims, and the laws hold it to. A class that says nothing claims nothing.
-    overtaken_at_most: int | None = None  # later arrivals admitted while a request waits, first come, first served
-    work_conserving: bool = False  # no request waits while the batch has a place and memory room; of the object, too
-    starts_together: bool = False  # the prompts of one request are admitted together
-    in_step: bool = False  # an iteration with work on a running sequence has work on all of them
-    apart: bool = False  # prompts are computed by plans of their own, before they join the sequences that run
-    one_plan: bool = False  # there is one worker, with one plan at a time, whatever the options
-    cuts: bool = False  # the tokens of an iteration are bounded whatever the options, so that prompts may be cut
-    remembers: bool = False  # requests that have ended count in decisions about others, as in fair shares by user
-
-    @property
-    def token_budget(self) -> int | None:
-        """Tokens of one iteration, at most: a longer span is cut, and goes on in the next. None: no bound."""
-        return None
-
-    def check(self, model: str, cell_types: Collection[str]) -> None:
-        """Raise `UsageError` if an option names a type of cell that the model does not have."""
-
-    @abstractmethod
-    def receive(self, sequence: Sequence) -> None:
-        """A request has arrived. Raise `RequestRefused` if it unfolds into what this policy cannot serve."""
-
-    @abstractmethod
-    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        """What `worker` should run next, asked at time `now`. Changes nothing but the policy's own queues."""
-
-    def commit(self, plan: Plan, now: float) -> None:
-        """A plan has completed, at time `now`; the tokens that it produced are not written down yet."""
-
-    @abstractmethod
-    def release(self, sequence: Sequence) -> None:
-        """The sequence has finished, or the run was interrupted."""
 
 
 class Memory(Stage, Protocol):
@@ -134,6 +91,47 @@ class Memory(Stage, Protocol):
     @abstractmethod
     def check_integrity(self) -> None:
         """Raise `LawBroken` unless free + owned = total and nothing overlaps."""
+
+
+class Batching(Stage, Protocol):
+    """Which work runs next: an order and an admission rule, nothing else."""
+
+    kind: ClassVar[str] = "batching"
+    workers: int = 1  # how many workers it has work for
+    depth: int = 1  # plans that a worker may have in flight, which it runs in order
+    granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"
+    # What the policy claims, and the laws hold it to. A class that says nothing claims nothing.
+    overtaken_at_most: int | None = None  # later arrivals admitted while a request waits, first come, first served
+    work_conserving: bool = False  # no request waits while the batch has a place and memory room; of the object, too
+    starts_together: bool = False  # the prompts of one request are admitted together
+    in_step: bool = False  # an iteration with work on a running sequence has work on all of them
+    apart: bool = False  # prompts are computed by plans of their own, before they join the sequences that run
+    one_plan: bool = False  # there is one worker, with one plan at a time, whatever the options
+    cuts: bool = False  # the tokens of an iteration are bounded whatever the options, so that prompts may be cut
+    remembers: bool = False  # requests that have ended count in decisions about others, as in fair shares by user
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one iteration, at most: a longer span is cut, and goes on in the next. None: no bound."""
+        return None
+
+    def check(self, model: str, cell_types: Collection[str]) -> None:
+        """Raise `UsageError` if an option names a type of cell that the model does not have."""
+
+    @abstractmethod
+    def receive(self, sequence: Sequence) -> None:
+        """A request has arrived. Raise `RequestRefused` if it unfolds into what this policy cannot serve."""
+
+    @abstractmethod
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        """What `worker` should run next, asked at time `now`. Changes nothing but the policy's own queues."""
+
+    def commit(self, plan: Plan, now: float) -> None:
+        """A plan has completed, at time `now`; the tokens that it produced are not written down yet."""
+
+    @abstractmethod
+    def release(self, sequence: Sequence) -> None:
+        """The sequence has finished, or the run was interrupted."""
 
 
 class Attention(Stage, Protocol):
