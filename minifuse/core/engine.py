@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import RAGGED, Layout, Placement, Plan, Proposal
-from minifuse.core.report import Completion, StepReport
+from minifuse.core.plan import Layout, Placement, Plan, Proposal
+from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import Request
 from minifuse.core.requests import Observer, Requests
 from minifuse.core.stages import Arrivals, Attention, Batching, Clock, Executor, Memory, Reader
@@ -30,7 +30,6 @@ class Engine:
         self.requests = Requests(self.batching, self.memory, self.reader, self.arrivals, self.observer)
         self.in_flight = self.requests.in_flight
         self._idle: list[Proposal] = []  # proposals without work, of workers that could take more
-        self._committed = False  # whether a plan has been since memory was last asked for moves
 
     @property
     def now(self) -> float:
@@ -53,7 +52,7 @@ class Engine:
         return self.collect() if self.requests.unfinished else []
 
     def dispatch(self) -> None:
-        """Propose, place, lay out and submit for each worker; then move KV ahead."""
+        """Propose, place, lay out and submit for each worker that can take more."""
         self._idle = []
         for worker in range(self.batching.workers):
             while self.in_flight.has_room(worker):
@@ -65,14 +64,11 @@ class Engine:
                 placement = self.memory.place(proposal, self.now)
                 self.observer.placed(proposal, placement, self.requests)
                 layout = self.attention.layout(proposal.work, placement)
-                self._submit(self._plan(worker, proposal, placement, layout), placement)
-        if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
-            self._committed = False
-            ahead = Placement((), moves=self.memory.ahead(self.now))  # of moves alone, on a worker of its own
-            self._submit(self._plan(self.batching.workers, Proposal(), ahead, RAGGED), ahead)
+                self.launch(worker, proposal, placement, layout)
 
-    def _plan(self, worker: int, proposal: Proposal, placement: Placement, layout: Layout) -> Plan:
-        return Plan(
+    def launch(self, worker: int, proposal: Proposal, placement: Placement, layout: Layout) -> None:
+        """Freeze what was decided into a plan, and submit it to the executor."""
+        plan = Plan(
             step=self.in_flight.num_launched,
             worker=worker,
             work=proposal.work,
@@ -85,12 +81,8 @@ class Engine:
             evicted=tuple([sequence.id for sequence in proposal.evict]),
             reused=placement.reused,
         )
-
-    def _submit(self, plan: Plan, placement: Placement) -> None:
-        """Give a plan to the executor, unless there is nothing to do."""
         self.observer.planned(plan, placement)
-        if plan.work or plan.moves:
-            self.executor.submit(plan, self.requests.start(plan), self.now)
+        self.executor.submit(plan, self.requests.start(plan), self.now)
 
     def collect(self) -> list[StepReport]:
         """Wait for a completion, an arrival, or the time at which a policy wakes."""
@@ -118,15 +110,16 @@ class Engine:
 
     def commit(self, completion: Completion) -> StepReport:
         """Tell the stages what a completed plan produced, and then its requests."""
-        plan, ran, _ = completion
-        leaving = self.in_flight.leaving
-        produced = {name: new for name, new in ran.tokens.items() if name not in leaving} if leaving else ran.tokens
-        self._committed = True
-        if plan.work:
-            usage = self.memory.commit(plan, produced, self.now)
-            self.batching.commit(plan, self.now)
-        else:
-            usage = self.memory.landed(plan.moves, self.now)
+        usage = self.written(completion)
         report = self.requests.take(completion, usage)
         self.observer.completed(report, self.requests)
         return report
+
+    def written(self, completion: Completion) -> KVUsage:
+        """Tell memory and the policy that a plan has run. Returns what was in use meanwhile."""
+        plan, ran, _ = completion
+        leaving = self.in_flight.leaving
+        produced = {name: new for name, new in ran.tokens.items() if name not in leaving} if leaving else ran.tokens
+        usage = self.memory.commit(plan, produced, self.now)
+        self.batching.commit(plan, self.now)
+        return usage

@@ -11,7 +11,8 @@ from minifuse.contracts.lawful import Lawful
 from minifuse.core.engine import Engine
 from minifuse.core.errors import UsageError
 from minifuse.core.observers import Observers
-from minifuse.core.report import Completion, StepReport
+from minifuse.core.plan import RAGGED, Placement, Proposal
+from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request
 from minifuse.core.requests import Observer
 from minifuse.core.submitted import check_are_requests
@@ -44,6 +45,7 @@ class ServingEngine(Engine):
         self.refused = self.requests.refused
         self._lock = threading.RLock()
         self._waiting: Waiting = nullcontext
+        self._committed = False  # whether a plan has been since memory was last asked for moves
         self._thread: int | None = None  # that runs the loop, while it does
         self._served = False  # a list of requests: by `serve`
         self._closed = False
@@ -99,6 +101,23 @@ class ServingEngine(Engine):
                 return False
             self._closed |= self._served
             return True
+
+    # --- moves ahead of time
+
+    def dispatch(self) -> None:
+        """Dispatch as any loop; then begin with what memory wants to move ahead, for which no plan waits."""
+        super().dispatch()
+        if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
+            self._committed = False
+            ahead = Placement((), moves=self.memory.ahead(self.now))
+            if ahead.moves != ():
+                self.launch(self.batching.workers, Proposal(), ahead, RAGGED)  # on a worker of its own
+
+    def written(self, completion: Completion) -> KVUsage:
+        self._committed = True
+        if completion.plan.work:
+            return super().written(completion)
+        return self.memory.landed(completion.plan.moves, self.now)
 
     # --- from outside
 
