@@ -8,9 +8,8 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from minifuse.core.errors import UsageError
-from minifuse.core.stages import NoOptions
 from minifuse.fault import class_site
-from minifuse.options import HOW
+from minifuse.options import HOW, NoOptions
 from minifuse.parsing import did_you_mean, one_of
 
 __all__ = ["check_declared", "defaults", "nearest", "required"]
@@ -72,7 +71,7 @@ def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
         raise UsageError(
             f"The {kind} stage {name!r} has serves = {set(cls.serves)}: give {' or '.join(sorted(SERVED))}."
         )
-    if (wrong := _wrong_options(cls.Options)) is not None:
+    if (wrong := _wrong_options(getattr(cls, "Options", NoOptions))) is not None:
         raise UsageError(f"The Options of the {kind} stage {name!r} ({class_site(cls)}) {wrong}")
 
 

@@ -15,12 +15,16 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from minifuse.core.errors import UsageError
-from minifuse.core.stages import NoOptions
 from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
-__all__ = ["HOW", "accepts", "bare_type", "describe_options", "how", "offered", "parse_options"]
+__all__ = ["HOW", "NoOptions", "accepts", "bare_type", "describe_options", "how", "offered", "parse_options"]
 
 T = TypeVar("T")
+
+
+class NoOptions:
+    """The options of a stage that has none."""
+
 
 HOW: dict[str, Any] = {  # what `option` may be told beside the help, and what holds otherwise
     "minimum": None,

@@ -1,6 +1,5 @@
-"""What a stage is: the protocols, and the register of those that exist.
+"""What a stage declares, beside what the loop asks of it, and the register of those that exist.
 
-A technique is a batching policy, a memory and an attention layout; the engine knows them only by these protocols.
 Register a class and it can be named on the command line, is listed, explained, and put through the laws:
 
     @register
@@ -14,19 +13,28 @@ Nothing here imports torch: an attention stage's tensor half is imported by its 
 from __future__ import annotations
 
 import importlib
+from abc import abstractmethod
+from collections.abc import Collection
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
-from minifuse.core.errors import UsageError
-from minifuse.core.stages import Attention, Batching, Memory
+from minifuse.core import stages as core
+from minifuse.core.errors import LawBroken, UsageError
+from minifuse.core.plan import Move
+from minifuse.core.report import KVUsage
 from minifuse.declarations import check_declared, defaults
 from minifuse.fault import class_site, is_own
+from minifuse.options import NoOptions
 from minifuse.parsing import unknown
 
 __all__ = [
     "COMPUTED_WHOLE",
     "KINDS",
+    "Attention",
+    "Batching",
     "Kind",
+    "Memory",
+    "Stage",
     "kinds_of",
     "register",
     "stage",
@@ -36,6 +44,91 @@ __all__ = [
 Kind = Literal["batching", "memory", "attention"]
 KINDS: tuple[Kind, ...] = ("batching", "memory", "attention")
 COMPUTED_WHOLE = frozenset({"rectangle", "slots"})  # an attention that reads these computes idle tokens as well
+
+
+class Stage(Protocol):
+    """What every stage declares of itself."""
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})  # kinds of model: "transformer", "cells"
+
+
+class Batching(core.Batching, Stage, Protocol):
+    """A batching policy with what it claims, which the laws hold it to. A class that says nothing claims nothing."""
+
+    kind: ClassVar[str] = "batching"
+    granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"
+    overtaken_at_most: int | None = None  # later arrivals admitted while a request waits, first come, first served
+    work_conserving: bool = False  # no request waits while the batch has a place and memory room; of the object, too
+    starts_together: bool = False  # the prompts of one request are admitted together
+    in_step: bool = False  # an iteration with work on a running sequence has work on all of them
+    apart: bool = False  # prompts are computed by plans of their own, before they join the sequences that run
+    one_plan: bool = False  # there is one worker, with one plan at a time, whatever the options
+    cuts: bool = False  # the tokens of an iteration are bounded whatever the options, so that prompts may be cut
+    remembers: bool = False  # requests that have ended count in decisions about others, as in fair shares by user
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one iteration, at most: a longer span is cut, and goes on in the next. None: no bound."""
+        return None
+
+    def check(self, model: str, cell_types: Collection[str]) -> None:
+        """Raise `UsageError` if an option names a type of cell that the model does not have."""
+
+
+class Memory(core.Memory, Stage, Protocol):
+    """A memory with what it declares.
+
+    `capacity` is in slots, each of one token's KV or of one node's states: the `--kv-memory` budget over the bytes of a
+    slot. `host_capacity` is that of the second tier, for what is swapped out.
+    """
+
+    kind: ClassVar[str] = "memory"
+    # How KV lies: "extents" (a sequence in consecutive slots), "rectangle" (a rectangle), "slots" (adjacent buffers),
+    # "pages" (blocks).
+    offers: ClassVar[frozenset[str]]
+    reclaims: ClassVar[bool] = False  # whether KV of an evicted sequence may be reclaimed; it counts as kept
+    in_step: ClassVar[bool] = False  # whether an iteration must compute all running sequences: see `Batching.in_step`
+    apart: ClassVar[bool] = False  # whether there is a place for prompts that are computed apart: see `Batching.apart`
+    one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run beside it
+    remembers: ClassVar[bool] = False  # whether what has ended counts in later decisions: see `Batching.remembers`
+    # Layers that have the device one after the other: it is cut into `layers_in_turn * capacity` slots of one layer's
+    # KV each, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
+    layers_in_turn: int = 1
+
+    def ahead(self, now: float) -> tuple[Move, ...]:
+        """Transfers to begin at time `now` behind everything (`moment="behind"`), in the order wanted; mostly none.
+
+        Asked after every event at which a plan completed, when the next plans have been submitted, and at no other
+        event. Until they have `landed`, their sources may not be given out nor their targets be read.
+        """
+        return ()
+
+    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
+        """What `ahead` returned at once has been copied, at time `now`."""
+        raise LawBroken("conservation", f"{moves} have landed, and this memory never asked for them")
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Raise `LawBroken` unless free + owned = total and nothing overlaps."""
+
+
+class Attention(core.Attention, Stage, Protocol):
+    """An attention with its half that works on tensors."""
+
+    kind: ClassVar[str] = "attention"
+    reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
+    tensors: ClassVar[str] = ""  # the backend on torch, as `module:class`; "": what runs the model needs none
+    reference: ClassVar[str] = ""  # the backend of the reference numerics; "": it has none
+
+    def check(self, device: str, dtype: str) -> None:
+        """Raise `UsageError` if its tensor half cannot run on this device, cpu or cuda."""
+
+    @abstractmethod
+    def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
+        """The half that works on tensors, a `minifuse.attention.batch.AttentionBackend`. Imports torch."""
 
 
 StageClass = TypeVar("StageClass", bound=type[Any])
@@ -71,9 +164,8 @@ def register(cls: StageClass) -> StageClass:
 
 @cache
 def _register_shipped() -> None:
-    for module in map(importlib.import_module, _MODULES):
-        for name in module.__all__:
-            register(getattr(module, name))
+    for module in _MODULES:
+        importlib.import_module(module)  # each registers its own on import
 
 
 def stages(kind: Kind) -> dict[str, type[Any]]:

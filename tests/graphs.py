@@ -11,10 +11,11 @@ from minifuse.core.clock import VirtualClock
 from minifuse.core.plan import Plan, Work
 from minifuse.core.report import Ran, StepReport
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Attention, Batching, Memory, RunPlan
+from minifuse.core.stages import RunPlan
 from minifuse.core.unfolded import Unfolded
 from minifuse.execute import VirtualExecutor
 from minifuse.serve.engine import ServingEngine
+from minifuse.stages import Attention, Batching, Memory
 
 
 def chain(*cells: str) -> CellGraph:

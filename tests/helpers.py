@@ -18,7 +18,7 @@ from minifuse.core.errors import MinifuseError
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.report import Ran, StepReport
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Attention, Batching, Memory, RunPlan
+from minifuse.core.stages import RunPlan
 from minifuse.core.submitted import by_request
 from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
 from minifuse.execute.link import Link
@@ -32,6 +32,7 @@ from minifuse.model.text.transformer import Transformer
 from minifuse.naive.oracle import attention
 from minifuse.serve.assembly import Stages, choose
 from minifuse.serve.engine import ServingEngine
+from minifuse.stages import Attention, Batching, Memory
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace

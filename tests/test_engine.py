@@ -11,7 +11,7 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.report import Completion, KVUsage, Ran
 from minifuse.core.request import FinishReason, Phase, Sequence
-from minifuse.core.stages import Memory
+from minifuse.stages import Memory
 from minifuse.trace import decisions
 
 # --- arrivals and waiting

@@ -13,7 +13,7 @@ from minifuse.batching.iteration import Iteration
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Proposal
 from minifuse.core.requests import Observer, Requests
-from minifuse.core.stages import Memory
+from minifuse.stages import Memory
 
 
 class Waker(Iteration):

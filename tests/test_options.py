@@ -9,8 +9,8 @@ import pytest
 from helpers import sentence
 
 from minifuse.core.errors import UsageError
-from minifuse.core.stages import NoOptions, option
-from minifuse.options import describe_options, offered, parse_options
+from minifuse.core.stages import option
+from minifuse.options import NoOptions, describe_options, offered, parse_options
 
 
 @dataclass(frozen=True)

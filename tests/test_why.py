@@ -10,9 +10,9 @@ from minifuse.cli.why import WhyLines
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
-from minifuse.core.stages import Memory
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.settings import Settings
+from minifuse.stages import Memory
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.trace import decisions
 from minifuse.why import Accounting

@@ -14,12 +14,12 @@ from minifuse.core.clock import RealClock
 from minifuse.core.plan import Plan, Proposal, Reason, Work
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory
 from minifuse.execute import RealExecutor
 from minifuse.execute.texts import torch_runner
 from minifuse.memory import Contiguous
 from minifuse.model.text.reader import TextReader
 from minifuse.serve.engine import ServingEngine
+from minifuse.stages import Batching, Memory
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 
 LLAMA = "llama"

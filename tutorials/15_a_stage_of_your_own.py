@@ -46,9 +46,9 @@ from minifuse.batching.policy import QueuePolicy
 from minifuse.core.errors import LawBroken, StageFault, UsageError
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory, option
+from minifuse.core.stages import option
 from minifuse.notebook import asks, draw_lanes, owner_colour, play, replay, show_source
-from minifuse.stages import register
+from minifuse.stages import Memory, register
 from minifuse.techniques import mix, technique
 from minifuse.testing import LAWS, TEXTS
 from minifuse.testing.mixes import mixes_of
@@ -464,8 +464,8 @@ from typing import Any, ClassVar
 
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory, option
-from minifuse.stages import register
+from minifuse.core.stages import option
+from minifuse.stages import Batching, Memory, register
 
 
 @register

@@ -1,7 +1,8 @@
-"""Attention stages: how tokens are laid out and attended. `minifuse.stages` registers what is in `__all__`."""
+"""Attention stages: how tokens are laid out and attended. Importing this registers them."""
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.attention.layouts import PackedStage, PaddedStage, PagedStage, PerSequenceStage, SlotsStage
+from minifuse.stages import register
 
 __all__ = [
     "CellsStage",
@@ -12,3 +13,6 @@ __all__ = [
     "PerSequenceStage",
     "SlotsStage",
 ]
+
+for _name in __all__:
+    register(globals()[_name])

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Layout, Placement, Span, Work
-from minifuse.core.stages import Attention
+from minifuse.stages import Attention
 
 __all__ = ["CellsStage", "PaddedCellsStage"]
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from minifuse.attention.packing import pack, seconds_of
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import Layout, Placement, Span, Work
-from minifuse.core.stages import Attention, option
+from minifuse.core.stages import option
+from minifuse.stages import Attention
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend

@@ -1,4 +1,4 @@
-"""Batching policies: which work runs next. `minifuse.stages` registers what is in `__all__`."""
+"""Batching policies: which work runs next. Importing this registers them."""
 
 from minifuse.batching.cellular import Cellular
 from minifuse.batching.decoupled import Decoupled
@@ -16,6 +16,7 @@ from minifuse.batching.serial import Serial
 from minifuse.batching.srpt import Srpt
 from minifuse.batching.static import Static
 from minifuse.batching.unified import Unified
+from minifuse.stages import register
 
 __all__ = [
     "Cellular",
@@ -35,3 +36,6 @@ __all__ = [
     "Static",
     "Unified",
 ]
+
+for _name in __all__:
+    register(globals()[_name])

@@ -12,8 +12,9 @@ from minifuse.batching.subgraphs import RequestProcessor, Subgraph
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Plan, Proposal, Reason, Room
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory, option
+from minifuse.core.stages import Memory, option
 from minifuse.parsing import parse_int, unknown
+from minifuse.stages import Batching
 
 __all__ = ["Cellular"]
 

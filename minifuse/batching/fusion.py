@@ -9,7 +9,8 @@ from minifuse.batching.policy import admit_together, prompts_of_first
 from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
-from minifuse.core.stages import Batching, Memory, option
+from minifuse.core.stages import Memory, option
+from minifuse.stages import Batching
 
 __all__ = ["MAIN", "Fusion"]
 

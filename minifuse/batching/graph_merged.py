@@ -9,8 +9,9 @@ from minifuse.batching.policy import fill
 from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory, option
+from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
+from minifuse.stages import Batching
 
 __all__ = ["GraphMerged"]
 

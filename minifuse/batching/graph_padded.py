@@ -13,8 +13,9 @@ from minifuse.core.cell_graph import Topology
 from minifuse.core.errors import RequestRefused
 from minifuse.core.plan import Proposal, Span, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory, option
+from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
+from minifuse.stages import Batching
 
 __all__ = ["GraphPadded", "segments"]
 

@@ -110,6 +110,7 @@ class QueuePolicy(Batching):
     claims no bound on overtaking unless it says so.
     """
 
+    kind: ClassVar[str] = "batching"
     name: ClassVar[str]
     Options: ClassVar[type] = QueueOptions
     overtaken_at_most: int | None = 0

@@ -16,8 +16,8 @@ from minifuse.core.plan import Place, Placement, Plan, Proposal
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.core.requests import Observer, Requests
-from minifuse.core.stages import Attention, Batching, Memory
 from minifuse.fault import Wrong, blamed, call_check, is_own, method_site, returned_by
+from minifuse.stages import Attention, Batching, Memory
 
 __all__ = ["Checks", "checks_of"]
 

@@ -8,9 +8,9 @@ from minifuse.contracts.values import check_cover, check_reason, check_time, che
 from minifuse.core.plan import TRANSFORMER, Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.requests import Requests
-from minifuse.core.stages import Memory
 from minifuse.core.unfolded import unfolded
 from minifuse.fault import Wrong, shown
+from minifuse.stages import Memory
 
 __all__ = ["Planned", "check_proposal"]
 

@@ -1,7 +1,7 @@
-"""What the loop asks of the stages, the model, and what runs plans: their protocols.
+"""What the loop asks of the stages, of the model, and of what runs plans: their protocols.
 
-A technique is a batching policy, a memory and an attention. A member with a value or a body has it by default.
-`docs/stages.md` says of every member what it is for; `minifuse/stages.py` keeps the register.
+A technique is a batching policy, a memory and an attention. `minifuse/stages.py` has all that a stage declares, with
+defaults, and the register; `docs/stages.md` says of every method who calls it and when.
 """
 
 from abc import abstractmethod
@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import field
 from typing import Any, ClassVar, Protocol
 
-from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Layout, Move, Placement, Plan, Proposal, Room, Span, Work
+from minifuse.core.plan import Layout, Placement, Plan, Proposal, Room, Span, Work
 from minifuse.core.report import Completion, KVUsage, Ran
 from minifuse.core.request import Request, Sequence
 
@@ -20,41 +19,19 @@ def option(default: Any, help: str, **how: Any) -> Any:
     return field(default=default, metadata={"help": help, **how})
 
 
-class NoOptions:
-    """The options of a stage that has none."""
+class Memory(Protocol):
+    """Where every KV token lives. The only owner of slots, each of one token's KV."""
 
-
-class Stage(Protocol):
-    """What every stage declares of itself."""
-
-    kind: ClassVar[str]
-    name: ClassVar[str]
-    Options: ClassVar[type] = NoOptions
-    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})  # kinds of model: "transformer", "cells"
-
-
-class Memory(Stage, Protocol):
-    """Where every KV token lives. The only owner of slots, each of one token's KV or of one node's states."""
-
-    kind: ClassVar[str] = "memory"
-    # How KV lies: "extents" (consecutive slots), "rectangle", "slots" (adjacent buffers), "pages" (blocks).
-    offers: ClassVar[frozenset[str]]
-    reclaims: ClassVar[bool] = False  # whether KV of an evicted sequence may be reclaimed; it counts as kept
+    capacity: int  # slots
+    host_capacity: int = 0  # slots of the second tier, for what is swapped out
     evicts: ClassVar[bool] = False  # whether a policy may propose to evict sequences
-    in_step: ClassVar[bool] = False  # whether an iteration must compute all running sequences: see `Batching.in_step`
-    apart: ClassVar[bool] = False  # whether there is a place for prompts that are computed apart: see `Batching.apart`
-    one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run beside it
-    remembers: ClassVar[bool] = False  # whether what has ended counts in later decisions: see `Batching.remembers`
-    layers_in_turn: int = 1  # that have the device one after the other; 1: a slot holds a token's KV of all layers
-    capacity: int  # slots of the device
-    host_capacity: int = 0  # slots of the second tier
 
     @abstractmethod
     def check(self, *prompts: Request) -> None:
         """Raise `RequestRefused` if these prompts of one request could not be held at once even alone."""
 
     def receive(self, sequence: Sequence) -> None:
-        """A request has arrived. Raise `RequestRefused` if what it unfolds into could not be held even alone."""
+        """A request has arrived. Raise `RequestRefused` if it could not be held even alone."""
 
     @abstractmethod
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
@@ -76,47 +53,17 @@ class Memory(Stage, Protocol):
     def release(self, sequence: Sequence, now: float) -> None:
         """The sequence has ended: its KV is no longer needed. Safe for one that was never admitted."""
 
-    def ahead(self, now: float) -> tuple[Move, ...]:
-        """Transfers to begin now behind everything. Until they `landed`, sources are not written nor targets read."""
-        return ()
-
-    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
-        """What `ahead` returned at once has been copied, at time `now`."""
-        raise LawBroken("conservation", f"{moves} have landed, and this memory never asked for them")
-
     @abstractmethod
     def usage(self) -> KVUsage:
         """Count what is in use now."""
 
-    @abstractmethod
-    def check_integrity(self) -> None:
-        """Raise `LawBroken` unless free + owned = total and nothing overlaps."""
 
-
-class Batching(Stage, Protocol):
+class Batching(Protocol):
     """Which work runs next: an order and an admission rule, nothing else."""
 
-    kind: ClassVar[str] = "batching"
+    name: ClassVar[str]
     workers: int = 1  # how many workers it has work for
     depth: int = 1  # plans that a worker may have in flight, which it runs in order
-    granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"
-    # What the policy claims, and the laws hold it to. A class that says nothing claims nothing.
-    overtaken_at_most: int | None = None  # later arrivals admitted while a request waits, first come, first served
-    work_conserving: bool = False  # no request waits while the batch has a place and memory room; of the object, too
-    starts_together: bool = False  # the prompts of one request are admitted together
-    in_step: bool = False  # an iteration with work on a running sequence has work on all of them
-    apart: bool = False  # prompts are computed by plans of their own, before they join the sequences that run
-    one_plan: bool = False  # there is one worker, with one plan at a time, whatever the options
-    cuts: bool = False  # the tokens of an iteration are bounded whatever the options, so that prompts may be cut
-    remembers: bool = False  # requests that have ended count in decisions about others, as in fair shares by user
-
-    @property
-    def token_budget(self) -> int | None:
-        """Tokens of one iteration, at most: a longer span is cut, and goes on in the next. None: no bound."""
-        return None
-
-    def check(self, model: str, cell_types: Collection[str]) -> None:
-        """Raise `UsageError` if an option names a type of cell that the model does not have."""
 
     @abstractmethod
     def receive(self, sequence: Sequence) -> None:
@@ -134,24 +81,12 @@ class Batching(Stage, Protocol):
         """The sequence has finished, or the run was interrupted."""
 
 
-class Attention(Stage, Protocol):
-    """How an iteration's tokens are laid out and attended. This half decides the layout, without tensors."""
-
-    kind: ClassVar[str] = "attention"
-    reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
-    tensors: ClassVar[str] = ""  # the backend on torch, as `module:class`; "": what runs the model needs none
-    reference: ClassVar[str] = ""  # the backend of the reference numerics; "": it has none
+class Attention(Protocol):
+    """How an iteration's tokens are laid out and attended. Its tensor half makes a `Batch` of a plan."""
 
     @abstractmethod
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         """The shape to be computed whole (None: ragged, no padding), the waves and the lanes of attention."""
-
-    def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` if its tensor half cannot run on this device, cpu or cuda."""
-
-    @abstractmethod
-    def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
-        """The half that works on tensors, a `minifuse.attention.batch.AttentionBackend`. Imports torch."""
 
 
 class Reader(Protocol):
@@ -213,14 +148,8 @@ class Executor(Protocol):
         """Block until a plan completes, or until time `until` (then the list is empty)."""
         ...
 
-    def wake(self) -> None:
-        """End the present wait early, or the next. Called from any thread."""
-        ...
-
-    def close(self) -> None: ...
-
 
 class Clock(Protocol):
-    """Seconds since the run began: real, or virtual."""
-
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """Seconds since the run began: real, or virtual."""
+        ...

@@ -10,12 +10,12 @@ from minifuse.contracts.attention import checked_backend
 from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Attention, Memory
 from minifuse.execute.sampling import sample
 from minifuse.execute.streams import Streams
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
+from minifuse.stages import Attention, Memory
 
 __all__ = ["TorchRunner", "forward", "torch_runner"]
 

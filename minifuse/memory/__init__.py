@@ -1,4 +1,4 @@
-"""Memory stages: where KV, or the states of nodes, lie. `minifuse.stages` registers what is in `__all__`."""
+"""Memory stages: where KV, or the states of nodes, lie. Importing this registers them."""
 
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.embedded import Embedded
@@ -11,6 +11,7 @@ from minifuse.memory.slots import Slots
 from minifuse.memory.states import States
 from minifuse.memory.tiered import Tiered
 from minifuse.memory.waves import Waves
+from minifuse.stages import register
 
 __all__ = [
     "Contiguous",
@@ -25,3 +26,6 @@ __all__ = [
     "Tiered",
     "Waves",
 ]
+
+for _name in __all__:
+    register(globals()[_name])

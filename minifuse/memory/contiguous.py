@@ -46,7 +46,7 @@ class RunTrial(Trial):
 class Contiguous(Memory):
     """Reserves one run of slots at admission, for the prompt and the longest answer."""
 
-    name = "contiguous"
+    kind, name = "memory", "contiguous"
     offers: ClassVar[frozenset[str]] = frozenset({"extents"})
 
     def __init__(self, capacity: int, options: Any = None) -> None:

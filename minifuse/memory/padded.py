@@ -10,10 +10,10 @@ from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
-from minifuse.core.stages import Memory
 from minifuse.memory.places import Places, check_held
 from minifuse.memory.trial import Trial, settle
 from minifuse.parsing import number
+from minifuse.stages import Memory
 
 __all__ = ["Padded"]
 

@@ -11,11 +11,12 @@ from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory, option
+from minifuse.core.stages import option
 from minifuse.memory.places import whole_request
 from minifuse.memory.tables import Tables
 from minifuse.memory.trial import BlockTrial, settle
 from minifuse.parsing import number
+from minifuse.stages import Memory
 
 __all__ = ["Paged"]
 

@@ -12,10 +12,10 @@ from minifuse.core.plan import Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import StateRows
-from minifuse.core.stages import Memory
 from minifuse.core.unfolded import unfolded
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.trial import Trial, settle
+from minifuse.stages import Memory
 
 __all__ = ["Rows"]
 

@@ -12,13 +12,14 @@ from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, 
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Rectangle
-from minifuse.core.stages import Memory, option
+from minifuse.core.stages import option
 from minifuse.memory.away import Away, copies
 from minifuse.memory.places import Places
 from minifuse.memory.prefilled import Prefilled
 from minifuse.memory.trial import Trial, settle
 from minifuse.memory.window import Entry, Window, shaped
 from minifuse.parsing import number
+from minifuse.stages import Memory
 
 __all__ = ["Shaped", "ShapedOptions", "ShapedTrial"]
 

@@ -12,10 +12,11 @@ from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, 
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Region
-from minifuse.core.stages import Memory, option
+from minifuse.core.stages import option
 from minifuse.memory.places import Places
 from minifuse.memory.shuffle import shuffle
 from minifuse.memory.trial import Trial, settle
+from minifuse.stages import Memory
 
 __all__ = ["Slots"]
 

@@ -12,7 +12,7 @@ from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory, option
+from minifuse.core.stages import option
 from minifuse.memory.chunks import Chunk
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
 from minifuse.memory.owners import Owners
@@ -21,6 +21,7 @@ from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.tiers import Tiers
 from minifuse.memory.trial import BlockTrial, settle
 from minifuse.parsing import number
+from minifuse.stages import Memory
 
 __all__ = ["Tiered"]
 

@@ -13,12 +13,13 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory, option
+from minifuse.core.stages import option
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.halves import even_waves
 from minifuse.memory.places import Places
 from minifuse.memory.trial import settle
+from minifuse.stages import Memory
 
 __all__ = ["Waves"]
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from minifuse.contracts.made import make_stage
 from minifuse.core.errors import UsageError
-from minifuse.core.stages import Attention, Batching, Memory
 from minifuse.options import parse_options
-from minifuse.stages import KINDS, Kind, stage
+from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
 from minifuse.techniques import Technique, check_fit
 
 __all__ = ["Choices", "Stages", "choose"]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from minifuse.contracts.lawful import Lawful
 from minifuse.core.engine import Engine
@@ -15,14 +16,26 @@ from minifuse.core.plan import RAGGED, Placement, Proposal
 from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request
 from minifuse.core.requests import Observer
+from minifuse.core.stages import Executor
 from minifuse.core.submitted import check_are_requests
 from minifuse.core.turns import Turns
 from minifuse.core.watchdog import Watchdog
+from minifuse.stages import Attention, Batching, Memory
 from minifuse.trace import Trace
 
 __all__ = ["ServingEngine", "Waiting"]
 
 Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the loop waits
+
+
+class ServingExecutor(Executor, Protocol):
+    """An executor that other threads can wake."""
+
+    def wake(self) -> None:
+        """End the present wait early, or the next: something has changed. Called from any thread."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(eq=False, repr=False)
@@ -33,6 +46,10 @@ class ServingEngine(Engine):
     checks and its trace.
     """
 
+    batching: Batching
+    memory: Memory
+    attention: Attention
+    executor: ServingExecutor
     arrivals: Turns = field(default_factory=Turns, kw_only=True)
     trace: Trace = field(default_factory=Trace, kw_only=True)
     observers: tuple[Observer, ...] = field(default=(), kw_only=True)

@@ -12,7 +12,7 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory, RunPlan
+from minifuse.core.stages import RunPlan
 from minifuse.cores import usable_cores
 from minifuse.execute.cells import CellRunner
 from minifuse.execute.link import Link
@@ -26,6 +26,7 @@ from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
+from minifuse.stages import Memory
 
 __all__ = ["ServedCells"]
 

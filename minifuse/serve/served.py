@@ -10,11 +10,12 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory, Reader, RunPlan
+from minifuse.core.stages import Reader, RunPlan
 from minifuse.execute.link import Link
 from minifuse.execute.poll import Pending
 from minifuse.serve.assembly import Stages
 from minifuse.serve.settings import Settings
+from minifuse.stages import Memory
 
 __all__ = ["NOTHING_KNOWN", "Offer", "PlanRunner", "ServedModel", "check_model"]
 

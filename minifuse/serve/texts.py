@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import TRANSFORMER
-from minifuse.core.stages import Memory, RunPlan
+from minifuse.core.stages import RunPlan
 from minifuse.cores import usable_cores
 from minifuse.execute.link import Link
 from minifuse.execute.run_ahead import RunAhead
@@ -23,6 +23,7 @@ from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
+from minifuse.stages import Memory
 
 if TYPE_CHECKING:
     from minifuse.model.text.transformer import Transformer

@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from minifuse.core.errors import UsageError
-from minifuse.core.stages import NoOptions
 from minifuse.fault import is_own
-from minifuse.options import accepts, bare_type, how
+from minifuse.options import NoOptions, accepts, bare_type, how
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Case, Subject

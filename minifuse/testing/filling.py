@@ -9,7 +9,7 @@ from minifuse.batching.policy import num_missing
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory
+from minifuse.stages import Batching, Memory
 from minifuse.testing.subject import Case
 from minifuse.testing.waiting import WaitingBooks
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from minifuse.core.cell_graph import CellGraph
 from minifuse.core.request import Request
-from minifuse.core.stages import Memory
+from minifuse.stages import Memory
 
 __all__ = ["fingerprint", "state"]
 

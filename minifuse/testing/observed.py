@@ -11,9 +11,10 @@ from minifuse.core.clock import VirtualClock
 from minifuse.core.errors import LawBroken, RequestRefused, StageFailed
 from minifuse.core.plan import Plan
 from minifuse.core.request import FinishReason, Request
-from minifuse.core.stages import Memory, RunPlan
+from minifuse.core.stages import RunPlan
 from minifuse.fault import Hung
 from minifuse.serve.engine import ServingEngine
+from minifuse.stages import Memory
 from minifuse.testing.alarm import alarm
 from minifuse.testing.failure import failure
 from minifuse.testing.fingerprint import fingerprint, state

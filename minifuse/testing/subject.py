@@ -18,11 +18,11 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan, Proposal
 from minifuse.core.report import Ran, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
-from minifuse.core.stages import Memory, Reader, RunPlan
+from minifuse.core.stages import Reader, RunPlan
 from minifuse.core.submitted import by_request
 from minifuse.execute.link import Link
 from minifuse.serve.assembly import Choices, Stages, choose
-from minifuse.stages import Kind, stages
+from minifuse.stages import Kind, Memory, stages
 from minifuse.techniques import TECHNIQUES, Technique, fit, for_model, mix
 
 if TYPE_CHECKING:  # the laws take no torch but where a model computes

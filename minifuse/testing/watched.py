@@ -14,10 +14,11 @@ from minifuse.core.plan import Move, Placement, Plan, Proposal
 from minifuse.core.report import KVUsage, Ran, StepReport
 from minifuse.core.request import Sequence
 from minifuse.core.requests import Requests
-from minifuse.core.stages import Batching, Memory, RunPlan
+from minifuse.core.stages import RunPlan
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.link import Link
 from minifuse.fault import Wrong
+from minifuse.stages import Batching, Memory
 from minifuse.testing.filling import FillBooks
 from minifuse.testing.fingerprint import fingerprint, state
 from minifuse.testing.observation import Observation, Proposed

@@ -16,10 +16,10 @@ from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.batching import Cellular, GraphMerged, GraphPadded, Iteration
 from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
 from minifuse.memory import Rows, States
 from minifuse.options import parse_options
 from minifuse.serve.engine import ServingEngine
+from minifuse.stages import Memory
 
 FEW, MANY = 200, 2000
 STEPS = 8

@@ -20,10 +20,9 @@ from minifuse.cli import main
 from minifuse.cli.plugin import load_plugin
 from minifuse.cli.verdict import look_at
 from minifuse.core.errors import LawBroken
-from minifuse.core.stages import Attention, Batching, Memory, Stage
 from minifuse.declarations import defaults
 from minifuse.serve.assembly import choose
-from minifuse.stages import Kind
+from minifuse.stages import Attention, Batching, Kind, Memory
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, capacity, mixes, put_through, search
 from minifuse.testing.statements import OWN_LAWS
@@ -152,8 +151,9 @@ def test_the_table_has_every_attribute_and_its_default() -> None:
     members = {
         (kind, name)
         for kind, protocol in PROTOCOLS.items()
-        for base in (protocol, Stage)
-        for name, value in {**vars(base)["__annotations__"], **vars(base)}.items()
+        for base in protocol.__mro__
+        if base.__module__.startswith("minifuse")
+        for name, value in {**vars(base).get("__annotations__", {}), **vars(base)}.items()
         if not name.startswith("_") and not inspect.isfunction(value)
     }
     assert told.keys() == members

@@ -158,7 +158,7 @@ def test_a_mistake_of_cells(wrong: Wrong, write: Path) -> None:
 )
 def test_a_class_that_cannot_be_a_stage(lines: str, words: str, write: Path) -> None:
     more = "\nfrom dataclasses import dataclass\nfrom minifuse.batching.queue import QueueOptions\n"
-    more += "from minifuse.core.stages import option\nfrom minifuse.core.stages import NoOptions\n"
+    more += "from minifuse.core.stages import option\nfrom minifuse.options import NoOptions\n"
     write.write_text(source_of(Wrong("", "pass", "", "", head=more), "Iteration").replace("    pass", f"    {lines}"))
 
     def make() -> None:

@@ -13,9 +13,9 @@ from helpers import asks, lines_of, make_engine
 from minifuse.core.plan import Plan, Proposal, Work
 from minifuse.core.report import StepReport
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
 from minifuse.memory import Contiguous, Paged, Slots
 from minifuse.metrics import RunningMetrics
+from minifuse.stages import Memory
 from minifuse.trace import Trace
 
 FEW, MANY = 10, 400  # sequences in memory; of 4 blocks of 4 tokens each

@@ -15,10 +15,10 @@ from minifuse.batching import Cellular, GraphMerged, GraphPadded
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Placement, Proposal, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
 from minifuse.memory import Contiguous, Rows, States
 from minifuse.memory.trial import Trial
 from minifuse.serve.engine import ServingEngine
+from minifuse.stages import Memory
 
 BATCH = {"batching.max_batch": 4}
 TEXTS: dict[str, tuple[str, dict[str, Any]]] = {  # memory -> a technique with it, and options

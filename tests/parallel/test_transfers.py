@@ -12,7 +12,6 @@ from minifuse.attention.layouts import PagedStage
 from minifuse.batching import PrefillFirst
 from minifuse.core.clock import RealClock
 from minifuse.core.report import StepReport
-from minifuse.core.stages import Memory
 from minifuse.execute import RealExecutor
 from minifuse.memory import Tiered
 from minifuse.model.text.load import TextSource
@@ -21,6 +20,7 @@ from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.serve.assembly import choose
 from minifuse.serve.engine import ServingEngine
+from minifuse.stages import Memory
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 

@@ -13,8 +13,9 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory, option
+from minifuse.core.stages import option
 from minifuse.memory.trial import Trial, settle
+from minifuse.stages import Memory
 
 
 class StallFree(QueuePolicy):

@@ -9,8 +9,8 @@ import pytest
 from minifuse.batching.policy import QueuePolicy
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory, option
-from minifuse.stages import register
+from minifuse.core.stages import option
+from minifuse.stages import Memory, register
 from minifuse.testing import check_laws
 
 

@@ -12,10 +12,11 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import FinishReason, Request, Sequence
-from minifuse.core.stages import Memory, RunPlan
+from minifuse.core.stages import RunPlan
 from minifuse.execute.cells import CellRunner
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
+from minifuse.stages import Memory
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.graphs.books import GraphBooks
 from minifuse.testing.graphs.models import cell_model, expected_of

@@ -12,11 +12,11 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan, sampled_work
 from minifuse.core.report import NOT_FINITE, Ran
 from minifuse.core.request import FinishReason, Request, Sequence
-from minifuse.core.stages import Memory, RunPlan
+from minifuse.core.stages import RunPlan
 from minifuse.execute import RunAhead
 from minifuse.execute.link import Link
 from minifuse.model.text.reader import TextReader
-from minifuse.stages import COMPUTED_WHOLE
+from minifuse.stages import COMPUTED_WHOLE, Memory
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case, Expected, Tokens

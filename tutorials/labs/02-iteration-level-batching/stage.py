@@ -7,10 +7,10 @@ from typing import Any
 
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Batching, Memory, option
+from minifuse.core.stages import option
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import Remote, StudentFault, check_form
-from minifuse.stages import register
+from minifuse.stages import Batching, Memory, register
 from minifuse.techniques import mix, technique
 
 __all__ = ["ROW", "Students", "asked", "valid"]

@@ -12,11 +12,11 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory, option
+from minifuse.core.stages import option
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.judge import Unmet
 from minifuse.labs.submission import Remote, StudentFault
-from minifuse.stages import register
+from minifuse.stages import Memory, register
 from minifuse.techniques import mix, technique
 from minifuse.testing.capacity import count_slots
 
