@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,11 +33,8 @@ class Backend(ABC):
         rows = lay_out(plan, sequences)
         slots = torch.tensor(rows.slots, device=cache.device)
         real = real_rows(plan, rows) if plan.shape else None
-        return batch_of(
-            *(plan, sequences, rows),
-            [self._wave(plan, rows, slots, span, cache) for span in plan.waves],
-            None if real is None else torch.tensor(real, device=cache.device),
-        )
+        batch = batch_of(plan, sequences, rows, [self._wave(plan, rows, slots, span, cache) for span in plan.waves])
+        return batch if real is None else replace(batch, real=torch.tensor(real, device=cache.device))
 
     def _wave(self, plan: Plan, rows: BatchRows, slots: Tensor, span: Span, cache: KVStorage) -> Wave:
         """The rows of the work [span.start, span.stop); all rows of a shape that is computed whole."""

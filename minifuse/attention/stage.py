@@ -10,8 +10,6 @@ from minifuse.core.option import option
 from minifuse.core.plan import Layout, Placement, Span, Work
 from minifuse.core.stages import Attention
 
-BACKENDS = "minifuse.attention.backends"  # chooses between torch and Triton
-
 
 @dataclass(frozen=True)
 class Options:
@@ -23,7 +21,7 @@ class Options:
 
 
 class AttentionStage(Attention):
-    """Names its tensor halves as `module:class`: `tensors` on torch, `kernels` on Triton, `reference`."""
+    """A ragged layout. Names its tensor halves as `module:class`: on torch, on Triton, of the reference numerics."""
 
     Options: ClassVar[type] = Options
     kernels: ClassVar[str] = ""
@@ -32,15 +30,15 @@ class AttentionStage(Attention):
         self.options = self.Options() if options is None else options
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
-        """Ragged: the tokens of the work and nothing else."""
+        """Lay out the tokens of the work and nothing else, in the waves that memory has in place."""
         return Layout(placement.waves or (Span(0, len(work)),))
 
     def check(self, device: str, dtype: str) -> None:
-        import_module(BACKENDS).check(self, device, dtype)
+        import_module("minifuse.attention.backends").check(self, device, dtype)
 
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
-        """The tensor half. Imports torch."""
-        return import_module(BACKENDS).backend(self, device, dtype, numerics)
+        """Make the tensor half, on torch or on Triton. Imports torch."""
+        return import_module("minifuse.attention.backends").backend(self, device, dtype, numerics)
 
 
 class PerSequenceStage(AttentionStage):

@@ -12,8 +12,11 @@ from minifuse.model.operators import Operators
 from minifuse.model.text.shape import TextShape
 from minifuse.model.text.transformer import Layer, Transformer
 
-Activation = Callable[[Tensor], Tensor]
-ACTIVATIONS: dict[str, Activation] = {"relu": relu, "gelu": gelu, "gelu_new": partial(gelu, approximate="tanh")}
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_new": partial(gelu, approximate="tanh"),
+}
 
 
 class GPTLayer(Layer):
