@@ -23,10 +23,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from minifuse.attention.backend import Backend
-from minifuse.attention.padded import PaddedAttention
-from minifuse.attention.paged import PagedAttention
-from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.attention.batch import AttentionBackend
+from minifuse.attention.layouts import PaddedStage, PagedStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Place, Plan, Work
 from minifuse.core.request import Request, Sequence
@@ -75,9 +74,8 @@ class Contender:
         self.plan = Plan(0, 0, work, places, layout=Layout(shape=shape))
         slots = max(max(place.slots(0, n)) for place, n in zip(places, case.contexts, strict=True)) + 1
         self.cache = KVStorage(config, slots, dtype, torch.device("cpu"))
-        self.backend: Backend = {"per_sequence": PerSequenceAttention, "padded": PaddedAttention}.get(
-            name, PagedAttention
-        )()
+        stage = {"per_sequence": PerSequenceStage, "padded": PaddedStage}.get(name, PagedStage)
+        self.backend: AttentionBackend = stage().backend()
         generator = torch.Generator().manual_seed(0)
         width = config.num_heads + 2 * config.num_kv_heads
         last_heads = []

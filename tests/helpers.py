@@ -22,8 +22,9 @@ from minifuse.core.stages import RunPlan
 from minifuse.core.submitted import by_request
 from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
 from minifuse.execute.link import Link
-from minifuse.execute.texts import torch_runner
+from minifuse.execute.moving import torch_runner
 from minifuse.execute.virtual import placeholder_tokens
+from minifuse.kernels.operators import TORCH
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
@@ -238,11 +239,11 @@ def layers_logits(model: Transformer, tokens: list[int]) -> torch.Tensor:
     config, positions = model.config, torch.arange(len(tokens))
     x, rotary = model.embed(torch.tensor(tokens), positions), model.rotary(positions)
     for layer in model.layers:
-        q, k, v = layer.pre_attention(x).split((config.num_heads, config.num_kv_heads, config.num_kv_heads), 1)
+        q, k, v = layer.pre_attention(x, TORCH).split((config.num_heads, config.num_kv_heads, config.num_kv_heads), 1)
         if rotary is not None:
             q, k = rotary.rotate(q), rotary.rotate(k)
-        x = layer.post_attention(x, attention(q, k, v))
-    return model.head(x)
+        x = layer.post_attention(x, attention(q, k, v), TORCH)
+    return model.head(x, TORCH)
 
 
 def expected_answers(model: str, requests: Iterable[Request]) -> dict[str, tuple[int, ...]]:

@@ -9,16 +9,17 @@ import pytest
 from helpers import CROWD, answers_of, expected_answers, make_engine, run_all
 
 from minifuse.attention.batch import AttentionBackend, Batch
-from minifuse.attention.layouts import PerSequenceStage
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.batching import Iteration
 from minifuse.core.clock import VirtualClock
 from minifuse.core.plan import Layout, Placement, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage, Ran
 from minifuse.core.request import Request, Sequence
 from minifuse.execute import VirtualExecutor
+from minifuse.kernels.operators import TORCH
 from minifuse.memory import Contiguous
-from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.text.reader import TextReader
 from minifuse.serve.engine import ServingEngine
 from minifuse.testing.texts.ghost import GhostRunner
@@ -123,7 +124,7 @@ def test_stages_are_told_the_time() -> None:
 def test_two_spans_over_one_context(model: str) -> None:
     memory, layout, clock = Forgetful(200), PerSequenceStage(), VirtualClock()
     weights = small_model(model)
-    runner = Spoiling(weights, KVStorage(weights.config, 200, weights.dtype, weights.device), layout.backend())
+    runner = Spoiling(weights, TieredStorage(weights.config, 200, weights.dtype, weights.device), layout.backend())
     runner.memory = memory
     executor = VirtualExecutor(clock, lambda plan: 1.0, runner)
     engine = ServingEngine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
@@ -148,7 +149,7 @@ class _TwoWaves(PerSequenceStage):
         return self
 
     def __init__(self) -> None:
-        self.tensors = PerSequenceAttention()
+        self.tensors = PerSequenceAttention(TORCH)
         self.operators = self.tensors.operators
         self.waves: list[int] = []
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_all
 
-from minifuse.attention.layouts import PerSequenceStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.clock import RealClock
 from minifuse.core.plan import Plan, Proposal, Reason, Work
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.execute import RealExecutor
-from minifuse.execute.texts import torch_runner
+from minifuse.execute.moving import torch_runner
 from minifuse.memory import Contiguous
 from minifuse.model.text.reader import TextReader
 from minifuse.serve.engine import ServingEngine

@@ -35,6 +35,7 @@ from itertools import accumulate, pairwise
 import matplotlib.pyplot as plt
 import torch
 
+from minifuse.kernels.operators import TORCH
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
 from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, owner_colour, play, replay, show_source
@@ -114,10 +115,10 @@ model = resolve("tiny").load("float32", "cpu", 0)
 layer = model.layers[0]
 pieces = [([11, 12, 13, 14, 15], range(5)), ([21], [7]), ([31], [3])]  # tokens, and their positions in their texts
 with torch.inference_mode():
-    apart = [layer.pre_attention(model.embed(torch.tensor(ids), torch.tensor([*at]))) for ids, at in pieces]
+    apart = [layer.pre_attention(model.embed(torch.tensor(ids), torch.tensor([*at])), TORCH) for ids, at in pieces]
     ids = torch.tensor([token for ids, _ in pieces for token in ids])
     positions = torch.tensor([position for _, at in pieces for position in at])
-    together = layer.pre_attention(model.embed(ids, positions))
+    together = layer.pre_attention(model.embed(ids, positions), TORCH)
 difference = (torch.cat(apart) - together).abs().max().item()
 print(
     f"{len(pieces)} products of {[len(own) for own, _ in pieces]} rows, or one of {len(ids)}: "
@@ -273,7 +274,7 @@ replay(joined, padded, address="run=orca&b=static&i=0&predict=admitted")
 # The whole policy is one question: is the batch full? Compare it with `Static.admission` in chapter 2. `forward` is the
 # split: look at the calls of `pre_attention` and `post_attention`, which get all tokens, with attention between them.
 # In `PerSequenceAttention.attention` the loop over `reads` is the loop over requests. (Here `forward` has one *wave*,
-# all of the iteration, and nothing is moved; moves come in chapter 4, waves in chapters 7 and 10.)
+# all of the iteration; waves come in chapters 7 and 10.)
 
 # %%
 from minifuse.attention.per_sequence import PerSequenceAttention

@@ -123,12 +123,12 @@ def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
         from minifuse.core.plan import Move
         from minifuse.kernels.triton_operators import TritonOperators
-        from minifuse.memory.storage import KVStorage
+        from minifuse.memory.tiered_storage import TieredStorage
         from minifuse.model.text.config import ModelConfig
 
         tokens, heads, dim = blocks * block, storage.kv_heads, storage.dim
         config = ModelConfig("llama", 8, heads * dim, storage.layers, heads, heads, dim, 8, tokens)
-        cache = KVStorage(config, 2 * tokens, dtype, device, tokens)
+        cache = TieredStorage(config, 2 * tokens, dtype, device, tokens)
         for kv, drawn in zip((cache.keys, cache.values), storage.normal(2 * tokens, device, dtype), strict=True):
             kv.copy_(drawn)
         slots = _scattered(blocks, block, torch.device("cpu"))

@@ -1,7 +1,8 @@
 """Attention stages: how tokens are laid out and attended. Importing this registers them."""
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
-from minifuse.attention.layouts import PackedStage, PaddedStage, PagedStage, PerSequenceStage, SlotsStage
+from minifuse.attention.layouts import PackedStage, PaddedStage, PagedStage, SlotsStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.stages import register
 
 __all__ = [

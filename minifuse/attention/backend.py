@@ -5,20 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minifuse.attention.batch import Batch, Wave
+from minifuse.attention.batch import Batch, Wave, batch_of, write
 from minifuse.attention.rectangle import slots_to_clear
-from minifuse.attention.rows import BatchRows, lay_out
-from minifuse.core.plan import Plan, Span, sampled_work
+from minifuse.attention.rows import BatchRows, lay_out, real_rows
+from minifuse.core.plan import Plan, Span
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle
-from minifuse.kernels.operators import TORCH, Operators
-from minifuse.kernels.rotary import RotaryRows
+from minifuse.kernels.operators import TORCH
 from minifuse.memory.storage import KVStorage
+from minifuse.model.operators import Operators, Rotation
 
 __all__ = ["Backend"]
 
@@ -29,20 +30,11 @@ class Backend(ABC):
     operators: Operators = TORCH
 
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
-        device = cache.device
         rows = lay_out(plan, sequences)
-        real = rows.real(plan) if plan.shape else None
-        slots = torch.tensor(rows.slots, device=device)
-        sampled = sampled_work(plan, sequences)
-        last = [rows.starts[i] + plan.work[i].num_tokens - 1 for i in sampled]
-        return Batch(
-            token_ids=torch.tensor(rows.token_ids, device=device),
-            positions=torch.tensor(rows.positions, device=device),
-            waves=tuple(self._wave(plan, rows, slots, span, cache) for span in plan.waves),
-            sampled=tuple(plan.work[i].sequence for i in sampled),
-            last_tokens=torch.tensor(last, device=device, dtype=torch.long),
-            real=None if real is None else torch.tensor(real, device=device),
-        )
+        slots = torch.tensor(rows.slots, device=cache.device)
+        real = real_rows(plan, rows) if plan.shape else None
+        batch = batch_of(plan, sequences, rows, [self._wave(plan, rows, slots, span, cache) for span in plan.waves])
+        return batch if real is None else replace(batch, real=torch.tensor(real, device=cache.device))
 
     def _wave(self, plan: Plan, rows: BatchRows, slots: Tensor, span: Span, cache: KVStorage) -> Wave:
         """The rows of the work [span.start, span.stop); all rows of a shape that is computed whole."""
@@ -62,13 +54,8 @@ class Backend(ABC):
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         """What `attention` needs of a wave, the same in every layer. Made once for each plan."""
 
-    def attend(self, heads: Tensor, rotary: RotaryRows | None, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
-        if wave.stop - wave.start < len(heads):
-            heads = heads[wave.start : wave.stop]
-            rotary = None if rotary is None else rotary.rows(wave.start, wave.stop)
-        q = self.operators.rotate_and_write(
-            heads, rotary, cache.keys[layer], cache.values[layer], wave.slots, wave.live
-        )
+    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
+        q = write(self.operators, heads, rotary, cache, layer, wave)
         for start, stop in wave.cleared:
             cache.keys[layer, start:stop] = 0
             cache.values[layer, start:stop] = 0

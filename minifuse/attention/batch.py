@@ -1,4 +1,4 @@
-"""A plan as tensors, and the protocol of the backends that make and attend it (Orca; Baton, 2.2)."""
+"""A plan as tensors: how its tokens become rows, and the protocol of what attends them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from minifuse.core.plan import Plan
+from minifuse.core.plan import Plan, sampled_work
 from minifuse.core.request import Sequence
-from minifuse.kernels.operators import Operators
-from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
-
-__all__ = ["AttentionBackend", "Batch", "Wave"]
+from minifuse.model.operators import Operators, Rotation
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """The rows [start, stop) of a batch that are attended together, and where their keys and values go."""
+    """The rows [start, stop) of a batch that are attended together."""
 
     start: int
     stop: int
@@ -49,16 +47,54 @@ class AttentionBackend(Protocol):
 
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         """Lay the plan out on the cache's device."""
-        ...
 
-    def attend(self, heads: Tensor, rotary: RotaryRows | None, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
-        """Rotate the wave's queries and keys, write its keys and values, then attend.
+    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
+        """Rotate, write the wave's keys and values, attend: [T, heads, head_dim] -> [rows, num_heads * head_dim]."""
 
-        Args:
-            heads: query, key and value heads, [T, num_heads + 2 * num_kv_heads, head_dim], not yet rotated.
-            rotary: cosines and sines of all T positions; None where positions are learned.
 
-        Returns:
-            The wave's rows, in order: [rows, num_heads * head_dim].
-        """
-        ...
+def write(ops: Operators, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
+    """Rotate a wave's queries and keys, write its keys and values, return its queries [rows, num_heads, head_dim]."""
+    if wave.stop - wave.start < len(heads):
+        heads = heads[wave.start : wave.stop]
+        rotary = None if rotary is None else rotary.rows(wave.start, wave.stop)
+    return ops.rotate_and_write(heads, rotary, cache.keys[layer], cache.values[layer], wave.slots, wave.live)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The T rows of an iteration, as lists."""
+
+    token_ids: list[int]  # [T]
+    positions: list[int]  # [T], 0 for idle rows
+    slots: list[int]  # [T], where the row's KV goes; -1 for idle rows
+    starts: list[int]  # the row of the first token of each piece of work; its other tokens follow
+
+
+def ragged_rows(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
+    """Concatenate the tokens of the work: of [a: 0..3), [b: 7..8), rows 0 to 2 are a's first, row 3 b's eighth."""
+    rows = BatchRows([], [], [], [])
+    token_ids, positions, slots = rows.token_ids, rows.positions, rows.slots
+    for (name, start, stop, _), place in zip(plan.work, plan.places, strict=True):
+        rows.starts.append(len(positions))
+        if stop - start == 1:  # as most work: twice as fast
+            token_ids.append(sequences[name].tokens[start])
+            positions.append(start)
+        else:
+            token_ids += sequences[name].tokens[start:stop]
+            positions += range(start, stop)
+        slots += place.slots(start, stop)
+    return rows
+
+
+def batch_of(plan: Plan, sequences: Mapping[str, Sequence], rows: BatchRows, waves: Seq[Wave]) -> Batch:
+    """Make the tensors of these rows, on the device of the waves' slots."""
+    device = waves[0].slots.device
+    sampled = sampled_work(plan, sequences)
+    last = [rows.starts[i] + plan.work[i].num_tokens - 1 for i in sampled]
+    return Batch(
+        token_ids=torch.tensor(rows.token_ids, device=device),
+        positions=torch.tensor(rows.positions, device=device),
+        waves=tuple(waves),
+        sampled=tuple(plan.work[i].sequence for i in sampled),
+        last_tokens=torch.tensor(last, device=device, dtype=torch.long),
+    )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.rectangle import View, view_of
+from minifuse.attention.rectangle import View, rows_of, view_of
 from minifuse.attention.rows import BatchRows
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan, Span
@@ -52,7 +52,7 @@ class PaddedAttention(Backend):
         if not isinstance(rectangle, Rectangle):
             raise LawBroken("layout", "the padded layout got a plan without a rectangle")
         view = view_of(plan, rectangle)
-        keys, values = cache.rows_of(rectangle.offset, rectangle.rows, rectangle.stride, view.width, view.first)
+        keys, values = rows_of(cache, rectangle.offset, rectangle.rows, rectangle.stride, view.width, view.first)
         mask = _mask(view, rectangle, cache.keys.dtype, cache.device)
         return _Rectangle(rectangle.rows, rectangle.stop - rectangle.start, keys, values, mask)
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from minifuse.attention.backend import Backend
-from minifuse.attention.rows import BatchRows
+from minifuse.attention.batch import Batch, Wave, batch_of, ragged_rows, write
 from minifuse.core.plan import Plan, Span
+from minifuse.core.request import Sequence
 from minifuse.memory.storage import KVStorage
+from minifuse.model.operators import Operators, Rotation
 
-__all__ = ["PerSequenceAttention"]
 
-
-class _Item(NamedTuple):
+class Item(NamedTuple):
     """One piece of work: its rows of the wave, and its sequence's keys and values as views, one per layer."""
 
     start: int
@@ -26,58 +26,59 @@ class _Item(NamedTuple):
     mask: Tensor | None  # [queries, context]; None for a single query, which attends to all of it
 
 
-class PerSequenceAttention(Backend):
+class PerSequenceAttention:
     """Of the work [a: 0..3), [b: 7..8), rows 0 to 2 attend to the 3 slots of a, row 3 to the 8 slots of b."""
 
-    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
-        items = []
-        first = rows.starts[span.start]
-        for i in range(*span):
-            _, start, stop, _ = plan.work[i]
-            row = rows.starts[i] - first
-            views = cache.run_of(plan.extents[i].offset, stop)
-            items.append(_Item(row, row + stop - start, *views, _causal(start, stop, cache.device)))
+    def __init__(self, operators: Operators) -> None:
+        self.operators = operators
+
+    def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
+        rows = ragged_rows(plan, sequences)
+        slots = torch.tensor(rows.slots, device=cache.device)
+        ends = [*rows.starts, len(rows.slots)]
+        bounds = [(span, ends[span.start], ends[span.stop]) for span in plan.waves]
+        waves = [Wave(a, b, slots[a:b], None, self.reads(plan, span, cache)) for span, a, b in bounds]
+        return batch_of(plan, sequences, rows, waves)
+
+    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
+        q = write(self.operators, heads, rotary, cache, layer, wave)
+        return self.attention(q, cache, layer, wave.attended)
+
+    def reads(self, plan: Plan, span: Span, cache: KVStorage) -> list[Item]:
+        """View what the work of a wave attends to, once for all layers."""
+        items, row = [], 0
+        for (_, start, stop, _), place in zip(plan.work[slice(*span)], plan.extents[slice(*span)], strict=True):
+            views = cache.run_of(place.offset, stop)
+            items.append(Item(row, row + stop - start, *views, _causal(start, stop, cache.device)))
+            row += stop - start
         return items
 
-    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: list[_Item]) -> Tensor:
-        _, num_heads, head_dim = q.shape
-        num_kv_heads = cache.num_kv_heads
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: list[Item]) -> Tensor:
+        """Attend queries [rows, num_heads, head_dim] to one layer: [rows, num_heads * head_dim]."""
         # Query heads that share a KV head are rows of one small matrix product: [num_kv_heads, group, head_dim].
-        grouped = q.unflatten(1, (num_kv_heads, -1))
+        grouped = q.unflatten(1, (cache.num_kv_heads, -1))
         # On a CPU two plain products are a little faster in float32, and several times slower in 16 bits.
         plain = q.dtype.itemsize >= 4
-        queries = (grouped * head_dim**-0.5 if plain else grouped).unbind(0)
+        queries = (grouped * q.shape[2] ** -0.5 if plain else grouped).unbind(0)
         outputs = []
         for item in reads:
             if item.mask is None and plain:
                 scores = torch.bmm(queries[item.start], item.keys[layer])  # [num_kv_heads, group, context]
                 outputs.append(torch.bmm(scores.softmax(-1), item.values[layer]).view(1, -1))
-            elif item.mask is None:
-                attended = scaled_dot_product_attention(
-                    queries[item.start].unsqueeze(0),
-                    item.keys[layer].transpose(1, 2).unsqueeze(0),
-                    item.values[layer].unsqueeze(0),
-                )
+                continue
+            k, v = item.keys[layer].transpose(1, 2).unsqueeze(0), item.values[layer].unsqueeze(0)
+            if item.mask is None:
+                attended = scaled_dot_product_attention(queries[item.start].unsqueeze(0), k, v)
                 outputs.append(attended.view(1, -1))
             else:
-                attended = scaled_dot_product_attention(
-                    q[item.start : item.stop].transpose(0, 1).unsqueeze(0),
-                    item.keys[layer].transpose(1, 2).unsqueeze(0),
-                    item.values[layer].unsqueeze(0),
-                    attn_mask=item.mask,
-                    enable_gqa=num_kv_heads != num_heads,
-                )  # [1, num_heads, queries, head_dim]
+                heads = q[item.start : item.stop].transpose(0, 1).unsqueeze(0)  # [1, num_heads, queries, head_dim]
+                attended = scaled_dot_product_attention(heads, k, v, item.mask, enable_gqa=grouped.shape[2] > 1)
                 outputs.append(attended.squeeze(0).transpose(0, 1).flatten(1))
         return torch.cat(outputs)
 
 
 def _causal(start: int, stop: int, device: torch.device) -> Tensor | None:
-    """Which of the tokens [0, stop) each query of [start, stop) attends to: itself and all before it; None: to all.
-
-    >>> _causal(1, 3, torch.device("cpu"))
-    tensor([[ True,  True, False],
-            [ True,  True,  True]])
-    """
+    """Mask what each query of [start, stop) may not see of [0, stop): [queries, context]; None for one query."""
     if stop - start == 1:
         return None
     return torch.ones(stop - start, stop, dtype=torch.bool, device=device).tril(start)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from torch import Tensor
+
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import runs_of
 from minifuse.core.plan import Plan
 from minifuse.core.shapes import Rectangle
+from minifuse.memory.storage import KVStorage
 
-__all__ = ["View", "slots_to_clear", "view_of"]
+__all__ = ["View", "rows_of", "slots_to_clear", "view_of"]
 
 
 class View(NamedTuple):
@@ -82,3 +85,24 @@ def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
             ranges.append((begin, start))
             begin = stop
     return [(start, stop) for start, stop in ranges if start < stop]
+
+
+def rows_of(
+    cache: KVStorage, offset: int, rows: int, width: int, length: int, first: int = 0
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Views of the slots [first, first + length) of each of `rows` adjacent rows of `width` slots, one a layer.
+
+    >>> # offset 10, rows 2, width 4, length 3: slots 10 to 12, and slots 14 to 16
+
+    Returns:
+        Keys and values, each [rows, num_kv_heads, length, head_dim].
+    """
+    keys, values = (
+        kv[:, offset : offset + rows * width]
+        .unflatten(1, (rows, width))
+        .narrow(2, first, length)
+        .transpose(2, 3)
+        .unbind(0)
+        for kv in (cache.keys, cache.values)
+    )
+    return keys, values

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
+from minifuse.attention.batch import BatchRows, ragged_rows
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan, Shape
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
 
-__all__ = ["BatchRows", "lay_out"]
+__all__ = ["BatchRows", "lay_out", "real_rows"]
 
 PAD = 0  # any token id will do: the output of an idle row is not read
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRows:
-    """The T rows of an iteration, idle ones included."""
-
-    token_ids: list[int]  # [T]
-    positions: list[int]  # [T], 0 for idle rows
-    slots: list[int]  # [T], where the row's KV goes; -1 for idle rows
-    starts: list[int]  # the row of the first token of each piece of work; its other tokens follow
-
-    def real(self, plan: Plan) -> list[int] | None:
-        """The rows of the plan's work, in its order; None if these are all rows, in order."""
-        real = [
-            row for start, w in zip(self.starts, plan.work, strict=True) for row in range(start, start + w.num_tokens)
-        ]
-        return None if real == list(range(len(self.token_ids))) else real
+def real_rows(plan: Plan, rows: BatchRows) -> list[int] | None:
+    """The rows of the plan's work, in its order; None if these are all rows, in order."""
+    work = zip(rows.starts, plan.work, strict=True)
+    real = [row for start, item in work for row in range(start, start + item.num_tokens)]
+    return None if real == list(range(len(rows.token_ids))) else real
 
 
 def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
@@ -45,7 +35,7 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
     0 is the 5th token of r2, in slot 8 + 4; row 1 is idle; row 2 is the 2nd token of r1, in slot 24 + 1.
     """
     if plan.shape is None:
-        return _ragged(plan, sequences)
+        return ragged_rows(plan, sequences)
     size = plan.shape.num_tokens
     rows = BatchRows([PAD] * size, [0] * size, [-1] * size, [])
     places = plan.places if isinstance(plan.shape, Rectangle) else plan.extents
@@ -83,21 +73,3 @@ def _first_row(shape: Shape, slots: Seq[int]) -> int:
     if column < shape.start or last >= shape.stop or (last > column and slots[-1] != shape.slot(row, last)):
         raise LawBroken("layout", f"the slots {slots} are not consecutive columns that {shape} computes")
     return row * (shape.stop - shape.start) + column - shape.start
-
-
-def _ragged(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
-    token_ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    starts: list[int] = []
-    for (name, start, stop, _), place in zip(plan.work, plan.places, strict=True):
-        tokens = sequences[name].tokens
-        starts.append(len(token_ids))
-        if stop - start == 1:
-            token_ids.append(tokens[start])
-            positions.append(start)
-        else:
-            token_ids += tokens[start:stop]
-            positions += range(start, stop)
-        slots += place.slots(start, stop)
-    return BatchRows(token_ids, positions, slots, starts)

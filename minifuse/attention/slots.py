@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from minifuse.attention.backend import Backend
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.attention.rectangle import rows_of
 from minifuse.attention.rows import BatchRows
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
@@ -25,7 +27,7 @@ class _Buffers:
     mask: Tensor  # [size, 1, 1, longest], added to the scores
 
 
-class SlotsAttention(PerSequenceAttention):
+class SlotsAttention(Backend):
     """The region's buffers are views of the storage, without a gather; row i of every tensor is buffer offset + i.
 
     If buffers [1, 4) hold r2 at its 5th token, no sequence, and r1 at its 2nd, then rows 0 to 2 attend to the first 5,
@@ -33,13 +35,16 @@ class SlotsAttention(PerSequenceAttention):
     request.
     """
 
+    def __init__(self) -> None:
+        self._prompts = PerSequenceAttention(self.operators)
+
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         region = plan.shape
         if not isinstance(region, Region):
-            return super().reads(plan, rows, span, cache)
+            return self._prompts.reads(plan, span, cache)
         last = torch.tensor(rows.positions, device=cache.device)
         longest = max(rows.positions) + 1
-        keys, values = cache.rows_of(region.offset * region.width, region.size, region.width, longest)
+        keys, values = rows_of(cache, region.offset * region.width, region.size, region.width, longest)
         mask = torch.zeros(region.size, longest, dtype=cache.keys.dtype, device=cache.device)
         mask.masked_fill_(torch.arange(longest, device=cache.device) > last[:, None], float("-inf"))
         return _Buffers(keys, values, mask[:, None, None])
@@ -64,7 +69,7 @@ class SlotsAttention(PerSequenceAttention):
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Any) -> Tensor:
         if not isinstance(reads, _Buffers):
-            return super().attention(q, cache, layer, reads)
+            return self._prompts.attention(q, cache, layer, reads)
         attended = scaled_dot_product_attention(
             q.unflatten(1, (cache.num_kv_heads, -1)),  # heads that share a KV head side by side
             reads.keys[layer],

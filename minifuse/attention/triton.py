@@ -16,13 +16,13 @@ from minifuse.attention.rows import BatchRows
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
 from minifuse.kernels.multi_token import multi_token_attention
-from minifuse.kernels.operators import Operators
 from minifuse.kernels.packed import WorkLists, packed_attention
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.slots import slots_attention
 from minifuse.kernels.split_kv import decode_attention
 from minifuse.kernels.triton_operators import TritonOperators
 from minifuse.memory.storage import KVStorage
+from minifuse.model.operators import Operators
 
 __all__ = ["TritonAttention"]
 

@@ -16,7 +16,8 @@ from minifuse.execute.copies import Copy, Key, copies, followed, timetable
 from minifuse.execute.copy_thread import FETCH, STORE, WAITED, CopyThread
 from minifuse.execute.link import traffic
 from minifuse.execute.streams import Streams
-from minifuse.kernels.operators import TORCH, KVTensors, Operators
+from minifuse.kernels.operators import TORCH, KVTensors
+from minifuse.model.operators import Operators
 
 __all__ = ["MovesOfPlan", "PlanTransfers"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-__all__ = ["gumbel_noise", "signed"]
+__all__ = ["gumbel_noise", "rows_of_noise", "signed"]
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
@@ -15,6 +17,11 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     bits = _mix(key ^ _mix(tokens)) >> 12 & (1 << 52) - 1
     uniform = (bits.double() + 0.5) / 2.0**52  # strictly inside (0, 1), every value exact
     return -torch.log(-torch.log(uniform))
+
+
+def rows_of_noise(seeds: Sequence[int], positions: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Seeds, of which the low 64 bits count, and positions, both as int64 [rows]."""
+    return torch.tensor([signed(seed) for seed in seeds], device=device), torch.tensor(positions, device=device)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The operators that have Triton kernels: their interface, and an implementation in plain torch."""
+"""The operators beside attention in plain torch (`minifuse.model.operators` is their interface)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from minifuse.core.plan import Move
 from minifuse.core.report import NOT_FINITE
-from minifuse.kernels.noise import gumbel_noise
+from minifuse.kernels.noise import gumbel_noise, rows_of_noise
 from minifuse.kernels.rotary import RotaryRows
 
-__all__ = ["TORCH", "KVTensors", "Operators", "TorchOperators"]
+__all__ = ["TORCH", "KVTensors", "TorchOperators"]
 
 
 class KVTensors(Protocol):
@@ -32,56 +32,6 @@ class KVTensors(Protocol):
 
     def move(self, move: Move, layer: int | None = None) -> None:
         """Copy the slots of one move, in one layer or in all of them."""
-        ...
-
-
-class Operators(Protocol):
-    """The operators beside attention that are implemented both in torch and in Triton."""
-
-    lock: AbstractContextManager[object]  # held while a plan is computed, where only one can be computed at a time
-
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """`x / sqrt(mean(x^2) + eps) * weight` of each row [n, size]."""
-        ...
-
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """The norm of `x + residual`, and that sum."""
-        ...
-
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """`silu(gate) * up` of [n, gate | up]."""
-        ...
-
-    def rotate_and_write(
-        self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
-    ) -> Tensor:
-        """Rotate queries and keys, write keys and values into one layer's storage, return the queries.
-
-        Args:
-            heads: [n, num_heads + 2 * num_kv_heads, head_dim]: queries, keys, values.
-            rotary: the angles of the n positions; None: nothing is rotated.
-            keys, values: [slots, num_kv_heads, head_dim].
-            slots: [n], -1 for rows that are not written.
-            live: the rows that are written; None: all of them.
-
-        Returns:
-            [n, num_heads, head_dim].
-        """
-        ...
-
-    def move(self, cache: KVTensors, moves: Seq[Move], layer: int | None = None) -> None:
-        """Do moves, in order, in one layer or in all of them."""
-        ...
-
-    def argmax(self, logits: Tensor) -> list[int]:
-        """The index of the largest number in each row of [n, vocab_size], the lowest of several.
-
-        NOT_FINITE for a row that has a NaN, or whose largest number is infinite.
-        """
-        ...
-
-    def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
-        """`argmax` of scaled logits [n, vocab_size] plus the noise of each row's seed and position, both int64 [n]."""
         ...
 
 
@@ -131,8 +81,8 @@ class TorchOperators:
             return [index if fine else NOT_FINITE for index, fine in zip(found, finite, strict=True)]
         return found
 
-    def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
-        return self.argmax(scaled + gumbel_noise(seeds, positions, scaled.shape[-1]))
+    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]:
+        return self.argmax(scaled + gumbel_noise(*rows_of_noise(seeds, positions, scaled.device), scaled.shape[-1]))
 
 
 TORCH = TorchOperators()

@@ -14,6 +14,7 @@ from torch import Tensor
 from minifuse.core.plan import Move
 from minifuse.kernels.copy import gather_slots, move_slots, scatter_slots
 from minifuse.kernels.launch import INTERPRETED
+from minifuse.kernels.noise import rows_of_noise
 from minifuse.kernels.operators import TORCH, KVTensors
 from minifuse.kernels.rms_norm import rms_norm
 from minifuse.kernels.rotary import RotaryRows
@@ -25,7 +26,7 @@ __all__ = ["TritonOperators"]
 
 
 class TritonOperators:
-    """The Triton kernels, as `Operators`."""
+    """The Triton kernels, as `minifuse.model.operators.Operators`."""
 
     lock: AbstractContextManager[object] = Lock() if INTERPRETED else nullcontext()  # the interpreter has one thread
 
@@ -87,8 +88,8 @@ class TritonOperators:
         indices: list[int] = argmax(logits).tolist()
         return indices
 
-    def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
-        indices: list[int] = gumbel_argmax(scaled, seeds, positions).tolist()
+    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]:
+        indices: list[int] = gumbel_argmax(scaled, *rows_of_noise(seeds, positions, scaled.device)).tolist()
         return indices
 
 

@@ -1,11 +1,15 @@
-"""The linear layer of every model, whose weights can be packed for a CPU."""
+"""Linear layers whose weights are packed for a CPU, and modules whose weights are not drawn at random first."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["Linear", "packable"]
+__all__ = ["Linear", "Unset", "pack", "packable"]
 
 PACKED_ROWS = 32  # the batch size oneDNN lays the weights out for; any other is correct, and nearly as fast
 
@@ -17,7 +21,7 @@ def packable(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-class Linear(nn.Module):
+class Linear(nn.Linear):
     """`y = x W^T + b` for x of shape `[tokens, in]`.
 
     `pack` lays the weights out once in the order in which oneDNN's kernels read them, if it has kernels for their type.
@@ -26,10 +30,11 @@ class Linear(nn.Module):
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_features, in_features))
-        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        super().__init__(in_features, out_features, bias)
         self.packed: Tensor | None = None
+
+    def reset_parameters(self) -> None:
+        """Leave the weights unset: they are read or drawn later."""
 
     def pack(self) -> None:
         weight = self.weight
@@ -41,3 +46,32 @@ class Linear(nn.Module):
             out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
             return out
         return nn.functional.linear(x, self.weight, self.bias)
+
+
+def pack(model: nn.Module) -> None:
+    """Lay the weights of all linear layers out for serving; call it once they will not change."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                child = _same_weights(child)
+                setattr(module, name, child)
+            if isinstance(child, Linear):
+                child.pack()
+
+
+class Unset(TorchFunctionMode):
+    """Modules made in this context keep the weights that memory happens to hold: they are set later."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+def _same_weights(linear: nn.Linear) -> Linear:
+    with torch.device("meta"):
+        same = Linear(linear.in_features, linear.out_features)
+    same.weight, same.bias = linear.weight, linear.bias
+    return same

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from minifuse.model.text.config import ModelConfig, Rotary
+from minifuse.model.text.config import Rotary
+from minifuse.model.text.shape import TextShape
 
 __all__ = ["attention", "block", "normed", "rotated"]
 
@@ -36,7 +37,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)
 
 
-def block(config: ModelConfig, of: Weights, x: Tensor) -> Tensor:
+def block(config: TextShape, of: Weights, x: Tensor) -> Tensor:
     """One layer of one text: [tokens, hidden_size] -> the same shape."""
     heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
     n = normed(config, of, "attention_norm", x)
@@ -51,7 +52,7 @@ def block(config: ModelConfig, of: Weights, x: Tensor) -> Tensor:
     return x + _feed_forward(config, of, normed(config, of, "mlp_norm", x))
 
 
-def normed(config: ModelConfig, of: Weights, name: str, x: Tensor) -> Tensor:
+def normed(config: TextShape, of: Weights, name: str, x: Tensor) -> Tensor:
     """LLaMA: x / sqrt(mean(x^2) + eps) * weight. The others: (x - mean) / sqrt(variance + eps) * weight + bias."""
     weight, bias = of(f"{name}.weight"), of(f"{name}.bias")
     assert weight is not None
@@ -68,7 +69,7 @@ def _linear(of: Weights, name: str, x: Tensor) -> Tensor:
     return y if bias is None else y + bias
 
 
-def _feed_forward(config: ModelConfig, of: Weights, x: Tensor) -> Tensor:
+def _feed_forward(config: TextShape, of: Weights, x: Tensor) -> Tensor:
     if config.family == "llama":
         gate, up = _linear(of, "gate_up", x).split(config.intermediate_size, dim=1)
         return _linear(of, "down", gate / (1 + (-gate).exp()) * up)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeVar
 
 from minifuse.core.errors import UsageError
-from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.shape import TextShape
 
 __all__ = ["shard_config"]
 
+Shape = TypeVar("Shape", bound=TextShape)
 
-def shard_config(config: ModelConfig, size: int) -> ModelConfig:
+
+def shard_config(config: Shape, size: int) -> Shape:
     """The shape of each of `size` ranks' shard: a part of the heads, of the KV heads and of the feed-forward layer.
 
     The rest stays whole: embeddings and norms are on every rank, and the uneven parts of the head are padded (see

@@ -15,11 +15,12 @@ from threading import Thread
 
 import torch
 
+from minifuse.attention.batch import AttentionBackend
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
+from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
-from minifuse.execute.transfers import MovesOfPlan
 from minifuse.model.text.load import load_weights
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.order import Order, Setup, update_sequences
@@ -31,8 +32,8 @@ __all__ = ["FollowingRunner", "main"]
 class FollowingRunner(TorchRunner):
     """Computes a plan up to the gathered logits: only rank 0 samples."""
 
-    def _compute(self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None) -> Ran:
-        self._logits(plan, sequences, moves)
+    def compute(self, plan: Plan, sequences: dict[str, Sequence], attention: AttentionBackend) -> Ran:
+        self.logits(plan, sequences, attention)
         return Ran({})
 
 
@@ -86,7 +87,7 @@ def _prepare(connection: Connection, setup: Setup) -> Rank:
     return rank
 
 
-def _work(connection: Connection, setup: Setup, run: TorchRunner, orders: SimpleQueue[Order]) -> None:
+def _work(connection: Connection, setup: Setup, run: MovingRunner, orders: SimpleQueue[Order]) -> None:
     """Compute one worker's plans, one after the other."""
     sequences: dict[str, Sequence] = {}
     try:

@@ -9,9 +9,11 @@ import torch
 import torch.distributed as dist
 
 from minifuse.attention.batch import AttentionBackend
+from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
 from minifuse.execute.transfers import PlanTransfers
-from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
+from minifuse.model.linear import pack
 from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import Communicator, rank_lost_if_unreachable
 from minifuse.parallel.order import Setup
@@ -51,8 +53,8 @@ class Rank:
         world = dist.group.WORLD
         assert world is not None
         self.model = shard(model, setup.rank, setup.size, Communicator(world)).to(device)
-        self.model.pack()
-        self.cache = KVStorage(
+        pack(self.model)
+        self.cache = TieredStorage(
             *(self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity),
             layers_in_turn=setup.layers_in_turn,
         )
@@ -61,13 +63,13 @@ class Rank:
         self._runner = runner
         self._setup = setup
 
-    def open_worker(self) -> tuple[Communicator, TorchRunner]:
+    def open_worker(self) -> tuple[Communicator, MovingRunner]:
         """The communicator and the runner of one more worker. All ranks must do this together, in the same order."""
         with rank_lost_if_unreachable():
             communicator = Communicator(dist.new_group(timeout=_timeout(self._setup)))
         _be_patient(self._setup, communicator.group)
         model = with_communicator(self.model, communicator)
-        return communicator, self._runner(model, self.cache, self.attention, self.transfers)
+        return communicator, MovingRunner(self._runner(model, self.cache, self.attention), self.transfers)
 
 
 def _timeout(setup: Setup) -> timedelta:

@@ -15,7 +15,7 @@ from minifuse.core.errors import MachineError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
-from minifuse.execute.texts import TorchRunner
+from minifuse.execute.moving import MovingRunner
 from minifuse.parallel.communicator import Communicator, RankLost
 from minifuse.parallel.followers import Followers
 from minifuse.parallel.order import Ledger, Order
@@ -25,7 +25,7 @@ __all__ = ["ParallelRunner"]
 
 
 class ParallelRunner:
-    """Called like a `TorchRunner`: sends a plan to the followers, computes rank 0's shard of it, and samples.
+    """Called like a `MovingRunner`: sends a plan to the followers, computes rank 0's shard of it, and samples.
 
     Each worker has a communicator: Flover's main stream has one for all its requests, concurrent instances one for each
     request. A worker's communicator is made when the worker runs its first plan.
@@ -46,7 +46,7 @@ class ParallelRunner:
         self.followers = followers
         self._rank = rank
         self._ledgers: dict[int, Ledger] = {}
-        self._workers: dict[int, tuple[Communicator, TorchRunner]] = {}
+        self._workers: dict[int, tuple[Communicator, MovingRunner]] = {}
         self._order_lock = Lock()
         self._failure_lock = Lock()
         self._landed: SimpleQueue[int] = SimpleQueue()  # steps without work that have landed here since the last order
@@ -87,7 +87,7 @@ class ParallelRunner:
     def _take_landed(self) -> tuple[int, ...]:
         return tuple(self._landed.get() for _ in range(self._landed.qsize()))
 
-    def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, TorchRunner]:
+    def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, MovingRunner]:
         """Send the plan to the followers; return the communicator and the runner with which rank 0 computes it."""
         with self._order_lock:  # a follower opens a worker at its first order: all ranks must do so in the same order
             ledger = self._ledgers.setdefault(plan.worker, Ledger())

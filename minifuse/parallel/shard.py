@@ -29,7 +29,7 @@ __all__ = ["GatheredHead", "RowParallel", "shard", "with_communicator"]
 class RowParallel(nn.Module):
     """`y = (sum over ranks r of x_r W_r^T) + b`: each rank has a part of the inputs, and the bias is added once."""
 
-    def __init__(self, part: Linear, bias: Tensor | None, communicator: Communicator) -> None:
+    def __init__(self, part: nn.Linear, bias: Tensor | None, communicator: Communicator) -> None:
         super().__init__()
         self.part = part
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
@@ -47,7 +47,7 @@ class GatheredHead(nn.Module):
     and the zeros come last.
     """
 
-    def __init__(self, part: Linear, vocab_size: int, communicator: Communicator) -> None:
+    def __init__(self, part: nn.Linear, vocab_size: int, communicator: Communicator) -> None:
         super().__init__()
         self.part = part
         self.vocab_size = vocab_size
@@ -75,7 +75,7 @@ def shard(model: Transformer, rank: int, size: int, communicator: Communicator) 
     }
     for layer in model.layers:
         for name, linear in layer.named_children():
-            if not isinstance(linear, Linear):
+            if not isinstance(linear, nn.Linear):
                 continue  # a norm
             if name in blocks:
                 rows = [block.chunk(size)[rank] for block in torch.arange(len(linear.weight)).split(blocks[name])]
@@ -108,20 +108,21 @@ def _replaced(model: Transformer, replacements: Iterable[tuple[object, object]])
     return copy.deepcopy(model, memo)
 
 
-def _linear(weight: Tensor, bias: Tensor | None) -> Linear:
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """A layer with copies of these weights: views would keep the whole model's weights alive."""
     with torch.device("meta"):
-        linear = Linear(weight.shape[1], weight.shape[0])
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     linear.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format), requires_grad=False)
-    linear.bias = None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.clone(), requires_grad=False)
     return linear
 
 
-def _outputs(whole: Linear, rows: Tensor) -> Linear:
+def _outputs(whole: nn.Linear, rows: Tensor) -> nn.Linear:
     return _linear(whole.weight[rows], None if whole.bias is None else whole.bias[rows])
 
 
-def _head(whole: Linear, rank: int, size: int, communicator: Communicator) -> GatheredHead:
+def _head(whole: nn.Linear, rank: int, size: int, communicator: Communicator) -> GatheredHead:
     vocab_size = len(whole.weight)
     share = -(-vocab_size // size)
     rows = slice(rank * share, (rank + 1) * share)

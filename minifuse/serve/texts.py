@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import TRANSFORMER
@@ -15,6 +15,7 @@ from minifuse.execute.run_ahead import RunAhead
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.memory.profile import powers_of_two
 from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.reader import TextReader
 from minifuse.parallel.config import shard_config
@@ -65,15 +66,16 @@ class ServedText:
             self._check_fits()
 
     def _check_model(self, model: Transformer) -> None:
+        from minifuse.model.text.row_by_row import computes_row_by_row
         from minifuse.model.text.transformer import Transformer
 
         if not isinstance(model, Transformer):
             raise UsageError(
                 f"The engine was given a {type(model).__name__} as its model: give what source.load returned."
             )
-        if replace(model.config, eos_ids=()) != replace(self.source.config, eos_ids=()):
+        if replace(cast(ModelConfig, model.config), eos_ids=()) != replace(self.source.config, eos_ids=()):
             raise UsageError(f"The model that was given is not {self.source.name}: give what source.load returned.")
-        numerics = "reference" if model.row_by_row else "fast"
+        numerics = "reference" if computes_row_by_row(model) else "fast"
         check_model(self.settings, dtype=model.dtype, device=model.device.type, numerics=numerics)
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
@@ -140,7 +142,7 @@ class ServedText:
             )
             close, behind = ranks.close, ranks.behind
         elif self.model is not None:
-            from minifuse.execute.texts import torch_runner
+            from minifuse.execute.moving import torch_runner
 
             try:
                 run = runner = torch_runner(self.model, stages.memory, stages.attention, self.settings.numerics)

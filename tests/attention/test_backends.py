@@ -23,6 +23,7 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
+from minifuse.kernels.operators import TORCH
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.naive import oracle
@@ -200,7 +201,7 @@ def buffers(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
 
 
 BACKENDS: dict[str, tuple[AttentionBackend, Callable[..., Case]]] = {
-    "per_sequence": (PerSequenceAttention(), ragged),
+    "per_sequence": (PerSequenceAttention(TORCH), ragged),
     "padded": (PaddedAttention(), padded),
     "padded, living": (PaddedAttention(), living),
     "slots": (SlotsAttention(), buffers),
@@ -343,7 +344,7 @@ def test_single_queries_in_the_serving_dtypes(heads: int, kv_heads: int, dtype: 
     )
     q = torch.randn(3, heads, 4, generator=generator).to(dtype)
     k, v = (torch.randn(3, kv_heads, 4, generator=generator).to(dtype) for _ in "kv")
-    backend = PerSequenceAttention()
+    backend = PerSequenceAttention(TORCH)
     (wave,) = backend.batch(plan, sequences, cache).waves
     out = backend.attend(torch.cat((q, k, v), 1), None, cache, LAYER, wave)
     assert out.dtype == dtype

@@ -9,16 +9,18 @@ import torch
 from helpers import asks
 
 from minifuse.attention.batch import Batch
-from minifuse.attention.layouts import PaddedStage, PagedStage, PerSequenceStage, SlotsStage
+from minifuse.attention.layouts import PaddedStage, PagedStage, SlotsStage
 from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Placement, Plan, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
+from minifuse.kernels.operators import TORCH
 from minifuse.memory.storage import KVStorage
 from minifuse.memory.window import Entry, Window
 from minifuse.model.text.config import ModelConfig, Rotary
@@ -47,7 +49,7 @@ def test_ragged_batch_by_hand() -> None:
     }
     work = (Work("a", 0, 3), Work("c", 1, 3), Work("b", 7, 8))
     plan = Plan(0, 0, work, (Extent(5, 4), Extent(20, 6), Extent(9, 9)))
-    batch = PerSequenceAttention().batch(plan, sequences, _storage(30))
+    batch = PerSequenceAttention(TORCH).batch(plan, sequences, _storage(30))
     assert _lists(batch) == {
         "token_ids": [10, 11, 12, 31, 32, 27],
         "positions": [0, 1, 2, 1, 2, 7],
@@ -200,7 +202,7 @@ def test_full_rectangle_has_no_idle_rows() -> None:
 
 def test_a_plan_that_samples_no_token() -> None:
     sequences = {"a": _sequence("a", (10, 11, 12))}
-    for backend, shape in ((PerSequenceAttention(), None), (PaddedAttention(), Rectangle(0, 1, 5, 0, 2))):
+    for backend, shape in ((PerSequenceAttention(TORCH), None), (PaddedAttention(), Rectangle(0, 1, 5, 0, 2))):
         plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),), layout=Layout(shape=shape))
         batch = backend.batch(plan, sequences, _storage(5))
         assert batch.sampled == ()

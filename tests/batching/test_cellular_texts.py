@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minifuse.attention.layouts import PagedStage, PerSequenceStage
+from minifuse.attention.layouts import PagedStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.batching import Cellular
 from minifuse.core.clock import VirtualClock
 from minifuse.core.plan import Plan

@@ -195,7 +195,7 @@ def test_the_readmes_engine_runs(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 AIMLESS = """
-from minifuse.attention.layouts import PerSequenceStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.stages import register
 
 @register

@@ -14,7 +14,7 @@ from minifuse.core.report import Completion, Ran, StepReport
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import Executor, RunPlan
 from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
-from minifuse.execute.texts import torch_runner
+from minifuse.execute.moving import torch_runner
 from minifuse.model.text.reader import TextReader
 from minifuse.serve.assembly import Stages, choose
 from minifuse.serve.engine import ServingEngine

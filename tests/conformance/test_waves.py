@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from helpers import asks
 
-from minifuse.attention.layouts import PerSequenceStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.report import KVUsage, Measured, StepReport
 from minifuse.core.request import Sequence
-from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.testing.texts.books import TextBooks
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import small_model
@@ -95,7 +95,7 @@ def test_out_of_turn_breaks_conservation(moves: tuple[Move, ...]) -> None:
 
 def _runner() -> GhostRunner:
     model = small_model("llama")
-    cache = KVStorage(model.config, SLOTS, model.dtype, model.device, 8)
+    cache = TieredStorage(model.config, SLOTS, model.dtype, model.device, 8)
     return GhostRunner(model, cache, PerSequenceStage().backend(dtype="float64"))
 
 

@@ -17,7 +17,7 @@ from contracts.wrong_stages.memory import MEMORIES
 from helpers import asks, unit
 
 from minifuse import stages as register_of_stages
-from minifuse.attention.layouts import PerSequenceStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.batching import Iteration
 from minifuse.cli.plugin import load_plugin
 from minifuse.contracts.checks import checks_of
@@ -25,7 +25,7 @@ from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import LawBroken, StageFault, UsageError
 from minifuse.core.plan import TRANSFORMER
 from minifuse.execute import RealExecutor, VirtualExecutor
-from minifuse.execute.texts import torch_runner
+from minifuse.execute.moving import torch_runner
 from minifuse.fault import blaming, call_check, is_own
 from minifuse.memory import Contiguous
 from minifuse.model.text.reader import TextReader

@@ -18,6 +18,7 @@ from minifuse.execute.sampling import sample
 from minifuse.kernels.operators import TORCH
 from minifuse.metrics import compute_metrics
 from minifuse.model.text.load import TextSource, build, random_weights
+from minifuse.model.text.row_by_row import compute_row_by_row
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
 from minifuse.serve.build import build_engine
@@ -46,7 +47,7 @@ def _poisoned(numerics: str = "fast") -> Transformer:
     model = random_weights(build(SOURCE.config, "float64"), seed=7)
     model.embedding.weight[POISON] = math.nan
     if numerics == "reference":
-        model.compute_row_by_row()
+        compute_row_by_row(model)
     return model
 
 
@@ -69,7 +70,7 @@ def _expected(request: Request) -> tuple[tuple[int, ...], FinishReason]:
         last = oracle.logits(_poisoned(), tokens)[-1:]
         if not last.isfinite().all():
             return tuple(tokens[len(request.prompt) :]), FinishReason.NAN
-        tokens += sample(last, [request.sampling], [len(tokens)])
+        tokens += sample(last, [request.sampling], [len(tokens)], TORCH)
     return tuple(tokens[len(request.prompt) :]), FinishReason.LENGTH
 
 
@@ -175,14 +176,14 @@ def test_memory_is_not_told_of_a_token() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_no_token_is_sampled_from_what_is_not_finite(params: Sampling, dtype: torch.dtype) -> None:
     logits: Tensor = torch.randn(7, VOCAB, generator=torch.Generator().manual_seed(0)).to(dtype)
-    right = sample(logits, [params] * 7, [5] * 7)
+    right = sample(logits, [params] * 7, [5] * 7, TORCH)
     assert min(right) >= 0
     logits[1, VOCAB - 1] = math.nan
     logits[2, 0] = -math.nan
     logits[3, 4] = math.inf
     logits[4] = -math.inf
     right[1:5] = [NOT_FINITE] * 4
-    assert sample(logits, [params] * 7, [5] * 7) == right
+    assert sample(logits, [params] * 7, [5] * 7, TORCH) == right
     assert TORCH.argmax(logits)[1:5] == [NOT_FINITE] * 4
 
 
@@ -191,4 +192,4 @@ def test_masked_logits_are_no_failure() -> None:
     logits = torch.full((1, VOCAB), -math.inf)
     logits[0, 9] = -3.0
     for params in (Sampling(), Sampling(1.0), Sampling(1.0, top_p=0.5)):
-        assert sample(logits, [params], [5]) == [9]
+        assert sample(logits, [params], [5], TORCH) == [9]

@@ -15,6 +15,7 @@ from minifuse.core.request import Sampling
 from minifuse.execute.sampling import keep_top, sample
 from minifuse.kernels import noise as noise_module
 from minifuse.kernels.noise import gumbel_noise
+from minifuse.kernels.operators import TORCH
 
 VOCAB = 12
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -62,7 +63,10 @@ def test_draws_follow_the_softmax(params: Sampling, vary: str) -> None:
     seeds = [17] * n if vary == "position" else list(range(n))
     places = list(range(n)) if vary == "position" else [5] * n
     drawn = sample(
-        logits.expand(n, -1), [Sampling(params.temperature, params.top_k, params.top_p, seed) for seed in seeds], places
+        logits.expand(n, -1),
+        [Sampling(params.temperature, params.top_k, params.top_p, seed) for seed in seeds],
+        places,
+        TORCH,
     )
     counts = torch.bincount(torch.tensor(drawn), minlength=VOCAB).tolist()
     assert {token for token, count in enumerate(counts) if count} <= set(wanted)
@@ -132,25 +136,25 @@ def test_noise_is_finite_at_both_ends_of_the_hash(bits: int, monkeypatch: pytest
 
 def test_greedy_takes_the_likeliest_and_the_lowest_of_equals() -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 3.0, 3.0], [-1.0, 5.0, 5.0], [-math.inf, -math.inf, -9.0]])
-    assert sample(logits, [Sampling()] * 4, [0, 1, 2, 3]) == [1, 0, 1, 2]
+    assert sample(logits, [Sampling()] * 4, [0, 1, 2, 3], TORCH) == [1, 0, 1, 2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_any_precision_is_drawn_in_float64(dtype: torch.dtype) -> None:
     logits = _logits(3, rows=6).to(dtype)
     params = [Sampling(0.9, seed=i) for i in range(6)]
-    assert sample(logits, params, [7] * 6) == sample(logits.double(), params, [7] * 6)
+    assert sample(logits, params, [7] * 6, TORCH) == sample(logits.double(), params, [7] * 6, TORCH)
 
 
 def test_a_cold_draw_is_greedy() -> None:
     logits = _logits(8, rows=50)
-    assert sample(logits, [Sampling(1e-4, seed=i) for i in range(50)], [3] * 50) == logits.argmax(-1).tolist()
+    assert sample(logits, [Sampling(1e-4, seed=i) for i in range(50)], [3] * 50, TORCH) == logits.argmax(-1).tolist()
 
 
 def test_one_token_kept_is_greedy() -> None:
     logits = _logits(9, rows=50)
     for params in (Sampling(5.0, top_k=1), Sampling(5.0, top_p=1e-9), Sampling(5.0, top_p=0.0)):
-        assert sample(logits, [params] * 50, list(range(50))) == logits.argmax(-1).tolist()
+        assert sample(logits, [params] * 50, list(range(50)), TORCH) == logits.argmax(-1).tolist()
 
 
 # --- top-k and top-p
@@ -212,18 +216,18 @@ PARAMS = st.builds(
 @given(st.lists(st.tuples(PARAMS, st.integers(0, 5000)), min_size=1, max_size=9), st.randoms(use_true_random=False))
 def test_a_row_is_drawn_alike_in_any_batch(rows: list[tuple[Sampling, int]], rng: random.Random) -> None:
     logits = _logits(len(rows), rows=len(rows))
-    together = sample(logits, [p for p, _ in rows], [place for _, place in rows])
-    alone = [sample(logits[i : i + 1], [p], [place])[0] for i, (p, place) in enumerate(rows)]
+    together = sample(logits, [p for p, _ in rows], [place for _, place in rows], TORCH)
+    alone = [sample(logits[i : i + 1], [p], [place], TORCH)[0] for i, (p, place) in enumerate(rows)]
     assert together == alone
     order = rng.sample(range(len(rows)), len(rows))
-    shuffled = sample(logits[order], [rows[i][0] for i in order], [rows[i][1] for i in order])
+    shuffled = sample(logits[order], [rows[i][0] for i in order], [rows[i][1] for i in order], TORCH)
     assert shuffled == [alone[i] for i in order]
 
 
 def test_mixed_rows_keep_their_places() -> None:
     logits = _logits(2, rows=40)
     params = [Sampling() if row % 3 else Sampling(1.0, seed=row) for row in range(40)]
-    tokens = sample(logits, params, [9] * 40)
+    tokens = sample(logits, params, [9] * 40, TORCH)
     greedy = logits.argmax(-1).tolist()
     assert [t for row, t in enumerate(tokens) if row % 3] == [t for row, t in enumerate(greedy) if row % 3]
     assert tokens != greedy
@@ -231,18 +235,18 @@ def test_mixed_rows_keep_their_places() -> None:
 
 def test_position_and_seed_both_matter() -> None:
     flat = torch.zeros(200, 1000)
-    by_place = sample(flat, [Sampling(1.0, seed=1)] * 200, list(range(200)))
-    by_seed = sample(flat, [Sampling(1.0, seed=i) for i in range(200)], [0] * 200)
+    by_place = sample(flat, [Sampling(1.0, seed=1)] * 200, list(range(200)), TORCH)
+    by_seed = sample(flat, [Sampling(1.0, seed=i) for i in range(200)], [0] * 200, TORCH)
     assert len(set(by_place)) > 150
     assert len(set(by_seed)) > 150
-    assert sample(flat, [Sampling(1.0, seed=1)] * 200, [7] * 200) == [by_place[7]] * 200
+    assert sample(flat, [Sampling(1.0, seed=1)] * 200, [7] * 200, TORCH) == [by_place[7]] * 200
 
 
 def test_any_seed_is_accepted() -> None:
     flat = torch.zeros(1, 10**4)
 
     def drawn(seed: int) -> int:
-        return sample(flat, [Sampling(1.0, seed=seed)], [0])[0]
+        return sample(flat, [Sampling(1.0, seed=seed)], [0], TORCH)[0]
 
     seeds = [0, 1, -1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 2]
     assert len({drawn(seed) for seed in seeds}) == len(seeds)

@@ -16,22 +16,23 @@ import torch
 from execute.test_copies import into, out
 from helpers import asks, small_model
 
-from minifuse.attention.layouts import PerSequenceStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.execute import transfers as module
+from minifuse.execute.moving import AttendingBesideMoves, MovingRunner
 from minifuse.execute.texts import TorchRunner, forward
 from minifuse.execute.transfers import PlanTransfers
 from minifuse.kernels.operators import TORCH
-from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.testing.texts.models import CONFIGS
 
 CONFIG = CONFIGS["llama"]  # 2 layers, 2 KV heads of 4
 SECONDS = 30  # after which a test that hangs has failed
 
 
-def storage(seed: int = 0) -> KVStorage:
-    cache = KVStorage(CONFIG, 40, torch.float64, torch.device("cpu"), num_host_slots=40)
+def storage(seed: int = 0) -> TieredStorage:
+    cache = TieredStorage(CONFIG, 40, torch.float64, torch.device("cpu"), num_host_slots=40)
     generator = torch.Generator().manual_seed(seed)
     for kv in (cache.keys, cache.values, cache.host_keys, cache.host_values):
         kv.normal_(generator=generator)
@@ -89,6 +90,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return Log(monkeypatch)
 
 
+def moving(model: Any, cache: TieredStorage, attention: Any) -> MovingRunner:
+    return MovingRunner(TorchRunner(model, cache, attention), PlanTransfers(cache, attention.operators))
+
+
 class Attending(torch.nn.Module):
     """An attention that tells of every layer, and lets copies go."""
 
@@ -110,7 +115,7 @@ class Attending(torch.nn.Module):
 def test_layer_0_computes_before_the_copy_of_the_last_layer_has_ended(log: Log) -> None:
     """The last layer's copy cannot end before layer 0 attends. If layer 0 waited for it, both would wait forever."""
     attention = Attending(log, {0: log.hold("swap_in 1")})
-    runner = TorchRunner(small_model("llama"), storage(), attention)  # type: ignore[arg-type]
+    runner = moving(small_model("llama"), storage(), attention)
     ran = runner(plan_of_a(into(5, 0, 3, moment="before")), sequences_of_a())
     order = log.events.index
     assert order("swap_in 0 ends") < order("attend 0") < order("swap_in 1 ends") < order("attend 1")
@@ -132,7 +137,7 @@ def test_a_layer_waits_for_its_own_copy(log: Log, monkeypatch: pytest.MonkeyPatc
         wait(lane, mark)
 
     monkeypatch.setattr(module._ThreadQueue, "wait", releasing)
-    runner = TorchRunner(small_model("llama"), storage(), Attending(log, {}))  # type: ignore[arg-type]
+    runner = moving(small_model("llama"), storage(), Attending(log, {}))
     runner(plan_of_a(into(5, 0, 3, moment="before")), sequences_of_a())
     order = log.events.index
     assert order(f"swap_in {layer} ends") < order(f"attend {layer}")
@@ -143,7 +148,7 @@ def test_a_layer_waits_for_its_own_copy(log: Log, monkeypatch: pytest.MonkeyPatc
 def test_what_is_copied_after_a_wave_is_there_when_the_plan_ends(log: Log) -> None:
     cache = storage()
     attention = Attending(log, {})
-    runner = TorchRunner(small_model("llama"), cache, attention)  # type: ignore[arg-type]
+    runner = moving(small_model("llama"), cache, attention)
     runner(plan_of_a(out(0, 20, 4, moment="after")), sequences_of_a())
     order = log.events.index
     assert order("attend 0") < order("swap_out 0 begins")
@@ -169,12 +174,14 @@ def test_waves_and_moves_compute_what_they_would_one_after_the_other(
     plan, sequences = _any_plan(rng)
     beside, alone = storage(seed), storage(seed)
     model, attention = small_model("llama"), PerSequenceStage().backend(dtype="float64")
-    runner = TorchRunner(model, beside, attention)
+    runner = moving(model, beside, attention)
     with torch.inference_mode():
         moves = runner.transfers.begin(plan)
-        logits = forward(model, attention.batch(plan, sequences, beside), beside, attention, moves)
+        batch = attention.batch(plan, sequences, beside)
+        logits = forward(model, batch, beside, AttendingBesideMoves(attention, moves, len(plan.waves)))
         moves.end()
-        wanted = forward(model, attention.batch(plan, sequences, alone), alone, attention, OneByOne(plan, alone))  # type: ignore[arg-type]
+        one_by_one = AttendingBesideMoves(attention, OneByOne(plan, alone), len(plan.waves))
+        wanted = forward(model, attention.batch(plan, sequences, alone), alone, one_by_one)
     runner.transfers.close()
     assert torch.equal(logits, wanted)
     for name in ("keys", "values", "host_keys", "host_values"):
@@ -184,7 +191,7 @@ def test_waves_and_moves_compute_what_they_would_one_after_the_other(
 class OneByOne:
     """The moves of a plan, each in its turn while everything waits."""
 
-    def __init__(self, plan: Plan, cache: KVStorage) -> None:
+    def __init__(self, plan: Plan, cache: TieredStorage) -> None:
         self.plan, self.cache = plan, cache
         TORCH.move(cache, [move for move in plan.moves if move.moment == "first"])
 

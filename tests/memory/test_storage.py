@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.core.plan import Move
-from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.testing.texts.models import CONFIGS
 
 CONFIG = CONFIGS["llama"]  # 2 layers, 2 KV heads of 4
 
 
-def _storage(slots: int = 12) -> KVStorage:
-    return KVStorage(CONFIG, slots, torch.float64, torch.device("cpu"), num_host_slots=9)
+def _storage(slots: int = 12) -> TieredStorage:
+    return TieredStorage(CONFIG, slots, torch.float64, torch.device("cpu"), num_host_slots=9)
 
 
-def _numbered(slots: int = 12) -> KVStorage:
+def _numbered(slots: int = 12) -> TieredStorage:
     """Every number encodes its layer, slot, head and dimension."""
     storage = _storage(slots)
     storage.keys.copy_(torch.arange(storage.keys.numel()).view_as(storage.keys))

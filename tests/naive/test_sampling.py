@@ -10,6 +10,7 @@ from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
 from minifuse.core.request import Sampling
 from minifuse.execute.sampling import sample
+from minifuse.kernels.operators import TORCH
 from minifuse.naive.sampling import draw, kept
 
 VOCAB = 40
@@ -41,7 +42,7 @@ def test_draws_what_serving_draws(params: dict[str, float]) -> None:
         chosen = Sampling(seed=seed, **params)  # type: ignore[arg-type]  # top_k is whole
         for position in range(1, 30):
             logits = _logits(position)
-            wanted = sample(torch.tensor([logits], dtype=torch.float64), [chosen], [position])
+            wanted = sample(torch.tensor([logits], dtype=torch.float64), [chosen], [position], TORCH)
             assert draw(logits, chosen, position) == wanted[0]
 
 

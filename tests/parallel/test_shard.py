@@ -19,7 +19,9 @@ from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.report import NOTHING_MEASURED
 from minifuse.core.request import Request, Sequence
 from minifuse.execute.texts import forward
+from minifuse.kernels.operators import TORCH
 from minifuse.memory.storage import KVStorage
+from minifuse.model.linear import pack
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
 from minifuse.parallel.communicator import Communicator, RankLost
@@ -85,7 +87,7 @@ def test_a_rank_caches_its_own_heads_and_attention_does_not_depend_on_ranks(size
     """Two texts through the serving path, prompts and then one more token, with KV of the shard's shape."""
     whole = whole_model("llama")
     sequences = {name: Sequence(Request(name, tuple(TOKENS[:n]))) for name, n in (("a", 5), ("b", 3))}
-    attention = PerSequenceAttention()
+    attention = PerSequenceAttention(TORCH)
 
     def plan(step: int, a: tuple[int, int], b: tuple[int, int]) -> Plan:
         return Plan(step, 0, (Work("a", *a), Work("b", *b)), (Extent(0, 9), Extent(9, 9)))
@@ -106,11 +108,11 @@ def test_a_rank_caches_its_own_heads_and_attention_does_not_depend_on_ranks(size
 def test_shards_of_packed_weights() -> None:
     """Float32 on CPU: a shard does not use the packed weights of the whole model."""
     whole = whole_model("gpt2", "float32")
-    whole.pack()
+    pack(whole)
 
     def compute(rank: int, comm: Communicator) -> torch.Tensor:
         part = shard(whole, rank, 2, comm)
-        part.pack()
+        pack(part)
         return layers_logits(part, TOKENS)
 
     with ranks(2) as on_every_rank:

@@ -72,7 +72,7 @@ def test_kv_memory_that_does_not_fit_the_machine(problem: Exception, monkeypatch
     def refuse(*_: Any) -> None:
         raise problem
 
-    monkeypatch.setattr("minifuse.execute.texts.torch_runner", refuse)
+    monkeypatch.setattr("minifuse.execute.moving.torch_runner", refuse)
     with pytest.raises(MachineError) as error:
         build_engine(resolve_run(technique("orca"), SOURCE, Settings(dtype="float64")), small_model("llama"))
     sentence(error.value, "64 MiB", "cpu", "--kv-memory")

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from minifuse.kernels.operators import TORCH
 from minifuse.model.text.checkpoint import read_weights
 from minifuse.model.text.load import TINY, build, resolve_text
 from minifuse.model.text.tokenizer import Tokenizer
@@ -52,7 +53,7 @@ class Student:
     @torch.no_grad()
     def _next(self, ids: Tensor, cache: Cache) -> Tensor:
         """Feed ids [rows, tokens]; return the likeliest next token of each row, [rows]."""
-        return self.model.head(hidden_states(self.model, ids, cache)[:, -1]).argmax(-1)
+        return self.model.head(hidden_states(self.model, ids, cache)[:, -1], TORCH).argmax(-1)
 
     def _answer(self, prompts: Tensor, cache: Cache) -> list[list[int]]:
         """The rows' answers, each up to and including its EOS, or up to the end of the context.

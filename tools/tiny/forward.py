@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from minifuse.kernels.operators import TORCH
 from minifuse.model.text.transformer import Transformer
 
 __all__ = ["Cache", "hidden_states"]
@@ -34,7 +35,7 @@ def hidden_states(model: Transformer, ids: Tensor, cache: Cache | None = None) -
     assert rotary is not None  # tiny is a LLaMA
     num_kv_heads = model.config.num_kv_heads
     for index, layer in enumerate(model.layers):
-        heads = layer.pre_attention(x)
+        heads = layer.pre_attention(x, TORCH)
         rotated = torch.cat((rotary.rotate(heads[:, :-num_kv_heads]), heads[:, -num_kv_heads:]), 1)
         sizes = (model.config.num_heads, num_kv_heads, num_kv_heads)
         q, k, v = rotated.unflatten(0, (rows, tokens)).transpose(1, 2).split(sizes, 1)
@@ -46,5 +47,5 @@ def hidden_states(model: Transformer, ids: Tensor, cache: Cache | None = None) -
             else:
                 cache.append((k, v))
         attended = scaled_dot_product_attention(q, k, v, mask, is_causal=not start, enable_gqa=True)
-        x = layer.post_attention(x, attended.transpose(1, 2).flatten(0, 1).flatten(1))
+        x = layer.post_attention(x, attended.transpose(1, 2).flatten(0, 1).flatten(1), TORCH)
     return x.view(rows, tokens, -1)

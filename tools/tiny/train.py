@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
+from minifuse.kernels.operators import TORCH
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build
@@ -129,7 +130,7 @@ def exact_turns(model: Transformer, rows: Rows) -> tuple[Counter[str], Counter[s
     An answer is right if each of its tokens, EOS included, is the likeliest one after the right tokens before it: that
     is equivalent to decoding it greedily, in one pass. Earlier turns have their right answers.
     """
-    right = model.head(hidden_states(model, rows.ids)).argmax(-1) == rows.labels
+    right = model.head(hidden_states(model, rows.ids), TORCH).argmax(-1) == rows.labels
     answers: Counter[str] = Counter()
     exact: Counter[str] = Counter()
     for row, turns in enumerate(rows.turns):
@@ -162,7 +163,7 @@ def train(model: Transformer, recipe: Recipe, report: Callable[[int, float], Non
         rows = make_rows(rng, tokenizer, recipe.tokens_per_step // length, length)
         wanted = rows.labels != IGNORED
         hidden = hidden_states(model, rows.ids)
-        loss = cross_entropy(model.head(hidden[wanted]), rows.labels[wanted])
+        loss = cross_entropy(model.head(hidden[wanted], TORCH), rows.labels[wanted])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_norm)

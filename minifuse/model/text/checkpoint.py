@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from minifuse.core.errors import ModelError
-from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.fields import read_object
 from minifuse.model.text.names import is_buffer, parameter_rows, source_of, without_prefix
+from minifuse.model.text.shape import TextShape
 from minifuse.model.text.transformer import Transformer
 
 __all__ = ["read_weights", "write_weights"]
@@ -53,7 +54,7 @@ def _weight_files(directory: Path) -> list[Path]:
 class _Checkpoint:
     """All tensors of a directory, in any of its shards, read one at a time, for a model of this shape."""
 
-    def __init__(self, directory: Path, config: ModelConfig, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, config: TextShape, stack: ExitStack) -> None:
         self.directory = directory
         self.config = config
         self.shard_of: dict[str, Any] = {}
@@ -123,7 +124,7 @@ def read_weights(model: Transformer, directory: Path) -> None:
     with ExitStack() as stack:
         checkpoint = _Checkpoint(directory, config, stack)
         if config.tied_embeddings and checkpoint.has_own_head():
-            model.untie()
+            _untie(model)
         for parameter_name, parameter in model.named_parameters():
             source = source_of(parameter_name, config)
             sizes = parameter_rows(parameter_name, config) or (parameter.shape[0],)
@@ -135,6 +136,12 @@ def read_weights(model: Transformer, directory: Path) -> None:
                 if not _finite(piece):
                     raise ModelError(_not_finite(name, directory, tensor, piece.dtype))
         checkpoint.check_all_read()
+
+
+def _untie(model: Transformer) -> None:
+    """Give the head a weight of its own, to be set: the checkpoint has one."""
+    model.config = replace(model.config, tied_embeddings=False)
+    model.lm_head.weight = nn.Parameter(torch.empty_like(model.embedding.weight), requires_grad=False)
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from minifuse.core.errors import ModelError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.fields import Fields
+from minifuse.model.text.shape import TextShape
 
 __all__ = ["Llama3Scaling", "ModelConfig", "Rotary"]
 
@@ -43,28 +44,13 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """Everything that fixes the shapes and the arithmetic of a decoder-only transformer."""
+class ModelConfig(TextShape):
+    """A shape that has been checked, and the tokens that end an answer."""
 
     kind: ClassVar[str] = "transformer"
     family: Family
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    max_context: int
-    norm_eps: float = 1e-5
     activation: Activation = "silu"
-    rotary: Rotary | None = None  # None: learned positions
-    position_offset: int = 0  # OPT's table of learned positions has two rows before position 0
-    parallel_residual: bool = False  # GPT-J: attention and feed-forward read the same normed input
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    head_bias: bool = False
-    tied_embeddings: bool = False
+    rotary: Rotary | None = None
     eos_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -78,14 +64,6 @@ class ModelConfig:
                 f"{self.rotary.dim} dimensions cannot be rotated in pairs in heads of {self.head_dim}: correct "
                 "rotary_dim or head_dim in config.json."
             )
-
-    @property
-    def q_size(self) -> int:
-        return self.num_heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.num_kv_heads * self.head_dim
 
     @property
     def kv_elements_per_token(self) -> int:

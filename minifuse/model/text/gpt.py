@@ -1,59 +1,52 @@
-"""The GPT family: GPT-2 (Radford et al., 2019) and OPT (Zhang et al., 2022), which have learned positions, and GPT-J
-(Wang and Komatsuzaki, 2021), which has rotary positions and a parallel residual.
-"""
+"""The GPT family with learned positions: GPT-2 (Radford et al., 2019) and OPT (Zhang et al., 2022)."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections.abc import Callable
+from functools import partial
 
-from minifuse.kernels.operators import TORCH, Operators
-from minifuse.model.linear import Linear
-from minifuse.model.text.config import ModelConfig
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu
+
+from minifuse.model.operators import Operators
+from minifuse.model.text.shape import TextShape
 from minifuse.model.text.transformer import Layer, Transformer
 
-__all__ = ["GPT", "GPTLayer"]
-
-
-def _activate(x: Tensor, kind: str) -> Tensor:
-    if kind == "relu":
-        return nn.functional.relu(x)
-    return nn.functional.gelu(x, approximate="tanh" if kind == "gelu_new" else "none")
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_new": partial(gelu, approximate="tanh"),
+}
 
 
 class GPTLayer(Layer):
-    """LayerNorm, multi-head attention, two-layer feed-forward.
-
-    With a parallel residual (GPT-J) both halves read the same normed input: x + attention(norm(x)) + mlp(norm(x)).
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TextShape) -> None:
         super().__init__()
-        self.config = config
-        hidden = config.hidden_size
-        self.attention_norm = nn.LayerNorm(hidden, config.norm_eps)
-        self.qkv = Linear(hidden, config.q_size + 2 * config.kv_size, config.attention_bias)
-        self.out = Linear(config.q_size, hidden, config.attention_bias)
-        self.mlp_norm = None if config.parallel_residual else nn.LayerNorm(hidden, config.norm_eps)
-        self.up = Linear(hidden, config.intermediate_size, config.mlp_bias)
-        self.down = Linear(config.intermediate_size, hidden, config.mlp_bias)
+        size, bias = config.hidden_size, config.mlp_bias
+        self.head_dim, self.activation = config.head_dim, ACTIVATIONS[config.activation]
+        self.attention_norm = nn.LayerNorm(size, config.norm_eps)
+        self.qkv = nn.Linear(size, config.q_size + 2 * config.kv_size, config.attention_bias)
+        self.out = nn.Linear(config.q_size, size, config.attention_bias)
+        self.mlp_norm = nn.LayerNorm(size, config.norm_eps)
+        self.up = nn.Linear(size, config.intermediate_size, bias)
+        self.down = nn.Linear(config.intermediate_size, size, bias)
 
-    def pre_attention(self, x: Tensor, ops: Operators = TORCH) -> Tensor:
-        heads: Tensor = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, self.config.head_dim))
+    def pre_attention(self, x: Tensor, ops: Operators) -> Tensor:
+        heads: Tensor = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, self.head_dim))
         return heads
 
-    def post_attention(self, x: Tensor, attended: Tensor, ops: Operators = TORCH) -> Tensor:
-        attention: Tensor = self.out(attended)
-        if self.mlp_norm is None:
-            return x + attention + self._mlp(self.attention_norm(x))
-        x = x + attention
-        return x + self._mlp(self.mlp_norm(x))
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        down: Tensor = self.down(_activate(self.up(x), self.config.activation))
-        return down
+    def post_attention(self, x: Tensor, attended: Tensor, ops: Operators) -> Tensor:
+        x = x + self.out(attended)
+        out: Tensor = x + self.down(self.activation(self.up(self.mlp_norm(x))))
+        return out
 
 
 class GPT(Transformer):
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TextShape) -> None:
         layers: list[Layer] = [GPTLayer(config) for _ in range(config.num_layers)]
         super().__init__(config, layers, nn.LayerNorm(config.hidden_size, config.norm_eps))
+        self.position_embedding = nn.Embedding(config.max_context + config.position_offset, config.hidden_size)
+
+    def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        x: Tensor = self.embedding(token_ids) + self.position_embedding(positions + self.config.position_offset)
+        return x

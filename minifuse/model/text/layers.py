@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from minifuse.kernels.operators import Operators
 from minifuse.kernels.rotary import RotaryRows
+from minifuse.model.operators import Operators
 from minifuse.model.text.config import Rotary
 
 __all__ = ["RMSNorm", "RotaryTable"]

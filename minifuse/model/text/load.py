@@ -132,11 +132,16 @@ def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> T
     """A model of this shape, whose weights are not yet set."""
     import torch
 
+    from minifuse.model.linear import Unset
     from minifuse.model.text.gpt import GPT
+    from minifuse.model.text.gptj import GPTJ
     from minifuse.model.text.llama import Llama
 
-    with _default_dtype(torch_dtype(dtype)), torch.device(device):
-        model = Llama(config) if config.family == "llama" else GPT(config)
+    family = {"llama": Llama, "gptj": GPTJ}.get(config.family, GPT)
+    with _default_dtype(torch_dtype(dtype)), torch.device(device), Unset():
+        model = family(config)
+    if config.tied_embeddings:
+        model.lm_head.weight = model.embedding.weight
     return model.to(torch_dtype(dtype)).eval().requires_grad_(False)  # `to`: the rotary table is made in float32
 
 
@@ -177,6 +182,7 @@ def load_weights(
         ModelError: the checkpoint does not fit its config.json.
         MachineError: this machine has no such device, or not enough free memory for the weights.
     """
+    from minifuse.model.linear import pack as pack_weights
     from minifuse.model.linear import packable
 
     check_loading(dtype, device, seed, numerics)
@@ -199,7 +205,9 @@ def load_weights(
 
         read_weights(model, source.directory)
     if pack:
-        model.pack()
+        pack_weights(model)
     if numerics == "reference":
-        model.compute_row_by_row()
+        from minifuse.model.text.row_by_row import compute_row_by_row
+
+        compute_row_by_row(model)
     return model

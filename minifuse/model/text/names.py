@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.shape import TextShape
 
 __all__ = ["Source", "is_buffer", "parameter_rows", "source_of", "without_prefix"]
 
@@ -96,7 +96,7 @@ _FAMILIES = {
 }
 
 
-def source_of(parameter: str, config: ModelConfig) -> Source:
+def source_of(parameter: str, config: TextShape) -> Source:
     """The checkpoint tensors behind a parameter.
 
     >>> from minifuse.model.text.presets import preset
@@ -114,7 +114,7 @@ def source_of(parameter: str, config: ModelConfig) -> Source:
     return Source(tensors, transposed=kind == "weight" and part in names.transposed)
 
 
-def parameter_rows(parameter: str, config: ModelConfig) -> tuple[int, ...] | None:
+def parameter_rows(parameter: str, config: TextShape) -> tuple[int, ...] | None:
     """The rows of each source of a fused parameter, in order; None where there is one source."""
     part = parameter.split(".")[-2]
     if part == "qkv" and config.family != "gpt2":
@@ -124,12 +124,12 @@ def parameter_rows(parameter: str, config: ModelConfig) -> tuple[int, ...] | Non
     return None
 
 
-def without_prefix(name: str, config: ModelConfig) -> str:
+def without_prefix(name: str, config: TextShape) -> str:
     """The name in checkpoints that were saved from the bare model, without its head, as older ones are."""
     return name.removeprefix(_FAMILIES[config.family].prefix.partition(".")[0] + ".")
 
 
-def is_buffer(name: str, config: ModelConfig) -> bool:
+def is_buffer(name: str, config: TextShape) -> bool:
     """Whether a checkpoint's tensor is no weight but a mask or a table of angles, which every model makes itself.
 
     >>> from minifuse.model.text.presets import preset

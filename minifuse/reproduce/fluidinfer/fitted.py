@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from minifuse.model.text.config import ModelConfig
 from minifuse.simulate.cost import Hardware
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def fitted(model: Transformer) -> Hardware:
     measured = measure(model, CONTEXTS, chunk=1, rounds=ROUNDS, counts=(FEW, MANY))
     few_s, many_s = (median(measured.layers_s[count]) for count in (FEW, MANY))
     near_s, far_s = (median(measured.attention_s[context]) for context in CONTEXTS)
-    config, element = model.config, model.dtype.itemsize
+    config, element = cast(ModelConfig, model.config), model.dtype.itemsize
     weights = config.num_matrix_weights - config.head_weights
     token_s = (many_s - few_s) / (MANY - FEW)
     more = (CONTEXTS[1] - CONTEXTS[0]) * config.kv_elements_per_token * element

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from minifuse.attention.layouts import KERNEL_DTYPES
+from minifuse.attention.stage import KERNEL_DTYPES
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES

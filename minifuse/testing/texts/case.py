@@ -86,12 +86,12 @@ class TextCase(Case):
         return Link(self._slot_bytes, bandwidth, num_layers, in_turn=memory.layers_in_turn > 1)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
-        from minifuse.memory.storage import KVStorage
+        from minifuse.memory.tiered_storage import TieredStorage
         from minifuse.testing.texts.ghost import GhostRunner
 
         stages = self.stages()
         memory, model = stages.memory, small_model(self.scenario.model, numerics)
-        cache = KVStorage(
+        cache = TieredStorage(
             *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
             layers_in_turn=memory.layers_in_turn,
         )

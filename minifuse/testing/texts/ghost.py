@@ -25,9 +25,11 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
+from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
-from minifuse.execute.transfers import MovesOfPlan
+from minifuse.execute.transfers import PlanTransfers
 from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.text.transformer import Transformer
 
 __all__ = ["GhostRunner"]
@@ -54,8 +56,23 @@ def _tags(text: tuple[int, ...], size: int) -> tuple[NDArray[np.float64], NDArra
     return found, found.cumsum(0) / np.arange(1, len(found) + 1)[:, None]
 
 
-class GhostRunner(TorchRunner):
-    """Computes plans as `TorchRunner` does, and beside each the same plan on the shadow cache.
+class _Recording(TorchRunner):
+    """Records the logits of every token drawn, by sequence and position."""
+
+    def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
+        super().__init__(model, cache, attention)
+        self.recorded: dict[tuple[str, int], Tensor] = {}
+
+    def logits(
+        self, plan: Plan, sequences: dict[str, Sequence], attention: AttentionBackend
+    ) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super().logits(plan, sequences, attention)
+        self.recorded.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
+        return names, logits
+
+
+class GhostRunner:
+    """Computes plans as `MovingRunner` does, and beside each the same plan on the shadow cache.
 
     Raises `LawBroken("ghost", ...)` naming the sequence and token that read something other than its own prefix, and
     `LawBroken("counting", ...)` if the tokens computed are not those the plan counts.
@@ -66,26 +83,31 @@ class GhostRunner(TorchRunner):
     """
 
     def __init__(
-        self, model: Transformer, cache: KVStorage, attention: AttentionBackend, *, cleared: bool = False
+        self, model: Transformer, cache: TieredStorage, attention: AttentionBackend, *, cleared: bool = False
     ) -> None:
-        super().__init__(model, cache, attention)
+        self.model = model
+        self.cache = cache
+        self.attention = attention
+        self.transfers = PlanTransfers(cache, attention.operators)
+        recording = _Recording(model, cache, attention)
+        self.logits = recording.recorded
+        self._run = MovingRunner(recording, self.transfers)
         shadow = replace(model.config, num_layers=1)
         slots, host = cache.keys.shape[1], cache.host_keys.shape[1]
-        self.ghost = KVStorage(shadow, slots, torch.float64, cache.device, host)
+        self.ghost = TieredStorage(shadow, slots, torch.float64, cache.device, host)
         self.cleared = cleared
         for storage in (self.ghost, cache):
             for kv in (storage.keys, storage.values, storage.host_keys, storage.host_values):
                 for layer in kv:  # which may be views of the same slots
                     layer.fill_(math.nan)
         self.width = model.config.kv_size
-        self.logits: dict[tuple[str, int], Tensor] = {}  # of every token drawn, by sequence and position
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         self._move(plan, "first")
         self._move(plan, "behind")  # what runs them does so when they have landed
         if plan.work:
             self._check(plan, sequences, self.attention.batch(plan, sequences, self.ghost))
-        return super().__call__(plan, sequences)
+        return self._run(plan, sequences)
 
     def _move(self, plan: Plan, moment: str, wave: int = 0) -> None:
         """Make the moves of one moment on the shadow cache, one after the other."""
@@ -106,13 +128,6 @@ class GhostRunner(TorchRunner):
                 slots += place.slots(end, place.capacity)
         self.ghost.keys[:, slots] = math.nan
         self.ghost.values[:, slots] = math.nan
-
-    def _logits(
-        self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None
-    ) -> tuple[tuple[str, ...], Tensor]:
-        names, logits = super()._logits(plan, sequences, moves)
-        self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
-        return names, logits
 
     def _check(self, plan: Plan, sequences: dict[str, Sequence], batch: Batch) -> None:
         computed = len(batch.token_ids)

@@ -55,7 +55,9 @@ def small_model(name: str, numerics: str = "fast") -> Transformer:
         return load_weights(resolve_text(TINY), "float64", numerics=numerics)
     model = random_weights(build(CONFIGS[name], "float64"), seed=7)
     if numerics == "reference":
-        model.compute_row_by_row()
+        from minifuse.model.text.row_by_row import compute_row_by_row
+
+        compute_row_by_row(model)
     return model
 
 

@@ -16,7 +16,7 @@ HEAD = """
 import asyncio, math, sys
 from dataclasses import replace
 import numpy as np
-from minifuse.attention.layouts import PerSequenceStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.batching.cellular import Cellular
 from minifuse.batching.graph_merged import GraphMerged

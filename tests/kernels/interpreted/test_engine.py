@@ -16,9 +16,12 @@ from minifuse.core.plan import Plan
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request, Sampling, Sequence
 from minifuse.execute import VirtualExecutor
+from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
-from minifuse.memory.storage import KVStorage
+from minifuse.execute.transfers import PlanTransfers
+from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.text.reader import TextReader
+from minifuse.model.text.row_by_row import compute_row_by_row
 from minifuse.model.text.transformer import Transformer
 from minifuse.serve.assembly import choose
 from minifuse.serve.engine import ServingEngine
@@ -49,13 +52,13 @@ MODELS |= {"orca": "llama", "vllm, swapping": "gptj", "dynamic": "opt"}
 class _Recording(TorchRunner):
     """Records the logits of every sampled token."""
 
-    def __init__(self, model: Transformer, cache: KVStorage, backend: object) -> None:
+    def __init__(self, model: Transformer, cache: TieredStorage, backend: object) -> None:
         super().__init__(model, cache, backend)
-        self.logits: dict[tuple[str, int], Tensor] = {}
+        self.recorded: dict[tuple[str, int], Tensor] = {}
 
-    def _logits(self, plan: Plan, sequences: dict[str, Sequence], moves: Any) -> tuple[tuple[str, ...], Tensor]:
-        names, logits = super()._logits(plan, sequences, moves)
-        self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
+    def logits(self, plan: Plan, sequences: dict[str, Sequence], attention: Any) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super().logits(plan, sequences, attention)
+        self.recorded.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
         return names, logits
 
 
@@ -67,15 +70,17 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[ServingEngine
         options["memory.slots"] = 4
     weights = copy.deepcopy(small_model(model)).float()
     if numerics == "reference":
-        weights.compute_row_by_row()
+        compute_row_by_row(weights)
     stages = choose(row, options).stages(CAPACITY.get(name, 60))
     memory = stages.memory
-    cache = KVStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)
+    cache = TieredStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)
     for tier in (cache.keys, cache.values):
         tier.fill_(float("nan"))  # a read of a slot that has not been written shows
     run = _Recording(weights, cache, stages.attention.backend("cpu", "float32", numerics))
     clock = VirtualClock()
-    executor = VirtualExecutor(clock, lambda plan: 0.01, run)
+    executor = VirtualExecutor(
+        clock, lambda plan: 0.01, MovingRunner(run, PlanTransfers(cache, run.attention.operators))
+    )
     reader = TextReader(VOCAB, CONTEXT)
     engine = ServingEngine(stages.batching, memory, stages.attention, executor, clock, reader=reader)
     for request in REQUESTS:
@@ -110,8 +115,8 @@ def test_reference_logits_are_the_same_bits_under_every_technique(names: tuple[s
     assert len(alone.logits) >= 7
     for name in others:
         _, run, _ = _serve(name, "one-kv-head", "reference")
-        assert run.logits.keys() == alone.logits.keys()
-        for key, logits in run.logits.items():
+        assert run.recorded.keys() == alone.logits.keys()
+        for key, logits in run.recorded.items():
             assert torch.equal(logits, alone.logits[key]), f"{name}: {key} differs"
 
 
@@ -119,4 +124,4 @@ def test_fast_logits_differ_between_techniques() -> None:
     """Otherwise the test of the reference numerics would prove nothing."""
     _, alone, _ = _serve("naive", MODELS["naive"])
     _, run, _ = _serve("dynamic", MODELS["dynamic"])
-    assert any(not torch.equal(logits, alone.logits[key]) for key, logits in run.logits.items())
+    assert any(not torch.equal(logits, alone.logits[key]) for key, logits in run.recorded.items())

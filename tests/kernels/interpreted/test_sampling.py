@@ -205,5 +205,5 @@ def test_the_sampler_on_the_kernels_tells_rows_that_are_not_finite():
     logits[1, 299], logits[2, 0], logits[5, 7], logits[6] = NAN, NAN, INF, -INF
     params = [Sampling(), Sampling(), Sampling(0.8), Sampling(0.8), *[Sampling(1.0, top_k=5), Sampling(top_p=0.5)] * 2]
     found = sample(logits, params, range(8), TritonOperators())
-    assert found == sample(logits, params, range(8))
+    assert found == sample(logits, params, range(8), TORCH)
     assert [row for row, token in enumerate(found) if token == NOT_FINITE] == [1, 2, 5, 6]

@@ -10,17 +10,21 @@ import torch
 from helpers import asks
 from torch import Tensor
 
-from minifuse.attention.layouts import PaddedStage, PerSequenceStage
+from minifuse.attention.layouts import PaddedStage
+from minifuse.attention.stage import PerSequenceStage
 from minifuse.batching import Iteration
 from minifuse.core.clock import VirtualClock
 from minifuse.core.places import Runs
 from minifuse.core.plan import Plan
 from minifuse.core.request import Sequence
 from minifuse.execute import VirtualExecutor
+from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.transfers import PlanTransfers
 from minifuse.memory import Contiguous, Shaped
-from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.text.reader import TextReader
+from minifuse.model.text.row_by_row import compute_row_by_row
 from minifuse.serve.engine import ServingEngine
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 
@@ -32,29 +36,31 @@ MODEL = "one-kv-head"  # has one layer: the interpreter is slow
 class _Recording(TorchRunner):
     """Records the logits of every sampled token."""
 
-    logits: dict[tuple[str, int], Tensor]
+    recorded: dict[tuple[str, int], Tensor]
 
-    def _logits(self, plan: Plan, sequences: dict[str, Sequence], moves: Any) -> tuple[tuple[str, ...], Tensor]:
-        names, logits = super()._logits(plan, sequences, moves)
-        self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
+    def logits(self, plan: Plan, sequences: dict[str, Sequence], attention: Any) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super().logits(plan, sequences, attention)
+        self.recorded.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
         return names, logits
 
 
 def _serve(memory: Any, layout: Any, numerics: str) -> tuple[ServingEngine, dict[tuple[str, int], Tensor], list[Plan]]:
     weights = copy.deepcopy(small_model(MODEL)).float()
     if numerics == "reference":
-        weights.compute_row_by_row()
-    cache = KVStorage(weights.config, CAPACITY, weights.dtype, weights.device)
+        compute_row_by_row(weights)
+    cache = TieredStorage(weights.config, CAPACITY, weights.dtype, weights.device)
     cache.keys.fill_(float("nan"))  # a read of a slot that has not been written shows
     cache.values.fill_(float("nan"))
     run = _Recording(weights, cache, layout.backend("cpu", "float32", numerics))
-    run.logits = {}
+    run.recorded = {}
     clock = VirtualClock()
-    executor = VirtualExecutor(clock, lambda plan: 0.01, run)
+    executor = VirtualExecutor(
+        clock, lambda plan: 0.01, MovingRunner(run, PlanTransfers(cache, run.attention.operators))
+    )
     engine = ServingEngine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
     for request in REQUESTS:
         engine.submit(request)
-    return engine, run.logits, [step.plan for step in engine.run()]
+    return engine, run.recorded, [step.plan for step in engine.run()]
 
 
 OPTIONS = PaddedStage.Options(backend="triton")

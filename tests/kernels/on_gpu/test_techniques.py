@@ -15,6 +15,7 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import GREEDY, Request, Sampling
 from minifuse.kernels.launch import INTERPRETED
 from minifuse.model.text.load import TextSource, build, random_weights
+from minifuse.model.text.row_by_row import compute_row_by_row
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
 from minifuse.serve.build import build_engine
@@ -37,7 +38,7 @@ def model_of(name: str, device: torch.device, numerics: str = "fast") -> Transfo
     drawn = random_weights(build(CONFIGS[name], "float32"), seed=7)  # on the CPU: the same weights everywhere
     model.load_state_dict(drawn.state_dict())
     if numerics == "reference":
-        model.compute_row_by_row()
+        compute_row_by_row(model)
     return model
 
 

@@ -1,0 +1,119 @@
+"""How an iteration's tokens are laid out: the half of an attention stage that needs no torch (Baton, 2.2)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.plan import Layout, Placement, Span, Work
+from minifuse.core.stages import option
+from minifuse.stages import Attention
+
+if TYPE_CHECKING:
+    from minifuse.attention.batch import AttentionBackend
+
+__all__ = ["KERNELS", "KERNEL_DTYPES", "REFERENCE", "AttentionStage", "Options", "PerSequenceStage"]
+
+# One backend on the kernels, and one of reference numerics on torch, serve all layouts.
+KERNELS, REFERENCE = "minifuse.attention.triton:TritonAttention", "minifuse.attention.reference:ReferenceAttention"
+KERNEL_DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of every layout."""
+
+    backend: str = option(
+        "auto",
+        "what computes attention; auto: Triton's kernels on a GPU, torch elsewhere",
+        choices=("auto", "triton", "torch"),
+    )
+
+
+class AttentionStage(Attention):
+    """The half of an attention stage that needs no torch.
+
+    The tensor half is a `minifuse.attention.backend.Backend`, named as `module:class`: `tensors` on torch, `kernels` on
+    Triton, `reference` for the reference numerics on torch. The last two may be missing.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type] = Options
+    kernels: ClassVar[str] = ""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        """Ragged: the tokens of the work and nothing else."""
+        return Layout(placement.waves or (Span(0, len(work)),))
+
+    def check(self, device: str, dtype: str) -> None:
+        """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run on this device or in this dtype."""
+        if self.options.backend != "triton":
+            return
+        if not self.kernels:
+            raise UsageError(
+                f"attention.backend is triton, and the attention {self.name!r} has no kernels: give "
+                "attention.backend=torch."
+            )
+        if dtype not in KERNEL_DTYPES:
+            raise UsageError(
+                f"attention.backend is triton and --dtype is {dtype}: the kernels compute in "
+                f"{', '.join(KERNEL_DTYPES[:-1])} or {KERNEL_DTYPES[-1]}; give one of them, or attention.backend=torch."
+            )
+        if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise MachineError(
+                "attention.backend is triton and the device is a CPU: the kernels need a GPU; give "
+                "attention.backend=torch, or set TRITON_INTERPRET=1 to try them, very slowly, in Triton's interpreter."
+            )
+        if device == "cpu" and dtype == "bfloat16":
+            raise UsageError(
+                "attention.backend is triton, in Triton's interpreter, which gets bfloat16 wrong: give --dtype float32 "
+                "or float16."
+            )
+
+    def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:
+        """The tensor half. Imports torch.
+
+        Raises:
+            UsageError: Triton kernels were chosen and cannot compute this, or there are no `numerics` of this name.
+            MachineError: Triton kernels were chosen, and they need a GPU.
+        """
+        self.check(device, dtype)
+        reference, chosen = numerics == "reference", self.options.backend
+        if chosen == "auto":
+            chosen = "triton" if device == "cuda" and dtype in KERNEL_DTYPES and self.kernels else "torch"
+        if reference and not self.reference:
+            raise UsageError(
+                f"The numerics are reference, and the attention {self.name!r} has none: give --numerics fast."
+            )
+        if chosen == "triton":
+            return _construct(self.kernels, reference)
+        return _construct(self.reference if reference else self.tensors)
+
+
+def _construct(path: str, *arguments: object) -> AttentionBackend:
+    """An instance of the class that `path`, "module:class", names."""
+    from minifuse.attention.per_sequence import PerSequenceAttention
+    from minifuse.kernels.operators import TORCH
+
+    module, _, name = path.partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    if cls is PerSequenceAttention:  # it alone brings no operators
+        return PerSequenceAttention(TORCH)
+    made: AttentionBackend = cls(*arguments)
+    return made
+
+
+class PerSequenceStage(AttentionStage):
+    """Tokens of all requests concatenated, attention request by request: selective batching (Orca; Baton, 2.2)."""
+
+    name = "per_sequence"
+    reads = frozenset({"extents"})
+    tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
+    kernels = KERNELS
+    reference = REFERENCE

@@ -1,0 +1,101 @@
+"""Computes plans beside their moves, each worker's on a stream of its own (Pensieve; Flover, III and V)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from minifuse.attention.batch import AttentionBackend, Batch, Wave
+from minifuse.contracts.attention import checked_backend
+from minifuse.core.plan import Plan
+from minifuse.core.report import Ran
+from minifuse.core.request import Sequence
+from minifuse.execute.streams import Streams
+from minifuse.execute.texts import TorchRunner
+from minifuse.execute.transfers import PlanTransfers
+from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
+from minifuse.model.operators import Rotation
+from minifuse.model.text.transformer import Transformer
+from minifuse.stages import Attention, Memory
+
+__all__ = ["AttendingBesideMoves", "MovingRunner", "torch_runner"]
+
+
+class Moves(Protocol):
+    """The moves of one plan (`minifuse.execute.transfers.MovesOfPlan`)."""
+
+    def before(self, layer: int, wave: int) -> None: ...
+
+    def after(self, layer: int, wave: int) -> None: ...
+
+
+class AttendingBesideMoves:
+    """The attention of one plan: each wave of each layer waits for the moves that it needs there, and for no others."""
+
+    def __init__(self, attention: AttentionBackend, moves: Moves, num_waves: int) -> None:
+        self.operators = attention.operators
+        self._attention = attention
+        self._moves = moves
+        self._num_waves = num_waves
+        self._attended = 0  # waves, of all layers
+
+    def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
+        return self._attention.batch(plan, sequences, cache)
+
+    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
+        number = self._attended % self._num_waves
+        self._attended += 1
+        self._moves.before(layer, number)
+        attended = self._attention.attend(heads, rotary, cache, layer, wave)
+        self._moves.after(layer, number)
+        return attended
+
+
+class MovingRunner:
+    """Runs plans with `run`, and carries out their moves meanwhile.
+
+    Args:
+        transfers: all runners on the same KV tensors must have the same.
+    """
+
+    def __init__(self, run: TorchRunner, transfers: PlanTransfers) -> None:
+        self.run = run
+        self.transfers = transfers
+        self._device = run.cache.device
+        self._streams = Streams(self._device)
+
+    @torch.inference_mode()
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        """Compute a plan, and wait for its moves.
+
+        A plan without work is done when its moves have landed; `transfers.behind` does not wait for that.
+        """
+        if not plan.work:
+            return self.transfers.behind(plan).result()
+        attention = self.run.attention
+        with attention.operators.lock, self._streams.of(plan.worker):
+            if not plan.moves:
+                ran = self.run.compute(plan, sequences, attention)
+            else:
+                moves = self.transfers.begin(plan)
+                beside = AttendingBesideMoves(attention, moves, len(plan.waves))
+                ran = self.run.compute(plan, sequences, beside)
+                ran = ran._replace(measured=moves.end())
+            if (plan.moves or not ran.tokens) and self._device.type == "cuda":
+                torch.cuda.current_stream().synchronize()  # KV may not be written yet, or not be copied
+        return ran
+
+
+def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> MovingRunner:
+    """The runner of these stages, on the model's device, with KV tensors of the memory's size."""
+    cache = TieredStorage(
+        *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
+        layers_in_turn=memory.layers_in_turn,
+    )
+    dtype = str(model.dtype).removeprefix("torch.")
+    backend = checked_backend(attention, model.device.type, dtype, numerics)
+    return MovingRunner(TorchRunner(model, cache, backend), PlanTransfers(cache, backend.operators))

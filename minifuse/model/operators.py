@@ -1,0 +1,47 @@
+"""The operators beside attention, each implemented in torch and as a Triton kernel (`minifuse/kernels/`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from minifuse.core.plan import Move
+
+Rotation = Any  # the angles of n positions (`minifuse/kernels/rotary.py`); None where positions are learned
+
+
+class Operators(Protocol):
+    lock: AbstractContextManager[object]  # held while a plan is computed, where only one can be computed at a time
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Compute `x / sqrt(mean(x^2) + eps) * weight` of each row [n, size]."""
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Return the norm of `x + residual`, and that sum."""
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Compute `silu(gate) * up` of [n, gate | up]."""
+
+    def rotate_and_write(
+        self, heads: Tensor, rotary: Rotation, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
+    ) -> Tensor:
+        """Rotate queries and keys, write one layer's keys and values, return the queries [n, num_heads, head_dim].
+
+        Args:
+            heads: queries, keys and values, [n, num_heads + 2 * num_kv_heads, head_dim].
+            keys, values: [slots, num_kv_heads, head_dim].
+            slots: where each row's KV is written, [n]; -1 for idle rows.
+            live: the rows that are written; None: all of them.
+        """
+
+    def move(self, cache: Any, moves: Seq[Move], layer: int | None = None) -> None:
+        """Copy KV from slots to slots, in order, in one layer or in all."""
+
+    def argmax(self, logits: Tensor) -> list[int]:
+        """Return the lowest index of each row's maximum, [n, vocab_size]; NOT_FINITE for NaN or infinity."""
+
+    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]:
+        """Return `argmax` of scaled logits [n, vocab_size] plus each row's noise of (seed, position)."""
