@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from minifuse.core.errors import UsageError
 from minifuse.core.stages import Attention, Batching, Memory
-from minifuse.declarations import check_declared, defaults
+from minifuse.declarations import check_declared, claims_no_order, defaults
 from minifuse.fault import class_site, is_own
 from minifuse.parsing import unknown
 
@@ -56,6 +56,8 @@ def register(cls: StageClass) -> StageClass:
     if not is_own(cls):
         _register_shipped()  # their names are taken
     check_declared(cls, PROTOCOLS)
+    if claims_no_order(cls):
+        cls.overtaken_at_most = None
     kind, name = cls.kind, cls.name
     for member, value in defaults(PROTOCOLS[kind]).items():
         if not hasattr(cls, member):
