@@ -8,11 +8,11 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from minifuse.core.errors import UsageError
-from minifuse.fault import class_site
+from minifuse.fault import class_site, is_own
 from minifuse.options import HOW, NoOptions
 from minifuse.parsing import did_you_mean, one_of
 
-__all__ = ["check_declared", "defaults", "nearest", "required"]
+__all__ = ["check_declared", "claims_no_order", "defaults", "nearest", "required"]
 
 SERVED = {"transformer", "cells"}
 
@@ -71,8 +71,31 @@ def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
         raise UsageError(
             f"The {kind} stage {name!r} has serves = {set(cls.serves)}: give {' or '.join(sorted(SERVED))}."
         )
+    if kind == "batching" and _is_orderless(cls):
+        what = "let them inherit QueueOptions (minifuse.batching.queue), or give the policy a rank of its own."
+        if near := nearest("rank", cls):
+            what = f"its {near!r} is never called: did you mean 'rank'? Rename it."
+        whose = f"The batching policy {cls.__name__} ({class_site(cls)})"
+        raise UsageError(f"{whose} has a queue and Options without an order: {what}")
     if (wrong := _wrong_options(getattr(cls, "Options", NoOptions))) is not None:
         raise UsageError(f"The Options of the {kind} stage {name!r} ({class_site(cls)}) {wrong}")
+
+
+def _is_orderless(cls: type[Any]) -> bool:
+    """Whether a policy inherits a rank that its options give, and has options that give none."""
+    owner = _owner(cls, "rank")
+    return owner is not None and is_own(owner) and hasattr(owner.Options, "rank") and not hasattr(cls.Options, "rank")
+
+
+def claims_no_order(cls: type[Any]) -> bool:
+    """Whether a policy has a rank of its own, and inherits a claim on overtaking that was made for another rank."""
+    rank, claim = _owner(cls, "rank"), _owner(cls, "overtaken_at_most")
+    return rank is not None and claim is not None and rank is not claim and issubclass(rank, claim)
+
+
+def _owner(cls: type[Any], member: str) -> type[Any] | None:
+    """The class from which a class has a member."""
+    return next((base for base in cls.__mro__ if member in vars(base)), None)
 
 
 def _named(cls: type[Any]) -> str:

@@ -22,7 +22,7 @@ from minifuse.core import stages as core
 from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.plan import Move
 from minifuse.core.report import KVUsage
-from minifuse.declarations import check_declared, defaults
+from minifuse.declarations import check_declared, claims_no_order, defaults
 from minifuse.fault import class_site, is_own
 from minifuse.options import NoOptions
 from minifuse.parsing import unknown
@@ -149,6 +149,8 @@ def register(cls: StageClass) -> StageClass:
     if not is_own(cls):
         _register_shipped()  # their names are taken
     check_declared(cls, PROTOCOLS)
+    if claims_no_order(cls):
+        cls.overtaken_at_most = None
     kind, name = cls.kind, cls.name
     for member, value in defaults(PROTOCOLS[kind]).items():
         if not hasattr(cls, member):

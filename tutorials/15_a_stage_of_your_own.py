@@ -42,7 +42,7 @@ from typing import Any, ClassVar
 import matplotlib.pyplot as plt
 import torch
 
-from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.core.errors import LawBroken, StageFault, UsageError
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
@@ -185,13 +185,14 @@ replay(in_order, by_length, address="i=1&b=shortest first&request=r1", height=70
 # %% [markdown]
 # ## The source that matters
 #
-# `QueuePolicy` calls `_fill` for every iteration: make room for the running sequences (chapter 4), schedule them within
-# the token budget (chapter 3), admit waiting ones. `_admit` goes through `self.ready`, which is the queue in the order
-# of `rank`. For each it asks for a refusal (`_refusal`): by `admission`, by the budget, by memory. It ends with the
-# first newcomer that is refused. So a request that does not fit is not overtaken by a smaller one behind it. That is a
-# rule about *fairness*, and it stands in the base class so that every queue policy has it.
+# `QueuePolicy` makes a `Fill` for every iteration: schedule the running sequences within the token budget (chapter 3),
+# admit waiting ones. A policy with `grows = True` has a `GrowingFill`, which makes room for the running ones first
+# (chapter 4). `admit` goes through the queue in the order of `rank`. For each newcomer it asks for a refusal: by
+# `admission`, by the budget, by memory. It ends with the first that is refused. So a request that does not fit is not
+# overtaken by a smaller one behind it. That is a rule about *fairness*, and it stands here so that every queue policy
+# has it.
 # %%
-show_source(QueuePolicy._fill, QueuePolicy._admit, QueuePolicy._refusal)
+show_source(Fill.propose, Fill.admit, Fill.refusal)
 
 # %% [markdown]
 # When is a policy called? The next cell makes a diary. It is the same policy, and each method writes down its name

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.batch import Batch, Wave, batch_of, write
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.attention.rows import BatchRows, lay_out, real_rows
@@ -21,7 +22,7 @@ from minifuse.kernels.operators import TORCH
 from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators, Rotation
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "per_sequence"]
 
 
 class Backend(ABC):
@@ -64,3 +65,8 @@ class Backend(ABC):
     @abstractmethod
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Any) -> Tensor:
         """Attend a wave's queries [rows, num_heads, head_dim] to what it reads; [rows, num_heads * head_dim]."""
+
+
+def per_sequence() -> PerSequenceAttention:
+    """Attention request by request, with the operators in torch."""
+    return PerSequenceAttention(TORCH)

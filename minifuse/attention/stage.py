@@ -97,15 +97,9 @@ class AttentionStage(Attention):
 
 
 def _construct(path: str, *arguments: object) -> AttentionBackend:
-    """An instance of the class that `path`, "module:class", names."""
-    from minifuse.attention.per_sequence import PerSequenceAttention
-    from minifuse.kernels.operators import TORCH
-
+    """What the class or function that `path`, "module:name", names gives."""
     module, _, name = path.partition(":")
-    cls = getattr(importlib.import_module(module), name)
-    if cls is PerSequenceAttention:  # it alone brings no operators
-        return PerSequenceAttention(TORCH)
-    made: AttentionBackend = cls(*arguments)
+    made: AttentionBackend = getattr(importlib.import_module(module), name)(*arguments)
     return made
 
 
@@ -114,6 +108,6 @@ class PerSequenceStage(AttentionStage):
 
     name = "per_sequence"
     reads = frozenset({"extents"})
-    tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
+    tensors = "minifuse.attention.backend:per_sequence"
     kernels = KERNELS
     reference = REFERENCE

@@ -7,9 +7,11 @@ from minifuse.batching.fluid import Fluid
 from minifuse.batching.fusion import Fusion
 from minifuse.batching.graph_merged import GraphMerged
 from minifuse.batching.graph_padded import GraphPadded
+from minifuse.batching.growing import GrowingFill
 from minifuse.batching.instances import Instances
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.mlfq import Mlfq
+from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.rebatch import Rebatch
 from minifuse.batching.serial import Serial
@@ -36,6 +38,8 @@ __all__ = [
     "Static",
     "Unified",
 ]
+
+QueuePolicy.fills = {False: Fill, True: GrowingFill}
 
 for _name in __all__:
     register(globals()[_name])

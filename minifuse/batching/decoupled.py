@@ -9,6 +9,7 @@ from typing import Any
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
 from minifuse.batching.rebatch import RefillOptions, not_refilled, takes_place
+from minifuse.batching.reranking import discard, first_of, last_of
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -48,7 +49,7 @@ class Decoupled(QueuePolicy):
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
-        self.ready.discard(sequence.id)
+        discard(self.ready, sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         ahead = self._ahead()
@@ -60,20 +61,20 @@ class Decoupled(QueuePolicy):
         if prompts.work:
             return prompts
         reasons = prompts.reasons
-        if not reasons and (first := self.waiting.first) is not None:
+        if not reasons and (first := first_of(self.waiting)) is not None:
             text = f"not admitted: its prompt is computed when fewer than {len(self.ready)} are ready to join"
             reasons = (Reason("prompts-ready", first.id, text),)
         return replace(batch, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:
         """Whether prompts are computed before the next iteration of the batch."""
-        first, most = self.waiting.first, self.options.max_batch
+        first, most = first_of(self.waiting), self.options.max_batch
         if first is None:
             return False
         rank = self.rank(first)
         if any(one.phase is Phase.SUSPENDED and self.rank(one) <= rank for one in self.ready):
             return False
-        last_ready, last_running = self.ready.last, self.running.last
+        last_ready, last_running = last_of(self.ready), last_of(self.running)
         outranked = last_ready is not None and rank < self.rank(last_ready)
         if outranked or (last_running is not None and self.displaces(first, last_running)):
             return not (self.prompts_last and self.running)
@@ -82,7 +83,7 @@ class Decoupled(QueuePolicy):
         return not self.prompts_last and len(self.ready) < most
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        first = self.waiting.first
+        first = first_of(self.waiting)
         if self.running and first is not None and self.rank(first) < self.rank(sequence):
             return Reason("behind", sequence.id, f"not admitted: {first.id} goes before it, with a prompt to compute")
         return self._batch_full(sequence, joining) or not_refilled(self, sequence, joining)

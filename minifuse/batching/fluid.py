@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minifuse.batching.policy import Missing, QueuePolicy, num_missing
+from minifuse.batching.newcomers import num_missing
+from minifuse.batching.policy import Missing, QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence

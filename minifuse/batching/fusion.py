@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import admit_together, prompts_of_first
+from minifuse.batching.newcomers import admit_together, prompts_of_first
 from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.batching.reranking import discard
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -51,7 +52,7 @@ class Fusion(Batching):
         self.waiting.join(sequence, self.options.rank(sequence.request))
 
     def release(self, sequence: Sequence) -> None:
-        self.waiting.discard(sequence.id)
+        discard(self.waiting, sequence.id)
         self.admitted.pop(sequence.id, None)
         self.prompts_last &= bool(self.admitted)  # all whose prompts ran last may have been aborted
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import fill
+from minifuse.batching.newcomers import fill
 from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.batching.reranking import discard
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
@@ -47,7 +48,7 @@ class GraphMerged(Batching):
         self.waiting.join(sequence, self.options.rank(sequence.request))
 
     def release(self, sequence: Sequence) -> None:
-        self.waiting.discard(sequence.id)
+        discard(self.waiting, sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if not self.waiting:

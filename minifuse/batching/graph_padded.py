@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import fill
+from minifuse.batching.newcomers import fill
 from minifuse.core.cell_graph import Topology
 from minifuse.core.errors import RequestRefused
 from minifuse.core.plan import Proposal, Span, Work

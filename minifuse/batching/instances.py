@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import admit_together, prompts_of_first
+from minifuse.batching.newcomers import admit_together, prompts_of_first
 from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.batching.reranking import discard
 from minifuse.core.plan import Proposal, Reason, Room, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
@@ -42,7 +43,7 @@ class Instances(Batching):
         self.waiting.join(sequence, self.options.rank(sequence.request))
 
     def release(self, sequence: Sequence) -> None:
-        self.waiting.discard(sequence.id)
+        discard(self.waiting, sequence.id)
         instance = self.instance.pop(sequence.id, None)
         if instance is not None:
             del self.serving[instance][sequence.id]

@@ -11,13 +11,9 @@ from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
 
-__all__ = ["BatchOptions", "Iteration"]
-
 
 @dataclass(frozen=True)
-class BatchOptions(QueueOptions):
-    """The options of a policy that bounds the requests of an iteration."""
-
+class BatchOptions(QueueOptions):  # of a policy that bounds the requests of an iteration
     max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
     token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
+from minifuse.batching.reranking import discard, first_of, rerank
 from minifuse.core.plan import Plan, Proposal, Reason
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -83,7 +84,7 @@ class Mlfq(QueuePolicy):
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
-        self.evicted.discard(sequence.id)
+        discard(self.evicted, sequence.id)
         self.turns.pop(sequence.id, None)
 
     def _quantum(self, level: int) -> float:
@@ -100,14 +101,14 @@ class Mlfq(QueuePolicy):
         self.ready = self.evicted if is_host_full and (self.evicted or self.running) else self.waiting
         proposal = super().propose(worker, now, memory)
         for sequence in proposal.admit:
-            self.waiting.discard(sequence.id)
-            self.evicted.discard(sequence.id)
+            discard(self.waiting, sequence.id)
+            discard(self.evicted, sequence.id)
         for sequence in proposal.evict:
-            ticket = self.ready.ticket(sequence.id)
+            ticket = self.ready.tickets[sequence.id]
             (self.waiting if self.ready is self.evicted else self.evicted).add(ticket)
             self.turns[sequence.id].waits_since_s = now
             heapq.heappush(self.waits, (now, sequence.id))
-        first = self.waiting.first
+        first = first_of(self.waiting)
         if self.ready is not self.evicted or first is None or first.phase is not Phase.RECEIVED:
             return proposal
         held = Reason("host-full", first.id, "not admitted: little of the host's KV memory is free")
@@ -125,7 +126,7 @@ class Mlfq(QueuePolicy):
                 turn.level, turn.entered_s, turn.used_s = 0, since_s + starve, 0.0
                 for queue in (self.waiting, self.evicted):
                     if name in queue:
-                        queue.rerank(name, self.rank)
+                        rerank(queue, name, self.rank)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         return self._batch_full(sequence, joining)
@@ -144,4 +145,4 @@ class Mlfq(QueuePolicy):
             turn.used_s += took_s
             if turn.used_s >= self._quantum(turn.level):
                 turn.level, turn.entered_s, turn.used_s = min(turn.level + 1, self.options.levels - 1), now, 0.0
-                self.running.rerank(name, self.rank)
+                rerank(self.running, name, self.rank)

@@ -6,9 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from minifuse.batching.growing import GrowingFill, Rule
 from minifuse.batching.iteration import BatchOptions
-from minifuse.batching.policy import QueuePolicy, Rule, num_missing
-from minifuse.core.plan import Proposal, Reason
+from minifuse.batching.newcomers import num_missing
+from minifuse.batching.policy import QueuePolicy
+from minifuse.core.plan import Proposal, Reason, Span
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
 
@@ -45,10 +47,10 @@ def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Ru
         rule: why a newcomer does not join either of them, or None.
     """
 
-    def joins(single: bool, sequence: Sequence, missing: int, planned: int) -> Reason | None:
-        if rule is not None and (reason := rule(sequence, missing, planned)):
+    def joins(single: bool, fill: GrowingFill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
+        if rule is not None and (reason := rule(fill, sequence, spans)):
             return reason
-        if (missing == 1) is single:
+        if (num_missing(spans) == 1) is single:
             return None
         text = "not admitted: prompts and single tokens run in iterations of their own"
         return Reason(OTHER_PHASE, sequence.id, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.reranking import rerank_all
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
@@ -43,7 +44,7 @@ class Srpt(QueuePolicy):
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if self.waiting:
-            self.running.rerank_all(self.rank)
+            rerank_all(self.running, self.rank)
         return super().propose(worker, now, memory)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:

@@ -5,39 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
+from minifuse.core.errors import RequestRefused
 from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import Memory
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.places import Places, check_held
+from minifuse.memory.places import Places
 from minifuse.memory.trial import Trial, settle
-
-__all__ = ["Contiguous", "RunTrial"]
 
 
 class RunTrial(Trial):
-    """Finds a run of slots for each newcomer, on a copy of the free runs.
-
-    Args:
-        where: which slots these are, if not all: "on the host".
-        unit: runs are of so many slots, or a multiple.
-    """
+    """Finds a run of slots for each newcomer, on a copy of the free runs."""
 
     def __init__(self, allocator: RunAllocator, where: str = "", unit: int = 1) -> None:
         super().__init__()
-        self.allocator = allocator  # a copy once something is tried
-        self.where, self.unit = where, unit
+        self.allocator = allocator.copy()
+        self.where, self.unit = where, unit  # which slots these are; runs are of so many, or a multiple
         self.extents: dict[str, Extent] = {}  # of the admitted
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         size = -(-sequence.request.max_cached // self.unit) * self.unit
-        if not self.extents:
-            self.allocator = self.allocator.copy()
-        offset = self.allocator.allocate(size)
-        if offset is None:
-            where = f" {self.where}" if self.where else ""
-            text = f"needs {size} KV tokens in a row{where}, the longest free run has {self.allocator.longest}"
+        if (offset := self.allocator.allocate(size)) is None:
+            text = f"needs {size} KV tokens in a row{self.where}, the longest free run has {self.allocator.longest}"
             return Reason("memory-full", sequence.id, f"not admitted: {text}")
         self.extents[sequence.id] = Extent(offset, size)
         return None
@@ -55,7 +45,9 @@ class Contiguous(Memory):
         self.books = Places[Extent]()
 
     def check(self, *prompts: Request) -> None:
-        check_held(prompts, sum(request.max_cached for request in prompts), self.capacity)
+        needed = sum(request.max_cached for request in prompts)
+        if needed > self.capacity:
+            raise too_large(prompts, f"KV for {needed} tokens", f"memory holds {self.capacity}")
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return self.books.missing(sequence)
@@ -75,8 +67,7 @@ class Contiguous(Memory):
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
-        extent = self.books.release(sequence.id)
-        if extent is not None:
+        if (extent := self.books.release(sequence.id)) is not None:
             self.allocator.free(*extent)
 
     def usage(self) -> KVUsage:
@@ -85,3 +76,10 @@ class Contiguous(Memory):
     def check_integrity(self) -> None:
         self.books.check()
         self.allocator.check(self.books.places.values())
+
+
+def too_large(prompts: tuple[Request, ...], need: str, have: str) -> RequestRefused:
+    """The refusal of a request that memory cannot hold even alone."""
+    name = f"{prompts[0].group!r} with its {len(prompts)} prompts" if len(prompts) > 1 else repr(prompts[0].id)
+    advice = "shorten the prompt, lower max_new_tokens, or raise --kv-memory"
+    return RequestRefused(f"Request {name} may need {need} and {have}: {advice}.")

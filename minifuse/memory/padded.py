@@ -10,7 +10,8 @@ from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
-from minifuse.memory.places import Places, check_held
+from minifuse.memory.contiguous import too_large
+from minifuse.memory.places import Places
 from minifuse.memory.trial import Trial, settle
 from minifuse.parsing import number
 from minifuse.stages import Memory
@@ -87,7 +88,8 @@ class Padded(Memory):
         shape = _Shape()
         for request in prompts:
             shape = shape.with_row(request)
-        check_held(prompts, shape.num_tokens, self.capacity)
+        if shape.num_tokens > self.capacity:
+            raise too_large(prompts, f"KV for {shape.num_tokens} tokens", f"memory holds {self.capacity}")
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return self.books.missing(sequence)

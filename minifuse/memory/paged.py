@@ -7,14 +7,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Reuse, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
-from minifuse.memory.places import whole_request
+from minifuse.memory.block_trial import BlockTrial
+from minifuse.memory.contiguous import too_large
 from minifuse.memory.tables import Tables
-from minifuse.memory.trial import BlockTrial, settle
+from minifuse.memory.trial import settle
 from minifuse.parsing import number
 from minifuse.stages import Memory
 
@@ -162,10 +163,7 @@ class Paged(Memory):
         needed = sum(self.tables.blocks_of(request.max_cached) for request in prompts)
         have = self.tables.device.num_blocks
         if needed > have:
-            raise RequestRefused(
-                f"Request {whole_request(prompts)} may need {needed} blocks of {self.size} KV tokens and memory has "
-                f"{have}: shorten the prompt, lower max_new_tokens, or raise --kv-memory."
-            )
+            raise too_large(prompts, f"{needed} blocks of {self.size} KV tokens", f"memory has {have}")
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         cached = self.tables.cached.get(sequence.request.id)

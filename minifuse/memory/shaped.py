@@ -288,7 +288,7 @@ class Shaped(Memory):
         self.window.leave(name)
         moves = self.away.leave(name, place, self.books.cached.get(name, 0))
         if moves is None:
-            self.books.forget(name)
+            _forget(self.books, name)
         return moves or []
 
     def _bring(self, name: str) -> list[Move]:
@@ -316,7 +316,7 @@ class Shaped(Memory):
 
     def release(self, sequence: Sequence, now: float) -> None:
         name = sequence.id
-        self.books.forget(name)
+        _forget(self.books, name)
         if name in self.window.rows:
             self.window.leave(name)
             self.num_batch = min(self.num_batch, self.window.height * self.window.width)
@@ -342,3 +342,8 @@ class Shaped(Memory):
         used = max(self.num_batch, window.height * window.width) + self.prefilled.num_used
         if window.width > window.stride or used > self.limit:
             raise LawBroken("budget", f"{used} tokens are in use of {self.limit}, in {window.width} columns")
+
+
+def _forget(books: Places[Extent | Runs], name: str) -> None:
+    """Drop what is written of a sequence, which keeps its place."""
+    books.num_written -= books.cached.pop(name, 0)

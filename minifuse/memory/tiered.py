@@ -8,18 +8,19 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
+from minifuse.memory.block_trial import BlockTrial
 from minifuse.memory.chunks import Chunk
+from minifuse.memory.contiguous import too_large
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
 from minifuse.memory.owners import Owners
-from minifuse.memory.places import whole_request
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.tiers import Tiers
-from minifuse.memory.trial import BlockTrial, settle
+from minifuse.memory.trial import settle
 from minifuse.parsing import number
 from minifuse.stages import Memory
 
@@ -179,10 +180,7 @@ class Tiered(Memory):
         needed = sum(self.books.chunks_of(request.max_cached) for request in prompts)
         have = self.tiers.device.num_blocks
         if needed > have:
-            raise RequestRefused(
-                f"Request {whole_request(prompts)} may need {needed} chunks of {self.tiers.size} KV tokens and the "
-                f"device has {have}: shorten the prompt, lower max_new_tokens, or raise --kv-memory."
-            )
+            raise too_large(prompts, f"{needed} chunks of {self.tiers.size} KV tokens", f"the device has {have}")
 
     def receive(self, sequence: Sequence) -> None:
         self.books.receive(sequence)

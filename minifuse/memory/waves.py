@@ -145,7 +145,7 @@ class Waves(Memory):
         return self.homes.missing(sequence)
 
     def room(self) -> RunTrial:
-        return RunTrial(self.host, "on the host", self.size)
+        return RunTrial(self.host, " on the host", self.size)
 
     # --- the plan of an iteration
 

@@ -155,7 +155,7 @@ class Copying(Iteration):
     name = "copying"
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        copied = dict(self.waiting._tickets)
+        copied = dict(self.waiting.tickets)
         return super().propose(worker, now, memory) if copied else Proposal()
 
 

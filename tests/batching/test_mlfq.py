@@ -8,6 +8,7 @@ import pytest
 from helpers import answers_of, asks, expected_answers, make_engine, run_all, schedule
 
 from minifuse.batching import Mlfq
+from minifuse.batching.reranking import rerank
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan
 from minifuse.core.request import Request
@@ -107,8 +108,7 @@ def _late(self: Mlfq, now: float) -> None:
         turn = self.turns[name]
         if turn.level < level and name in self.waiting:
             turn.entered_s = now + 10.0
-            ticket = self.waiting.remove(name)
-            self.waiting.add(ticket._replace(rank=self.rank(ticket.sequence)))
+            rerank(self.waiting, name, self.rank)
 
 
 @pytest.mark.parametrize("defect", [_never, _late])

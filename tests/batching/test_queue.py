@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from helpers import asks, sentence
 from hypothesis import given, settings
@@ -10,15 +12,17 @@ from hypothesis import strategies as st
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions, Ranked, Ticket
+from minifuse.batching.reranking import discard, first_of, last_of, rerank
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
 from minifuse.options import parse_options
+from minifuse.stages import register
 
 
 def _ticket(number: int, rank: float = 0) -> Ticket:
-    return Ticket(rank, number, Sequence(asks(f"r{number}")))
+    return rank, number, Sequence(asks(f"r{number}"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -29,25 +33,24 @@ def test_it_is_a_sorted_list(actions: list[tuple[int, int]]) -> None:
     for number, (rank, which) in enumerate(actions):
         if plain and which % 3 == 0:
             gone.append(plain.pop(which % len(plain)))
-            assert ranked.remove(gone[-1].sequence.id) is gone[-1]
+            assert ranked.remove(gone[-1][2].id) is gone[-1]
         elif gone and which % 3 == 1:
             plain.append(gone.pop())
             ranked.add(plain[-1])
         else:
             plain.append(_ticket(number, rank))
             ranked.add(plain[-1])
-        plain.sort(key=lambda ticket: (ticket.rank, ticket.number))
-        sequences = [ticket.sequence for ticket in plain]
+        plain.sort(key=lambda ticket: ticket[:2])
+        sequences = [ticket[2] for ticket in plain]
         assert list(ranked) == sequences
-        assert list(reversed(ranked)) == sequences[::-1]
-        assert (ranked.first, ranked.last) == ((sequences[0], sequences[-1]) if sequences else (None, None))
+        assert (first_of(ranked), last_of(ranked)) == ((sequences[0], sequences[-1]) if sequences else (None, None))
         assert len(ranked) == len(plain)
-        assert all(ticket.sequence.id in ranked for ticket in plain)
+        assert all(ticket[2].id in ranked for ticket in plain)
 
 
 def test_what_is_not_there() -> None:
     ranked = Ranked()
-    ranked.discard("a")
+    discard(ranked, "a")
     with pytest.raises(KeyError):
         ranked.remove("a")
     assert not ranked
@@ -59,9 +62,9 @@ def test_a_rank_that_has_changed() -> None:
     ranked = Ranked()
     for number in range(3):
         ranked.add(_ticket(number))
-    ranked.rerank("r0", lambda sequence: 1)
+    rerank(ranked, "r0", lambda sequence: 1)
     assert [sequence.id for sequence in ranked] == ["r1", "r2", "r0"]
-    ranked.rerank("r0", lambda sequence: 0)
+    rerank(ranked, "r0", lambda sequence: 0)
     assert [sequence.id for sequence in ranked] == ["r0", "r1", "r2"]
 
 
@@ -79,7 +82,7 @@ def test_rank() -> None:
 def test_ageing_without_priorities_is_refused() -> None:
     with pytest.raises(UsageError) as error:
         parse_options("batching 'iteration'", Iteration.Options, {"ageing": "2s"})
-    sentence(error.value, "batching.ageing is 2 s", "batching.order is fcfs", "leave batching.ageing out")
+    sentence(error.value, "batching.ageing is 2 s", "batching.order is fcfs", "give priority")
     options = parse_options("batching 'iteration'", Iteration.Options, {"ageing": "2s", "order": "priority"})
     assert (options.order, options.ageing, options.max_batch) == ("priority", 2.0, 8)
     for wrong in ("0s", "-1s"):
@@ -87,14 +90,23 @@ def test_ageing_without_priorities_is_refused() -> None:
             parse_options("batching 'iteration'", Iteration.Options, {"ageing": wrong, "order": "priority"})
 
 
-def test_a_policy_has_an_order_or_a_rank() -> None:
+def test_a_policy_has_an_order_or_a_rank(own_register: None) -> None:
+    @dataclass(frozen=True)
     class Own:
         max_batch: int = option(8, "requests")
 
     def admission(self: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
         return None
 
+    members = {"Options": Own, "admission": admission}
     with pytest.raises(UsageError) as error:
-        type("Orderless", (QueuePolicy,), {"Options": Own, "admission": admission})
+        register(type("Orderless", (QueuePolicy,), {"name": "orderless", **members}))
     sentence(error.value, "Orderless", "QueueOptions", "a rank of its own")
-    type("Ranking", (QueuePolicy,), {"Options": Own, "admission": admission, "rank": lambda self, sequence: 0})
+    ranking = {"name": "ranking", "rank": lambda self, sequence: 0, **members}
+    assert register(type("Ranking", (QueuePolicy,), ranking)).overtaken_at_most is None
+    assert (
+        register(
+            type("Claiming", (QueuePolicy,), {**ranking, "name": "claiming", "overtaken_at_most": 2})
+        ).overtaken_at_most
+        == 2
+    )

@@ -11,6 +11,7 @@ from conformance.defects.harness import Patch, defect, instead_of, leak_arrivals
 
 from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.fusion import Fusion
+from minifuse.batching.growing import GrowingFill
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
@@ -116,9 +117,9 @@ def evicted_and_at_work(fill: Any, self: QueuePolicy, *arguments: Any) -> Propos
 
 
 @defect("vllm", "queue", kinds=("growing",))
-@instead_of(QueuePolicy, "_victims")
-def oldest_evicted_first(right: Any, self: QueuePolicy) -> Any:
-    return iter(list(self.running))
+@instead_of(GrowingFill, "victims")
+def oldest_evicted_first(right: Any, self: GrowingFill) -> Any:
+    return iter(list(self.policy.running))
 
 
 @defect("orca", "queue", batching__order="priority")
@@ -160,7 +161,7 @@ def evicted_to_the_end_of_the_queue(fill: Any, self: QueuePolicy, *arguments: An
     for sequence in proposal.evict:
         ticket = self.waiting.remove(sequence.id)
         self.waiting.num_joined += 1
-        self.waiting.add(ticket._replace(number=self.waiting.num_joined))
+        self.waiting.add((ticket[0], self.waiting.num_joined, sequence))
     return proposal
 
 
@@ -178,16 +179,15 @@ def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> P
 def shares_with_a_sequence_that_is_displaced(patch: Patch) -> None:
     """A newcomer's work is counted without what it shares, and then its donor is evicted for another newcomer."""
 
-    def evict_after_admitting(self: Any, victim: Any, newcomer: Any, filling: Any, memory: Any) -> tuple[Any, None]:
-        displaced = {**filling.displaced, victim.id: victim}
-        room = memory.room()
-        for sequence, _ in filling.running:
-            room.extend(sequence)
-        for sequence in filling.admit:
-            self._lacks(sequence, room)
-        for sequence in displaced.values():
-            room.evict(sequence)
-        work = [work for work in filling.work if work.sequence != victim.id]
-        return replace(filling, opened=room, work=work, admit=[*filling.admit], displaced=displaced), None
+    def evict_after_admitting(self: Any, victim: Any, newcomer: Any) -> None:
+        self.displaced = {**self.displaced, victim.id: victim}
+        self.room = self.memory.room()
+        for sequence, _ in self.running:
+            self.room.extend(sequence)
+        for sequence in self.joining:
+            self.lacks(sequence)
+        for sequence in self.displaced.values():
+            self.room.evict(sequence)
+        self.work = [work for work in self.work if work.sequence != victim.id]
 
-    patch.setattr(QueuePolicy, "_without", evict_after_admitting)
+    patch.setattr(GrowingFill, "displace", evict_after_admitting)

@@ -6,8 +6,10 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
 
+from minifuse.batching.growing import GrowingFill
 from minifuse.batching.instances import Instances
 from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.reranking import rerank
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
 from minifuse.testing.waiting import WaitingBooks
@@ -23,7 +25,7 @@ def _unseen(patch: Patch) -> None:
 def the_newest_first_once_many_wait(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     if len(self.waiting) > 12:
         for sequence in list(self.waiting):
-            self.waiting.rerank(sequence.id, lambda one: -one.request.arrival_s)
+            rerank(self.waiting, sequence.id, lambda one: -one.request.arrival_s)
     return fill(self, *arguments)
 
 
@@ -65,9 +67,9 @@ def an_instance_that_serves_none(why: Any, self: Instances, memory: Any) -> Reas
 
 
 @defect("fluid", "work conserving")
-@instead_of(QueuePolicy, "_lacks")
-def room_that_is_not_used(lacks: Any, self: QueuePolicy, newcomer: Sequence, room: Any) -> Reason | None:
+@instead_of(GrowingFill, "lacks")
+def room_that_is_not_used(lacks: Any, self: GrowingFill, newcomer: Sequence) -> Reason | None:
     """One newcomer at a time, until it has its answer."""
     if self.running:
         return Reason("memory-full", newcomer.id, "not admitted: memory is in use")
-    return lacks(self, newcomer, room)
+    return lacks(self, newcomer)

@@ -110,5 +110,6 @@ def evicted_to_the_tail_of_the_queue(fill: Any, self: QueuePolicy, *arguments: A
     proposal = fill(self, *arguments)
     for sequence in proposal.evict:
         self.waiting.num_joined += 1
-        self.waiting.add(self.waiting.remove(sequence.id)._replace(number=self.waiting.num_joined))
+        rank, _, _ = self.waiting.remove(sequence.id)
+        self.waiting.add((rank, self.waiting.num_joined, sequence))
     return proposal

@@ -117,9 +117,8 @@ def the_threshold_is_that_of_newcomers_only(full: Any, self: ShapedTrial, joinin
 def the_last_prompt_leads(prefill: Any, self: Decoupled, memory: Any) -> Any:
     """Prompts of similar length as the last are computed first."""
     tickets = [self.waiting.remove(one.id) for one in [*self.waiting]]
-    last = [ticket._replace(rank=-i) for i, ticket in enumerate(tickets)]
-    for ticket in last:
-        self.waiting.add(ticket)
+    for i, (_, number, sequence) in enumerate(tickets):
+        self.waiting.add((-i, number, sequence))
     return prefill(self, memory)
 
 
@@ -127,8 +126,8 @@ def the_last_prompt_leads(prefill: Any, self: Decoupled, memory: Any) -> Any:
 @instead_of(Decoupled, "propose")
 def the_last_computed_joins_first(propose: Any, self: Decoupled, worker: int, now: float, memory: Any) -> Any:
     tickets = [self.ready.remove(one.id) for one in [*self.ready]]
-    for i, ticket in enumerate(tickets):
-        self.ready.add(ticket._replace(rank=-i))
+    for i, (_, number, sequence) in enumerate(tickets):
+        self.ready.add((-i, number, sequence))
     return propose(self, worker, now, memory)
 
 

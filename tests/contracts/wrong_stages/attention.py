@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contracts.wrong_stages.cases import Wrong
 
-BACKEND = "def backend(self, device='cpu', dtype='float32', numerics='fast'):\n    return Tensors()"
+BACKEND = "def backend(self, device='cpu', dtype='float32', numerics='fast'):\n    return Tensors(TORCH)"
 
 
 def _layout(name: str, code: str, words: str, base: str = "PerSequenceStage", technique: str = "orca") -> Wrong:
@@ -60,7 +60,7 @@ ATTENTIONS = [
     _tensors("fails to attend", f"{ATTEND}r @ r", "attend", "raised RuntimeError"),
     _tensors(
         "reads what is not there",
-        "def reads(self, plan, rows, span, cache):\n    return plan.lengths",
+        "def reads(self, plan, span, cache):\n    return plan.lengths",
         "reads",
         "raised AttributeError",
     ),

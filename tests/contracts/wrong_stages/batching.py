@@ -127,19 +127,19 @@ BATCHINGS = [
         "admits by True",
         "def admission(self, sequence, joining, now):\n    return True",
         "admission",
-        "returned True: a reason is",
+        "returned True: give Reason(code",
     ),
     Wrong(
         "admits by a text",
         "def admission(self, sequence, joining, now):\n    return 'full'",
         "admission",
-        "a reason is",
+        "give Reason(code",
     ),
     Wrong(
         "a reason of another",
         "def admission(self, sequence, joining, now):\n    return Reason('a', 'r7', 'b')",
         "admission",
-        "the id of 'r0'",
+        "give Reason(code, 'r0', text)",
     ),
     Wrong(
         "wakes by True",

@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 from minifuse.attention.stage import PerSequenceStage
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.kernels.operators import TORCH
 from minifuse.batching.cellular import Cellular
 from minifuse.batching.graph_merged import GraphMerged
 from minifuse.batching.iteration import Iteration

@@ -1,6 +1,7 @@
 """The memories of Baton, with the student's window; and its policy, with the student's choice."""
 
 from minifuse.batching.rebatch import Rebatch
+from minifuse.batching.reranking import rerank
 from minifuse.core.plan import Reason, Span
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
@@ -137,7 +138,7 @@ class Choosing(OfStudent, Rebatch):
 
     def propose(self, worker, now, memory):
         self.turn += 1
-        by_arrival = sorted(self.waiting, key=lambda one: self.waiting.ticket(one.id).number)
+        by_arrival = sorted(self.waiting, key=lambda one: self.waiting.tickets[one.id][1])
         names = [one.id for one in by_arrival]
         waiting = [[one.id, len(one), self.turn - self.since.setdefault(one.id, self.turn)] for one in by_arrival]
         running = [[one.id, len(one.request.prompt), len(one) - len(one.request.prompt)] for one in self.running]
@@ -145,7 +146,7 @@ class Choosing(OfStudent, Rebatch):
         chosen = self._chosen(waiting, running, free) if waiting and free > 0 else []
         self.order = {name: place for place, name in enumerate(chosen)}
         for name in names:
-            self.waiting.rerank(name, self.rank)
+            rerank(self.waiting, name, self.rank)
         return super().propose(worker, now, memory)
 
     def _chosen(self, waiting, running, free):

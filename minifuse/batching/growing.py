@@ -1,0 +1,172 @@
+"""The fill of policies that grow: they admit with what is needed now, and evict when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from minifuse.batching.policy import Fill, Missing, QueuePolicy
+from minifuse.core.plan import Proposal, Reason, Span
+from minifuse.core.request import Phase, Sequence
+from minifuse.core.stages import Memory
+from minifuse.fault import Wrong, returned_by, shown
+from minifuse.memory.trial import checked
+
+__all__ = ["GrowingFill", "Rule"]
+
+
+class GrowingFill(Fill):
+    """Evicts until each running sequence has room for its next token; newcomers may displace running ones.
+
+    An evicted sequence waits again, ahead of all that arrived later with its rank. An iteration that evicts because
+    memory is short admits none, and the first that runs is never evicted for that: it goes on, at the latest when the
+    copies under way have landed. A newcomer may take the place of any sequence that it `displaces`.
+
+    Args:
+        rule: why a waiting sequence does not join this iteration, or None; asked after `admission` and the budget.
+    """
+
+    def __init__(
+        self, policy: QueuePolicy, now: float, memory: Memory, running: Missing, rule: Rule | None = None
+    ) -> None:
+        super().__init__(policy, now, memory, running)
+        self.rule = rule
+        self.evicted: dict[str, Sequence] = {}  # because memory is short
+        self.stuck: dict[str, Reason] = {}  # running, and without room although none is left to evict
+        self.displaced: dict[str, Sequence] = {}  # a newcomer takes the place of each
+
+    def propose(self) -> Proposal:
+        if self.policy.grows and self.running:
+            self.make_room()
+        self.schedule(self.running)
+        if not self.evicted and not self.stuck:
+            self.admit()
+        return self.settle()
+
+    def make_room(self) -> None:
+        """Evict until each running sequence that is left has room for its next token.
+
+        One that has no room although no other is left to evict is stuck: it waits until the copies that are under way
+        have landed.
+        """
+        room, evicted = self.memory.room(), self.evicted
+        self.room = room
+        victims: Iterator[Sequence] | None = None
+        for sequence, _ in self.running:
+            if evicted and sequence.id in evicted:
+                continue
+            while (full := room.extend(sequence)) is not None:
+                checked(room, "extend", full, sequence)
+                if victims is None:
+                    victims = self.victims()
+                victim = next(victims, None)
+                if victim is None:
+                    text = f"{full.text}, and no other sequence is left to evict"
+                    self.stuck[sequence.id] = full._replace(text=text)
+                    break
+                room.evict(victim)
+                evicted[victim.id] = victim
+                if victim is sequence:
+                    break
+        if evicted or self.stuck:
+            stopped = evicted.keys() | self.stuck.keys()
+            self.running = [pair for pair in self.running if pair[0].id not in stopped]
+
+    def victims(self) -> Iterator[Sequence]:
+        """Yield the policy's victims, each checked as it is taken; never the first that runs."""
+        others = list(self.policy.running)[1:]
+        left = {id(sequence) for sequence in others}
+        victims = self.policy.victims(others)
+        with returned_by(self.policy, "victims"):
+            if not isinstance(victims, Iterable):
+                raise Wrong(
+                    shown(victims), "give some of the running sequences, in the order in which they are evicted"
+                )
+        for victim in victims:
+            with returned_by(self.policy, "victims"):
+                if id(victim) not in left:
+                    found = f"{shown(getattr(victim, 'id', victim))} among others"
+                    raise Wrong(found, "give sequences of the list it was given, none of them twice", "progress")
+            left.remove(id(victim))
+            yield victim
+
+    def refusal(self, newcomer: Sequence, spans: tuple[Span, ...], joining: int) -> Reason | None:
+        """As for any policy; a newcomer that is refused may displace running sequences until it is not."""
+        for name, sequence in self.displaced.items():
+            if not self.policy.displaces(newcomer, sequence):
+                return Reason("behind", newcomer.id, f"not admitted: {name} was evicted, and waits before it")
+        reason = super().refusal(newcomer, spans, joining - len(self.displaced))
+        before = self.room, self.work, self.displaced
+        while reason is not None and (victim := self.displaceable(newcomer)) is not None:
+            if (reason := self.displace(victim, newcomer)) is not None:
+                break
+            reason = super().refusal(newcomer, spans, joining - len(self.displaced))
+        if reason is not None:  # what would have been displaced for it stays
+            self.room, self.work, self.displaced = before
+        return reason
+
+    def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
+        if self.rule is not None and (reason := self.rule(self, newcomer, spans)) is not None:
+            return reason
+        if self.room is None:
+            self.room = self.memory.room()
+        return self.lacks(newcomer)
+
+    def lacks(self, newcomer: Sequence) -> Reason | None:
+        """Set aside what a newcomer needs; one that was admitted before, with a prompt computed apart, is extended."""
+        if newcomer.phase is Phase.READY:
+            return checked(self.room, "extend", self.room.extend(newcomer), newcomer)
+        if self.policy.grows:
+            return checked(self.room, "admit", self.room.admit(newcomer, growing=True), newcomer)
+        return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
+
+    def displaceable(self, newcomer: Sequence) -> Sequence | None:
+        """The running sequence that a newcomer displaces, or None."""
+        if not self.policy.grows or not self.memory.evicts:
+            return None
+        tickets = reversed(self.policy.running.order)
+        last = next((sequence for _, _, sequence in tickets if sequence.id not in self.displaced), None)
+        return last if last is not None and self.policy.displaces(newcomer, last) else None
+
+    def displace(self, victim: Sequence, newcomer: Sequence) -> Reason | None:
+        """Settle the iteration again without a victim, in the order in which it is placed.
+
+        Placed, the displaced leave before any newcomer joins. So an earlier newcomer finds nothing of theirs to share.
+
+        Returns:
+            Why the newcomer waits for an earlier one that would not join the iteration, or miss other tokens.
+        """
+        self.displaced = {**self.displaced, victim.id: victim}
+        self.room = self.memory.room()
+        for sequence in self.displaced.values():
+            self.room.evict(sequence)
+        rest = (self.room.extend(sequence) for sequence, _ in self.running if sequence.id not in self.displaced)
+        joined = (self.lacks(sequence) for sequence in self.joining)
+        full = next((reason for reason in (*rest, *joined) if reason is not None), None)
+        self.work = [work for work in self.work if work.sequence != victim.id]
+        if full is None:
+            return None
+        text = f"not admitted: {full.sequence} joins before it, and not without {victim.id}"
+        return Reason("behind", newcomer.id, text)
+
+    def settle(self, **more: Any) -> Proposal:
+        short = "evicted: the others have no room for their next token"
+        self.reasons = [
+            *[Reason("evicted", name, short) for name in self.evicted],
+            *self.stuck.values(),
+            *self.reasons,
+            *[Reason("displaced", name, "evicted: one of higher priority takes its place") for name in self.displaced],
+        ]
+        if not self.work:
+            return super().settle()
+        running, ready, evict = self.policy.running, self.policy.ready, self.evicted | self.displaced
+        for sequence in [one for one in self.joining if one.phase is Phase.READY]:  # it was admitted before
+            running.add(ready.remove(sequence.id))
+            self.joining.remove(sequence)
+        for name, sequence in evict.items():
+            _, number, _ = running.remove(name)
+            ready.add((self.policy.rank(sequence), number, sequence))
+        return super().settle(evict=tuple(evict.values()), growing=self.policy.grows)
+
+
+Rule = Callable[[GrowingFill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer, which misses these, waits

@@ -1,0 +1,38 @@
+"""Ranks that change while a sequence waits or runs, and other work on a queue that few policies need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sortedcontainers import SortedList
+
+from minifuse.batching.queue import Rank, Ranked
+from minifuse.core.request import Sequence
+
+
+def rerank(queue: Ranked, name: str, rank: Callable[[Sequence], Rank]) -> None:
+    """Move a sequence to where its rank now stands. Raise `KeyError` if it is not in the queue."""
+    _, number, sequence = queue.remove(name)
+    queue.add((rank(sequence), number, sequence))
+
+
+def rerank_all(queue: Ranked, rank: Callable[[Sequence], Rank]) -> None:
+    """Move every sequence to where its rank now stands."""
+    queue.order = SortedList([(rank(sequence), number, sequence) for _, number, sequence in queue.order])
+    queue.tickets = {ticket[2].id: ticket for ticket in queue.order}
+
+
+def discard(queue: Ranked, name: str) -> None:
+    """Take out a sequence, if it is in the queue."""
+    if name in queue:
+        queue.remove(name)
+
+
+def first_of(queue: Ranked) -> Sequence | None:
+    """The first sequence, or None."""
+    return queue.order[0][2] if queue else None
+
+
+def last_of(queue: Ranked) -> Sequence | None:
+    """The last sequence, or None."""
+    return queue.order[-1][2] if queue else None

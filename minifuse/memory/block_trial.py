@@ -1,0 +1,45 @@
+"""A trial of memory in blocks: how many are free, and how many each sequence has."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from minifuse.core.plan import Reason
+from minifuse.memory.trial import Trial
+from minifuse.parsing import number
+
+__all__ = ["BlockTrial"]
+
+
+class BlockTrial(Trial):
+    """Counts free blocks, and the blocks that each sequence has and is promised."""
+
+    unit: ClassVar[str]  # what a block is called
+
+    def __init__(self, free: int, size: int) -> None:
+        super().__init__()
+        self.free = free
+        self.size = size  # tokens in a block
+        self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
+
+    @abstractmethod
+    def held(self, name: str) -> int:
+        """Blocks that a sequence on the device has and is promised."""
+
+    def whole_of(self, name: str) -> int:
+        """The same in this trial, of a newcomer too."""
+        whole = self.whole.get(name)
+        return self.held(name) if whole is None else whole
+
+    def extend_to(self, name: str, length: int) -> Reason | None:
+        """As `extend`, for a sequence that is to hold so many tokens."""
+        whole = self.whole_of(name)
+        needed = -(-length // self.size) - whole
+        if needed > self.free:
+            text = f"has no room for its next token: needs {number(needed, self.unit)}, {self.free} are free"
+            return Reason("memory-full", name, text)
+        if needed > 0:
+            self.free -= needed
+            self.whole[name] = whole + needed
+        return None
