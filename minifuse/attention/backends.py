@@ -70,7 +70,6 @@ def _construct(path: str, *arguments: object) -> AttentionBackend:
 
     module, _, name = path.partition(":")
     cls = getattr(importlib.import_module(module), name)
-    if cls is PerSequenceAttention:  # it alone brings no operators
-        return PerSequenceAttention(TORCH)
-    made: AttentionBackend = cls(*arguments)
+    given = (TORCH,) if issubclass(cls, PerSequenceAttention) else arguments  # it alone brings no operators
+    made: AttentionBackend = cls(*given)
     return made

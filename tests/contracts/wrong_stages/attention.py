@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contracts.wrong_stages.cases import Wrong
 
-BACKEND = "def backend(self, device='cpu', dtype='float32', numerics='fast'):\n    return Tensors()"
+BACKEND = "def backend(self, device='cpu', dtype='float32', numerics='fast'):\n    return Tensors(TORCH)"
 
 
 def _layout(name: str, code: str, words: str, base: str = "PerSequenceStage", technique: str = "orca") -> Wrong:
