@@ -78,7 +78,7 @@ class PerSequenceAttention:
 
 
 def _causal(start: int, stop: int, device: torch.device) -> Tensor | None:
-    """Mask what each query of [start, stop) may not see of [0, stop): [queries, context]; None for one query."""
+    """True where a query of [start, stop) sees a token of [0, stop): [queries, context]; None: one query sees all."""
     if stop - start == 1:
         return None
     return torch.ones(stop - start, stop, dtype=torch.bool, device=device).tril(start)

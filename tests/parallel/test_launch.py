@@ -125,7 +125,7 @@ def test_a_follower_that_dies_is_named(workers: int) -> None:
 
 
 def test_a_follower_that_fails_reports_why() -> None:
-    run = start(Failing())
+    run = start(Failing(TORCH))
     with pytest.raises(MachineError) as failed:
         run_all(make_engine("orca", run=run), REQUESTS)
     sentence(failed.value, "Rank 1 of 2", "ValueError: only here")
@@ -185,7 +185,7 @@ class Slow(PerSequenceAttention):
 def test_a_rank_that_is_slow_or_was_suspended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "PAUSE_S", 0.02)
     monkeypatch.setattr(watch, "PATIENCE_S", 0.2)
-    with start(Slow(), timeout_s=1.0) as run:
+    with start(Slow(TORCH), timeout_s=1.0) as run:
         run_all(make_engine("orca", run=run), REQUESTS)
 
 
@@ -221,6 +221,7 @@ ENDS = "os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError"
 ORPHANED = """
 import os, signal, sys
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.kernels.operators import TORCH
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.launch import launch
 from minifuse.testing.texts.models import CONFIGS, small_model

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu
 
 from minifuse.model.operators import Operators
 from minifuse.model.text.shape import TextShape
 from minifuse.model.text.transformer import Layer, Transformer
 
-ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
-    "relu": relu,
-    "gelu": gelu,
-    "gelu_new": partial(gelu, approximate="tanh"),
-}
+ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_new": nn.GELU(approximate="tanh")}
 
 
 class GPTLayer(Layer):
     def __init__(self, config: TextShape) -> None:
         super().__init__()
-        size, bias = config.hidden_size, config.mlp_bias
+        size = config.hidden_size
         self.head_dim, self.activation = config.head_dim, ACTIVATIONS[config.activation]
         self.attention_norm = nn.LayerNorm(size, config.norm_eps)
         self.qkv = nn.Linear(size, config.q_size + 2 * config.kv_size, config.attention_bias)
         self.out = nn.Linear(config.q_size, size, config.attention_bias)
         self.mlp_norm = nn.LayerNorm(size, config.norm_eps)
-        self.up = nn.Linear(size, config.intermediate_size, bias)
-        self.down = nn.Linear(config.intermediate_size, size, bias)
+        self.up = nn.Linear(size, config.intermediate_size, config.mlp_bias)
+        self.down = nn.Linear(config.intermediate_size, size, config.mlp_bias)
 
     def pre_attention(self, x: Tensor, ops: Operators) -> Tensor:
         heads: Tensor = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, self.head_dim))

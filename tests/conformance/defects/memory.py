@@ -16,6 +16,7 @@ from minifuse.memory.contiguous import Contiguous, RunTrial
 from minifuse.memory.padded import Padded
 from minifuse.memory.slots import Slots
 from minifuse.memory.storage import KVStorage
+from minifuse.memory.tiered_storage import TieredStorage
 
 
 @defect("orca", "conservation")
@@ -74,9 +75,9 @@ def shuffled_without_copying(shuffled: Any, self: Slots, proposal: Proposal) -> 
 @defect("vllm", "ghost", kinds=("growing",))
 @defect("fusion", "ghost")
 def copied_one_token_short(patch: Patch) -> None:
-    move = KVStorage.move
+    move = TieredStorage.move
     patch.setattr(
-        KVStorage,
+        TieredStorage,
         "move",
         lambda self, what, layer=None: move(self, what._replace(num_tokens=what.num_tokens - 1), layer),
     )

@@ -27,6 +27,7 @@ from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.core.errors import LawBroken, RequestRefused
 from minifuse.core.plan import Layout
 from minifuse.core.shapes import Rectangle
+from minifuse.kernels.operators import TORCH
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded
 from minifuse.memory.paged import Paged

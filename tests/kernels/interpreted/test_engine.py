@@ -112,16 +112,16 @@ def test_reference_logits_are_the_same_bits_under_every_technique(names: tuple[s
     """One technique of each layout, or all of them; on torch, every mix is put to this law."""
     first, *others = names
     _, alone, _ = _serve(first, "one-kv-head", "reference")
-    assert len(alone.logits) >= 7
+    assert len(alone.recorded) >= 7
     for name in others:
         _, run, _ = _serve(name, "one-kv-head", "reference")
-        assert run.recorded.keys() == alone.logits.keys()
+        assert run.recorded.keys() == alone.recorded.keys()
         for key, logits in run.recorded.items():
-            assert torch.equal(logits, alone.logits[key]), f"{name}: {key} differs"
+            assert torch.equal(logits, alone.recorded[key]), f"{name}: {key} differs"
 
 
 def test_fast_logits_differ_between_techniques() -> None:
     """Otherwise the test of the reference numerics would prove nothing."""
     _, alone, _ = _serve("naive", MODELS["naive"])
     _, run, _ = _serve("dynamic", MODELS["dynamic"])
-    assert any(not torch.equal(logits, alone.logits[key]) for key, logits in run.recorded.items())
+    assert any(not torch.equal(logits, alone.recorded[key]) for key, logits in run.recorded.items())
