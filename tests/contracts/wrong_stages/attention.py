@@ -60,7 +60,7 @@ ATTENTIONS = [
     _tensors("fails to attend", f"{ATTEND}r @ r", "attend", "raised RuntimeError"),
     _tensors(
         "reads what is not there",
-        "def reads(self, plan, rows, span, cache):\n    return plan.lengths",
+        "def reads(self, plan, span, cache):\n    return plan.lengths",
         "reads",
         "raised AttributeError",
     ),
