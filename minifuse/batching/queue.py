@@ -22,7 +22,7 @@ class QueueOptions:  # of every policy with a queue of requests
 
     def __post_init__(self) -> None:
         if self.ageing is not None and self.order != "priority":
-            raise UsageError(f"batching.ageing is {self.ageing:g} s and batching.order is {self.order}: give priority.")
+            raise UsageError(f"batching.ageing is {self.ageing:g} s: give batching.order=priority, not {self.order}.")
 
     def rank(self, request: Request) -> float:
         """Rank a request: the lowest goes first. All that wait age alike, so ranks stay."""

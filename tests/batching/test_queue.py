@@ -82,7 +82,7 @@ def test_rank() -> None:
 def test_ageing_without_priorities_is_refused() -> None:
     with pytest.raises(UsageError) as error:
         parse_options("batching 'iteration'", Iteration.Options, {"ageing": "2s"})
-    sentence(error.value, "batching.ageing is 2 s", "batching.order is fcfs", "give priority")
+    sentence(error.value, "batching.ageing is 2 s", "give batching.order=priority", "not fcfs")
     options = parse_options("batching 'iteration'", Iteration.Options, {"ageing": "2s", "order": "priority"})
     assert (options.order, options.ageing, options.max_batch) == ("priority", 2.0, 8)
     for wrong in ("0s", "-1s"):
