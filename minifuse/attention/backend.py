@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.batch import Batch, Wave, batch_of, write
+from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.attention.rows import BatchRows, lay_out, real_rows
 from minifuse.core.plan import Plan, Span

@@ -1,7 +1,5 @@
 """A plan as tensors: how its tokens become rows, and the protocol of what attends them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Attention request by request, each over its own run of slots: selective batching (Orca; Baton, 2.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

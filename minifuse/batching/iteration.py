@@ -1,7 +1,5 @@
 """Iteration-level scheduling (Orca; Baton, 2.2; FluidInfer, 2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Policies with a queue, and how they fill an iteration (Orca, Algorithm 1)."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -23,7 +21,7 @@ class QueuePolicy(Batching):
     overtaken_at_most: int | None = 0
     one_plan = True
     grows = False  # admits with what is needed now, and evicts when memory is short (`minifuse/batching/growing.py`)
-    fills: ClassVar[dict[bool, type[Fill]]]  # of policies that grow, or not: see `minifuse/batching/__init__.py`
+    fills: ClassVar[dict[bool, type["Fill"]]]  # of policies that grow, or not: see `minifuse/batching/__init__.py`
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

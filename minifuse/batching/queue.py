@@ -1,7 +1,5 @@
 """The queue of a batching policy: sequences in the order of rank, then of arrival."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

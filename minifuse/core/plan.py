@@ -46,10 +46,7 @@ class Place(Protocol):
 
     @property
     def capacity(self) -> int: ...
-
-    def slots(self, start: int, stop: int) -> Seq[int]:
-        """The slots of tokens [start, stop)."""
-        ...
+    def slots(self, start: int, stop: int) -> Seq[int]: ...  # the slots of tokens [start, stop)
 
 
 class Extent(NamedTuple):
@@ -99,19 +96,14 @@ class Reason(NamedTuple):
 
 
 class Room(Protocol):
-    """A trial of memory's books, on which a policy settles what it proposes. Nothing outside it changes."""
+    """A trial of memory's books, on which a policy settles what it proposes. Nothing outside it changes.
 
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
-        """Set aside room for a newcomer's longest answer, or, if `growing`, for now; or return why there is none."""
-        ...
+    A newcomer gets room for its longest answer, or, if it is `growing`, for what it needs now.
+    """
 
-    def extend(self, sequence: Sequence) -> Reason | None:
-        """Set aside room for the next token of an admitted sequence, or return why there is none."""
-        ...
-
-    def evict(self, sequence: Sequence) -> None:
-        """Give up the place of a sequence on the device."""
-        ...
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None: ...  # why it does not fit
+    def extend(self, sequence: Sequence) -> Reason | None: ...  # why there is no room for its next token
+    def evict(self, sequence: Sequence) -> None: ...  # it gives up its place on the device
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """The life of requests: submitted, received, started, finished, refused or ended early."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +10,23 @@ from minifuse.core.plan import Placement, Plan, Proposal, Reason
 from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Phase, Request, Sequence
 from minifuse.core.stages import Arrivals, Batching, Memory, Reader
+
+
+class Observer:
+    """Follows the loop: the trace, checks, a watchdog. What it raises ends the run."""
+
+    def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None: ...  # or arrived
+    def refused(self, request_id: str, why: str, received: bool = False) -> None: ...  # received: after it had arrived
+    def aborted(self, request_id: str, end_s: float) -> None: ...
+    def proposed(self, worker: int | None, proposal: Proposal, requests: "Requests") -> Proposal:  # None: nothing runs
+        return proposal  # perhaps with more reasons
+
+    def placed(self, proposal: Proposal, placement: Placement, requests: "Requests") -> None: ...
+    def planned(self, plan: Plan, placement: Placement) -> None: ...
+    def completed(self, report: StepReport, requests: "Requests") -> None: ...
+    def waited(self, reasons: Iterable[Reason], start_s: float, end_s: float) -> None: ...  # and nothing ran
+    def woke(self, in_vain: bool, running: bool) -> None: ...  # in vain: only because a policy asked for it
+    def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence]) -> None: ...
 
 
 @dataclass(eq=False, repr=False)
@@ -165,33 +180,3 @@ class Requests:
         if not self.stages_failed:
             self.memory.release(sequence, self.now)
         sequence.graph = None  # its results stay
-
-
-class Observer:
-    """Follows the loop: the trace, checks, a watchdog. What it raises ends the run."""
-
-    def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """A request was submitted or, if it follows another, arrived; `measured`: later than was asked for."""
-
-    def refused(self, request_id: str, why: str, received: bool = False) -> None: ...
-
-    def aborted(self, request_id: str, end_s: float) -> None: ...
-
-    def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
-        """A policy has proposed; `worker` None: nothing runs. Returns the proposal, perhaps with more reasons."""
-        return proposal
-
-    def placed(self, proposal: Proposal, placement: Placement, requests: Requests) -> None: ...
-
-    def planned(self, plan: Plan, placement: Placement) -> None:
-        """A plan is made, of moves behind everything if it has no work, perhaps of none."""
-
-    def completed(self, report: StepReport, requests: Requests) -> None: ...
-
-    def waited(self, reasons: Iterable[Reason], start_s: float, end_s: float) -> None:
-        """There were requests, and nothing ran."""
-
-    def woke(self, in_vain: bool, running: bool) -> None:
-        """A wait has ended; `in_vain`: only because a policy asked for it."""
-
-    def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence]) -> None: ...

@@ -4,8 +4,6 @@ The Gumbel-max trick (Gumbel, 1954): argmax(logits / temperature + noise) follow
 hash makes the noise of each (seed, position, token).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 
 import torch

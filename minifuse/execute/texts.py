@@ -1,7 +1,5 @@
 """A plan of texts computed with torch: one forward pass, sampling (Orca; Baton, 2.2)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Runs of consecutive slots, allocated first-fit and merged when they are freed (Knuth, vol. 1, section 2.5)."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable
 
@@ -16,7 +14,7 @@ class RunAllocator:
         self.runs = [(0, capacity)] if capacity else []  # (offset, length)
         self.num_free = capacity
 
-    def copy(self) -> RunAllocator:
+    def copy(self) -> "RunAllocator":
         twin = RunAllocator(self.capacity)
         twin.runs, twin.num_free = [*self.runs], self.num_free
         return twin

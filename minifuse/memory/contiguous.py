@@ -1,7 +1,5 @@
 """One run of slots a sequence, reserved for its longest answer (Orca; FluidInfer, section 2)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, ClassVar
 

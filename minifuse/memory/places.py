@@ -1,7 +1,5 @@
 """Where each admitted sequence lies, and which of its leading tokens are written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 

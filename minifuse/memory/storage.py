@@ -1,7 +1,5 @@
 """The KV tensors of all layers. Only the memory stage knows which sequence owns which slot."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

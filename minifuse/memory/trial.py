@@ -1,7 +1,5 @@
 """A trial of memory's books: what a policy settles in it is what is placed."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar

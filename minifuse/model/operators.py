@@ -1,7 +1,5 @@
 """The operators beside attention, each implemented in torch and as a Triton kernel (`minifuse/kernels/`)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -14,16 +12,16 @@ Rotation = Any  # the angles of n positions (`minifuse/kernels/rotary.py`); None
 
 
 class Operators(Protocol):
+    """What is implemented twice. Matrices are [rows, size]; a result has as many rows."""
+
     lock: AbstractContextManager[object]  # held while a plan is computed, where only one can be computed at a time
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Compute `x / sqrt(mean(x^2) + eps) * weight` of each row [n, size]."""
-
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return the norm of `x + residual`, and that sum."""
-
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Compute `silu(gate) * up` of [n, gate | up]."""
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...  # x / sqrt(mean(x^2) + eps) * weight
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+    def silu_mul(self, gate_up: Tensor) -> Tensor: ...  # silu(gate) * up, side by side in the rows
+    def move(self, cache: Any, moves: Seq[Move], layer: int | None = None) -> None: ...  # KV, in one layer or in all
+    def argmax(self, logits: Tensor) -> list[int]: ...  # the lowest of equals; NOT_FINITE for NaN or infinity
+    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]: ...  # with noise
 
     def rotate_and_write(
         self, heads: Tensor, rotary: Rotation, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
@@ -36,12 +34,4 @@ class Operators(Protocol):
             slots: where each row's KV is written, [n]; -1 for idle rows.
             live: the rows that are written; None: all of them.
         """
-
-    def move(self, cache: Any, moves: Seq[Move], layer: int | None = None) -> None:
-        """Copy KV from slots to slots, in order, in one layer or in all."""
-
-    def argmax(self, logits: Tensor) -> list[int]:
-        """Return the lowest index of each row's maximum, [n, vocab_size]; NOT_FINITE for NaN or infinity."""
-
-    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]:
-        """Return `argmax` of scaled logits [n, vocab_size] plus each row's noise of (seed, position)."""
+        ...

@@ -1,7 +1,5 @@
 """The GPT family with learned positions: GPT-2 (Radford et al., 2019) and OPT (Zhang et al., 2022)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from minifuse.model.operators import Operators

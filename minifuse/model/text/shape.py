@@ -1,7 +1,5 @@
 """What fixes the shapes and the arithmetic of a decoder-only transformer (`config.py` reads and checks it)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

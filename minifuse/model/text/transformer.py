@@ -8,8 +8,6 @@ for layer in model.layers:
 logits = model.head(x[last_tokens], ops)
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
