@@ -71,7 +71,7 @@ def test_without_priorities_nothing_is_said(minifuse: Cli, requests: Callable[..
 
 def test_ageing_under_another_order_is_refused(minifuse: Cli) -> None:
     done = minifuse("run", *VIRTUAL, "--set", "batching.ageing=2s")
-    done.refused("batching.ageing is 2 s", "batching.order is fcfs")
+    done.refused("batching.ageing is 2 s", "give batching.order=priority, not fcfs")
 
 
 def test_the_option_is_explained(minifuse: Cli) -> None:
