@@ -35,10 +35,11 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from minifuse.core.errors import UsageError
+from minifuse.core.observers import RunObserver
 from minifuse.core.plan import Reason
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request, Sequence
-from minifuse.core.requests import Observer, Requests
+from minifuse.core.requests import Requests
 from minifuse.cores import OtherWork
 from minifuse.trace_file import TraceFile, parse, read_text
 from minifuse.trace_step import BlockTables, step_decisions
@@ -59,7 +60,7 @@ class Texts(Protocol):
         ...
 
 
-class Trace(Observer):
+class Trace(RunObserver):
     """Collects events, and writes each at once when given a file.
 
     Steps are kept as they are and turned into JSON only when the events are read: the hot loop should not pay for it.

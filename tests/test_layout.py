@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.places import Pages, Runs, runs_of
+from minifuse.core.places import Pages, Runs, extents_of, runs_of
 from minifuse.core.plan import RAGGED, Extent, Layout, Plan, Span, Work
 from minifuse.core.shapes import Rectangle, Region, StateRows
 
@@ -61,7 +61,7 @@ def test_places_without_runs_are_refused_where_runs_are_read() -> None:
     plan = Plan(0, 0, WORK, (Extent(12, 6), Runs(((1, 2), (5, 1)))))
     assert runs_of(plan) == [((12, 6),), ((1, 2), (5, 1))]
     with pytest.raises(LawBroken, match="consecutive slots"):
-        _ = plan.extents
+        _ = extents_of(plan)
     with pytest.raises(LawBroken, match="runs of slots") as error:
         runs_of(Plan(0, 0, WORK, (Extent(12, 6), Pages((1, 2), 3))))
     assert error.value.law == "layout"

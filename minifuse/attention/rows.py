@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 
 from minifuse.attention.batch import BatchRows, ragged_rows
 from minifuse.core.errors import LawBroken
+from minifuse.core.places import extents_of
 from minifuse.core.plan import Plan, Shape
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
@@ -38,7 +39,7 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
         return ragged_rows(plan, sequences)
     size = plan.shape.num_tokens
     rows = BatchRows([PAD] * size, [0] * size, [-1] * size, [])
-    places = plan.places if isinstance(plan.shape, Rectangle) else plan.extents
+    places = plan.places if isinstance(plan.shape, Rectangle) else extents_of(plan)
     for (name, start, stop, _), place in zip(plan.work, places, strict=True):
         slots = place.slots(start, stop)
         first = _first_row(plan.shape, slots)

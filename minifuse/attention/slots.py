@@ -13,6 +13,7 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.rectangle import rows_of
 from minifuse.attention.rows import BatchRows
+from minifuse.core.places import extents_of
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
 from minifuse.memory.storage import KVStorage
@@ -60,7 +61,7 @@ class SlotsAttention(Backend):
         if isinstance(plan.shape, Region) and not plan.admitted and not plan.moves and not begins:
             return []
         targets = {move.target for move in plan.moves}
-        works = zip(plan.work[slice(*span)], plan.extents[slice(*span)], strict=True)
+        works = zip(plan.work[slice(*span)], extents_of(plan)[slice(*span)], strict=True)
         return [
             (place.offset + work.stop, place.offset + place.capacity)
             for work, place in works

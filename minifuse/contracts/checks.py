@@ -13,18 +13,19 @@ from minifuse.contracts.placement import check_missing, check_moves, check_place
 from minifuse.contracts.proposal import Planned, check_proposal
 from minifuse.contracts.values import check_rank, check_time
 from minifuse.core.errors import LawBroken, StageFault
+from minifuse.core.observers import RunObserver
 from minifuse.core.places import State
 from minifuse.core.plan import Place, Placement, Plan, Proposal
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request, Sequence
-from minifuse.core.requests import Observer, Requests
+from minifuse.core.requests import Requests
 from minifuse.fault import Wrong, blamed, call_check, is_own, method_site, returned_by
 from minifuse.stages import Attention, Batching, Memory
 
 __all__ = ["Checks", "checks_of"]
 
 
-class Checks(Observer):
+class Checks(RunObserver):
     """Raises `StageFault` when a stage returns what its contract does not allow.
 
     Args:

@@ -27,9 +27,12 @@ class Engine:
     observer: Observer = field(default_factory=Observer)
 
     def __post_init__(self) -> None:
-        self.requests = Requests(self.batching, self.memory, self.reader, self.arrivals, self.observer)
+        self.requests = self.make_requests()
         self.in_flight = self.requests.in_flight
         self._idle: list[Proposal] = []  # proposals without work, of workers that could take more
+
+    def make_requests(self) -> Requests:
+        return Requests(self.batching, self.memory, self.reader, self.arrivals)
 
     @property
     def now(self) -> float:

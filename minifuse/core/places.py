@@ -8,7 +8,7 @@ from typing import NamedTuple
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent, Plan
 
-__all__ = ["Pages", "Runs", "State", "runs_in", "runs_of"]
+__all__ = ["Pages", "Reuse", "Runs", "State", "extents_of", "runs_in", "runs_of"]
 
 
 class Runs(NamedTuple):
@@ -73,6 +73,18 @@ class State(NamedTuple):
         return (self.slot,)
 
 
+class Reuse(NamedTuple):
+    """Tokens of an admitted sequence whose KV was found, by the tier that had it."""
+
+    sequence: str
+    on_device: int
+    on_host: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.on_device + self.on_host
+
+
 def runs_in(place: Extent | Runs) -> tuple[tuple[int, int], ...]:
     """The first slot and the length of each run of a place."""
     return place.runs if isinstance(place, Runs) else (place,)
@@ -84,3 +96,11 @@ def runs_of(plan: Plan) -> list[tuple[tuple[int, int], ...]]:
     if len(found) < len(plan.places):
         raise LawBroken("layout", f"step {plan.step} has {plan.places} where runs of slots are read")
     return found
+
+
+def extents_of(plan: Plan) -> tuple[Extent, ...]:
+    """The places, for an attention that reads consecutive slots and nothing else."""
+    for place in plan.places:
+        if not isinstance(place, Extent):
+            raise LawBroken("layout", f"step {plan.step} has {place} where consecutive slots are read")
+    return plan.places  # type: ignore[return-value]

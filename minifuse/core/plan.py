@@ -9,7 +9,6 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from minifuse.core.errors import LawBroken
 from minifuse.core.request import Phase, Sequence
 
 TRANSFORMER = "transformer"  # the one cell of a text: an iteration
@@ -124,18 +123,6 @@ class Proposal:
     room: Room | None = field(default=None, repr=False, compare=False)  # the trial in which this was settled
 
 
-class Reuse(NamedTuple):
-    """Tokens of an admitted sequence whose KV was found, by the tier that had it."""
-
-    sequence: str
-    on_device: int
-    on_host: int
-
-    @property
-    def num_tokens(self) -> int:
-        return self.on_device + self.on_host
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where memory put a proposal's work: a place for each piece, and the shape that the places form, if any."""
@@ -144,7 +131,7 @@ class Placement:
     shape: Shape | None = None
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()  # ranges of work whose KV is in place at the same time; none: all of it is
-    reused: tuple[Reuse, ...] = ()
+    reused: tuple[tuple[str, int, int], ...] = ()  # tokens found in memory: sequence, on the device, on the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +160,7 @@ class Plan:
     reasons: tuple[Reason, ...] = ()
     phase: Phase = Phase.RUNNING
     evicted: tuple[str, ...] = ()
-    reused: tuple[Reuse, ...] = ()
-
-    @property
-    def extents(self) -> tuple[Extent, ...]:
-        """The places, for an attention that reads consecutive slots and nothing else."""
-        for place in self.places:
-            if not isinstance(place, Extent):
-                raise LawBroken("layout", f"step {self.step} has {place} where consecutive slots are read")
-        return self.places  # type: ignore[return-value]
+    reused: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def shape(self) -> Shape | None:

@@ -69,11 +69,8 @@ class Arrivals(Protocol):
 
     @property
     def next_s(self) -> float | None: ...  # when the next request arrives, as far as is known
-    def read(self, prompts: tuple[Request, ...]) -> tuple[Request, ...]: ...  # numbers as Python's, turns in order
-    def check(self, prompts: tuple[Request, ...]) -> list[Request]: ...  # RequestRefused; or each behind known text
-    def add(self, prompts: tuple[Request, ...], now: float) -> list[tuple[Request, int]]: ...  # those that will arrive
-    def due(self, now: float) -> Iterator[tuple[Request, int]]: ...  # each whole, and the length of its history
-    def ended(self, sequence: Sequence) -> list[tuple[Request, str]]: ...  # the followers that never come, and why
+    def add(self, prompts: tuple[Request, ...], now: float) -> Any: ...  # they do not arrive before now
+    def due(self, now: float) -> Iterator[tuple[Request, int]]: ...  # they have arrived; tokens of earlier turns first
 
 
 class Executor(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.places import Pages
-from minifuse.core.plan import Move, Reuse, Span, Work
+from minifuse.core.places import Pages, Reuse
+from minifuse.core.plan import Move, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.memory.chunks import Chunk, Owner
 from minifuse.memory.tiers import Tiers

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.core.errors import LawBroken
+from minifuse.core.places import extents_of
 from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
@@ -116,7 +117,7 @@ class Padded(Memory):
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
         width = self.shape.width
-        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, plan.extents, strict=True)]
+        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, extents_of(plan), strict=True)]
         self.columns = max(self.columns, *stops)
         return self.usage()
 

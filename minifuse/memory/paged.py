@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, UsageError
-from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Reuse, Span
+from minifuse.core.places import Reuse
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option

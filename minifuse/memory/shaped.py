@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.places import Runs
-from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Reuse, Span
+from minifuse.core.places import Reuse, Runs
+from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Rectangle

@@ -11,7 +11,7 @@ from typing import Protocol
 from minifuse.contracts.lawful import Lawful
 from minifuse.core.engine import Engine
 from minifuse.core.errors import UsageError
-from minifuse.core.observers import Observers
+from minifuse.core.observers import Observers, RunObserver
 from minifuse.core.plan import RAGGED, Placement, Proposal
 from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request
@@ -20,6 +20,7 @@ from minifuse.core.stages import Executor
 from minifuse.core.submitted import check_are_requests
 from minifuse.core.turns import Turns
 from minifuse.core.watchdog import Watchdog
+from minifuse.serve.requests import ServedRequests
 from minifuse.stages import Attention, Batching, Memory
 from minifuse.trace import Trace
 
@@ -53,6 +54,7 @@ class ServingEngine(Engine):
     arrivals: Turns = field(default_factory=Turns, kw_only=True)
     trace: Trace = field(default_factory=Trace, kw_only=True)
     observers: tuple[Observer, ...] = field(default=(), kw_only=True)
+    requests: ServedRequests = field(init=False)
 
     def __post_init__(self) -> None:
         self.observer = Observers(*self.observers, Lawful(), Watchdog(self.batching.name), self.trace)
@@ -67,6 +69,10 @@ class ServingEngine(Engine):
         self._served = False  # a list of requests: by `serve`
         self._closed = False
         self._has_run = False  # a real clock, which starts when it is first read, goes
+
+    def make_requests(self) -> ServedRequests:
+        assert isinstance(self.observer, RunObserver)
+        return ServedRequests(self.batching, self.memory, self.reader, self.arrivals, self.observer)
 
     # --- the loop
 
@@ -220,16 +226,6 @@ class ServingEngine(Engine):
         """
         self.executor.close()
         with self._lock:
-            self.requests.stages_failed = stages_failed
-            self.in_flight.clear()
-            for sequence in self.in_flight.leaving.values():
-                self.requests.release(sequence)
-            self.in_flight.leaving.clear()
-            names = list(self.sequences)
-            for request in self.arrivals.withdraw_all():
-                names.append(request.id)
-                self.requests.end_unseen(request, FinishReason.INTERRUPTED)
-            for sequence in list(self.sequences.values()):
-                self.requests.end_early(sequence, FinishReason.INTERRUPTED)
+            names = self.requests.give_up(stages_failed)
             self.trace.ended(names, self.clock.now(), self.finished.values())
         return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from minifuse.core.places import Reuse
 from minifuse.testing.observation import Observation
 
 __all__ = ["Hits", "finds", "keeps"]
@@ -28,7 +29,7 @@ def finds(seen: Observation) -> bool:
     """Whether a newcomer found KV. What an evicted sequence finds is its own."""
     evicted: set[str] = set()
     for plan in seen.plans.values():
-        if any(one.sequence not in evicted for one in plan.reused):
+        if any(one.sequence not in evicted for one in map(Reuse._make, plan.reused)):
             return True
         evicted.update(plan.evicted)
     return False

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from minifuse.core.errors import LawBroken
+from minifuse.core.places import Reuse
 from minifuse.core.request import Request
 from minifuse.parsing import brief
 from minifuse.testing.applies import lacks
@@ -103,7 +104,7 @@ def _decided(seen: Observation, after: int) -> Iterator[dict[str, Any]]:
             "work": [(_name(work.sequence), *work[1:]) for work in plan.work],
             "admitted": [*map(_name, plan.admitted)],
             "evicted": [*map(_name, plan.evicted)],
-            "reused": [(_name(one.sequence), *one[1:]) for one in plan.reused],
+            "reused": [(_name(one.sequence), *one[1:]) for one in map(Reuse._make, plan.reused)],
             "computed": plan.num_computed,
             "moved": dict(moved),
             "waves": plan.waves,

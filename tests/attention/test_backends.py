@@ -19,7 +19,7 @@ from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
-from minifuse.core.places import Pages
+from minifuse.core.places import Pages, extents_of
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
@@ -275,7 +275,7 @@ def test_buffers_that_change_hands_are_cleared(rng: random.Random) -> None:
     case = buffers(_config(4, 2), rng)
     moves = tuple(
         Move("shuffle", 0, place.offset, work.start)
-        for work, place in zip(case.plan.work, case.plan.extents, strict=True)
+        for work, place in zip(case.plan.work, extents_of(case.plan), strict=True)
         if work.start
     )
     new = Case(

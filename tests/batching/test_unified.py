@@ -10,7 +10,7 @@ from helpers import answers_of, asks, make_engine, make_real_engine, run_all, sc
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.batching.unified import Unified
-from minifuse.core.plan import Reuse
+from minifuse.core.places import Reuse
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.execute.link import Link

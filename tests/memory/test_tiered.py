@@ -9,8 +9,8 @@ from helpers import asks, sentence
 from tiered_scene import SIZE, TieredScene
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.places import Pages
-from minifuse.core.plan import Move, Proposal, Reuse, Span, Work
+from minifuse.core.places import Pages, Reuse
+from minifuse.core.plan import Move, Proposal, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
 from minifuse.memory import Tiered

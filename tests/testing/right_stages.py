@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.places import Pages
-from minifuse.core.plan import Placement, Plan, Proposal, Reason, Reuse, Span
+from minifuse.core.places import Pages, Reuse
+from minifuse.core.plan import Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option

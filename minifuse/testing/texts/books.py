@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from minifuse.core.errors import LawBroken
+from minifuse.core.places import Reuse
 from minifuse.core.plan import Move, Place, Plan, Work
 from minifuse.core.report import NOT_FINITE, Ran, StepReport
 from minifuse.core.request import FinishReason, Sequence
@@ -107,7 +108,9 @@ class TextBooks(Books):
             self._move(plan, mine, "after", number)
         self.running |= mine
         self.found = {name: count for name, count in self.found.items() if name not in mine}
-        self.found |= {one.sequence: one.num_tokens for one in plan.reused if one.sequence not in mine}
+        self.found |= {
+            one.sequence: one.num_tokens for one in map(Reuse._make, plan.reused) if one.sequence not in mine
+        }
         self._check_owners(fresh)
         if isinstance(plan.shape, Rectangle):
             self._check_rows(plan.shape)
@@ -115,7 +118,7 @@ class TextBooks(Books):
 
     def _check_reused(self, plan: Plan) -> None:
         """Of an admitted sequence whose next token the plan samples, each token is computed or reused."""
-        reused = {one.sequence: one.num_tokens for one in plan.reused}
+        reused = {one.sequence: one.num_tokens for one in map(Reuse._make, plan.reused)}
         for name in plan.admitted:
             work = [item for item in plan.work if item.sequence == name]
             computed = sum(item.num_tokens for item in work)
@@ -123,7 +126,7 @@ class TextBooks(Books):
             if work and work[-1].stop == length and computed + reused.get(name, 0) != length:
                 raise LawBroken("counting", f"{name} has {length} tokens, of which {work} and {plan.reused} are told")
         swapped = sum(move.num_tokens for move in plan.moves if move.kind == "swap_in")
-        if plan.admitted and swapped != sum(one.on_host for one in plan.reused):
+        if plan.admitted and swapped != sum(one.on_host for one in map(Reuse._make, plan.reused)):
             raise LawBroken("counting", f"step {plan.step} swaps in {swapped} tokens, and tells {plan.reused}")
 
     def _compute(self, step: int, work: Work, place: Place, fresh: set[Slot]) -> None:

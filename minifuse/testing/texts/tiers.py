@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Plan, Reuse
+from minifuse.core.places import Reuse
+from minifuse.core.plan import Plan
 from minifuse.core.report import KVUsage
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
@@ -77,7 +78,7 @@ def check_kept(case: Case, seen: Observation) -> None:
         if not isinstance(event, Plan):
             left |= dict.fromkeys(event.finished, index)
             continue
-        for one in event.reused:
+        for one in map(Reuse._make, event.reused):
             before = one.sequence if one.sequence in left else after[one.sequence]
             if before in left:
                 stays.append(_Stay(left.pop(before), index, one.num_tokens))
@@ -113,7 +114,7 @@ def check_found(case: Case, seen: Observation) -> None:
     for now, event in seen.happened:
         if isinstance(event, Plan):
             usage = next(usages, None) if event.work else None
-            for one in event.reused:
+            for one in map(Reuse._make, event.reused):
                 if usage is not None and not running[first[one.sequence]]:
                     _check_counted(one, usage)
             running.update(first[name] for name in event.admitted)

@@ -13,6 +13,7 @@ from minifuse.core.requests import Requests
 from minifuse.core.turns import Turns
 from minifuse.memory.contiguous import Contiguous
 from minifuse.model.text.reader import TextReader
+from minifuse.serve.requests import ServedRequests
 
 
 @defect("orca", "exact")
@@ -94,7 +95,7 @@ def history_takes_no_memory(check: Any, self: Contiguous, *prompts: Request) -> 
 
 @defect("instances", "conservation", kinds=("crowd",))
 @defect("fusion", "conservation", kinds=("crowd",))
-@instead_of(Requests, "_finish")
+@instead_of(ServedRequests, "finish")
 def aborted_under_a_running_plan(finish: Any, self: Requests, sequence: Sequence, reason: FinishReason) -> None:
     """The memory of an aborted sequence is free at once, although a plan still writes to it."""
     finish(self, sequence, reason)

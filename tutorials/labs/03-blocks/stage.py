@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from minifuse.core.errors import LawBroken, RequestRefused
-from minifuse.core.places import Pages
-from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Reuse, Span
+from minifuse.core.places import Pages, Reuse
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option

@@ -1,0 +1,110 @@
+"""The requests of an engine that serves: they may follow one another, be refused on arrival, or end early."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from minifuse.core.errors import RequestRefused
+from minifuse.core.observers import RunObserver
+from minifuse.core.request import FinishReason, Request, Sequence
+from minifuse.core.requests import Requests
+from minifuse.core.turns import Turns
+
+__all__ = ["ServedRequests"]
+
+
+@dataclass(eq=False, repr=False)
+class ServedRequests(Requests):
+    """Requests that an observer is told of, and whose turns wait for the turn before."""
+
+    arrivals: Turns
+    observer: RunObserver
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refused: dict[str, str] = {}  # requests refused after they were received: why
+        self.ended_between: deque[str] = deque()  # requests that ended otherwise than with an iteration
+
+    def submit(self, prompts: tuple[Request, ...], now: float) -> None:
+        """Take in the prompts of a request, to be received at their arrival time, or at `now` if that has passed.
+
+        Raises:
+            RequestRefused: one of them could never be served. Nothing has changed.
+        """
+        try:
+            prompts = self.arrivals.read(prompts)
+            known = [self.reader.fit(request) for request in self.arrivals.check(prompts)]
+            for request in known:
+                self.reader.check(request)
+            self.memory.check(*known)
+        except RequestRefused as refusal:
+            for prompt in prompts:
+                self.observer.refused(prompt.id, str(refusal))
+            raise
+        for request, num_history in self.arrivals.add(prompts, now):
+            measured = request.arrival_s != prompts[0].arrival_s  # that of all of them
+            self.observer.requested(self.reader.fit(request), num_history, measured=measured)
+
+    def begin(self, request: Request, num_history: int) -> None:
+        """Hand a request to the stages, or refuse it: its text is too long, or what it unfolds into cannot be."""
+        try:
+            if request.after is not None:  # its whole text has been known only since the last request ended
+                self.observer.requested(request, num_history, measured=True)
+                self.reader.check(request, num_history)
+                self.memory.check(request)
+            super().begin(request, num_history)
+        except RequestRefused as refusal:
+            begun = self.sequences.get(request.id)
+            sequence = Sequence(request, num_history=num_history) if begun is None else begun
+            self.end_early(sequence, FinishReason.REFUSED, str(refusal))
+
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a sequence, and let the requests behind it come."""
+        super().finish(sequence, reason)
+        for request, why in self.arrivals.ended(sequence):
+            self.end_unseen(request, FinishReason.REFUSED, why)
+
+    def end_early(self, sequence: Sequence, reason: FinishReason, why: str = "") -> None:
+        """End a sequence that no completed plan has finished."""
+        self.ended_between.append(sequence.id)
+        if reason is FinishReason.REFUSED:
+            self.refused[sequence.id] = why
+            self.observer.refused(sequence.id, why, received=True)
+        elif reason is FinishReason.ABORTED:
+            self.observer.aborted(sequence.id, self.now)
+        self.finish(sequence, reason)
+
+    def end_unseen(self, request: Request, reason: FinishReason, why: str = "") -> None:
+        """End a request before it has arrived: the stages never see it."""
+        if request.after is not None:
+            self.observer.requested(request)
+        self.end_early(Sequence(request), reason, why)
+
+    def give_up(self, stages_failed: bool) -> list[str]:
+        """End every request, with its tokens so far. Returns their ids.
+
+        Args:
+            stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
+        """
+        if stages_failed:
+            self.batching = self.memory = _Deaf()  # type: ignore[assignment]
+        self.in_flight.clear()
+        for sequence in self.in_flight.leaving.values():
+            self.release(sequence)
+        self.in_flight.leaving.clear()
+        names = list(self.sequences)
+        for request in self.arrivals.withdraw_all():
+            names.append(request.id)
+            self.end_unseen(request, FinishReason.INTERRUPTED)
+        for sequence in list(self.sequences.values()):
+            self.end_early(sequence, FinishReason.INTERRUPTED)
+        return names
+
+
+class _Deaf:
+    """Stands for stages of which one has failed."""
+
+    def release(self, *ended: Any) -> None:
+        """Nothing is held any more."""
