@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from minifuse.core.errors import UsageError
+from minifuse.core.measured import measured_of
 from minifuse.core.observers import RunObserver
 from minifuse.core.plan import Reason
 from minifuse.core.report import StepReport
@@ -228,7 +229,7 @@ def _figures(report: StepReport) -> Event:
 def _wall(event: StepReport) -> dict[str, Any]:
     """What was measured of a step."""
     wall: dict[str, Any] = {"start_s": event.started_s, "end_s": event.ended_s}
-    measured = event.measured
+    measured = measured_of(event)
     if event.plan.moves:
         wall["moving_s"] = measured.moving_s
     if measured.num_messages:

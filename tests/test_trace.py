@@ -11,9 +11,10 @@ import pytest
 from helpers import asks, make_engine, run_all, sentence
 
 from minifuse.core.errors import UsageError
+from minifuse.core.measured import Measured
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Move, Plan, Reason, Span, Work
-from minifuse.core.report import KVUsage, Measured, StepReport
+from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason, Phase
 from minifuse.core.shapes import Rectangle
 from minifuse.metrics import RunningMetrics, compute_metrics, parse_goodput

@@ -10,35 +10,11 @@ from minifuse.core.request import FinishReason
 NOT_FINITE = -2  # instead of a token, where the largest logit is NaN or infinite; -1 is virtual time's placeholder
 
 
-class Measured(NamedTuple):
-    """What a plan cost beside its computing: bytes, and seconds."""
-
-    moving_s: float = 0.0  # for which the plan's moves held the computation up, those within the device included
-    num_messages: int = 0  # collective calls between the ranks of a tensor parallel run
-    message_bytes: int = 0  # that each rank contributed to them
-    num_gathers: int = 0  # inputs of batched cells that had to be copied together first
-    gathered_rows: int = 0
-    gathering_s: float = 0.0
-    to_host_bytes: int = 0
-    to_host_s: float = 0.0
-    to_device_bytes: int = 0
-    to_device_s: float = 0.0
-    exposed_s: float = 0.0  # for which the computing waited for transfers, its own or others that were under way
-
-    @property
-    def hidden_s(self) -> float:
-        """Seconds of transfers beside computing."""
-        return max(0.0, self.to_host_s + self.to_device_s - self.exposed_s)
-
-
-NOTHING_MEASURED = Measured()
-
-
 class Ran(NamedTuple):
     """What a plan produced: the tokens of each sequence, in order; none for a prompt that is not yet complete."""
 
     tokens: Mapping[str, tuple[int, ...]]
-    measured: Measured = NOTHING_MEASURED
+    measured: Any = None  # what it cost beside its computing (`minifuse/core/measured.py`)
     results: Mapping[str, Mapping[int, Any]] = {}  # of cell graphs: the outputs that no other node reads, by node
     not_finite: tuple[str, ...] = ()  # sequences without a next token: their logits were NaN or infinite
 
@@ -72,5 +48,5 @@ class StepReport:
     tokens: Mapping[str, tuple[int, ...]]  # what the sequences took in, up to the end of an answer
     finished: Mapping[str, FinishReason]
     usage: KVUsage  # while the iteration ran: what finished with it is still counted
-    measured: Measured = NOTHING_MEASURED
+    measured: Any = None
     discarded: int = 0  # tokens or nodes computed for sequences that had ended before

@@ -7,8 +7,9 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from minifuse.core.measured import Measured
 from minifuse.core.plan import Work
-from minifuse.core.report import Measured, Ran
+from minifuse.core.report import Ran
 
 __all__ = ["Issued"]
 

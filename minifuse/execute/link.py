@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from minifuse.core.measured import Measured
 from minifuse.core.plan import Move, Plan
-from minifuse.core.report import Measured
 from minifuse.execute.copies import Copy, Key, copies, followed, timetable
 
 __all__ = ["Link", "traffic"]

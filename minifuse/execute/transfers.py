@@ -10,8 +10,9 @@ from typing import Literal, Protocol
 
 import torch
 
+from minifuse.core.measured import Measured
 from minifuse.core.plan import Move, Plan
-from minifuse.core.report import Measured, Ran
+from minifuse.core.report import Ran
 from minifuse.execute.copies import Copy, Key, copies, followed, timetable
 from minifuse.execute.copy_thread import FETCH, STORE, WAITED, CopyThread
 from minifuse.execute.link import traffic

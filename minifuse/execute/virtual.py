@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable
 
 from minifuse.core.clock import VirtualClock
+from minifuse.core.measured import Measured, measured_of
 from minifuse.core.plan import Plan, sampled_work
-from minifuse.core.report import Completion, Measured, Ran
+from minifuse.core.report import Completion, Ran
 from minifuse.core.request import Sequence
 from minifuse.core.stages import RunPlan
 from minifuse.execute.link import Link
@@ -146,7 +147,7 @@ class VirtualExecutor:
 
 def _moved(ran: Ran, carried: Measured) -> Ran:
     """What a plan produced, with what its moves cost on the link."""
-    counted = ran.measured
+    counted = measured_of(ran)
     return ran._replace(
         measured=carried._replace(
             num_messages=counted.num_messages,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minifuse.core.errors import MachineError
-from minifuse.core.report import Measured
+from minifuse.core.measured import Measured
 
 __all__ = ["Communicator", "RankLost", "rank_lost_if_unreachable"]
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from minifuse.core.errors import MachineError
+from minifuse.core.measured import measured_of
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
@@ -71,7 +72,7 @@ class ParallelRunner:
             if cause is error:
                 raise
             raise cause from error
-        return ran._replace(measured=communicator.take(ran.measured))
+        return ran._replace(measured=communicator.take(measured_of(ran)))
 
     def behind(self, plan: Plan) -> Future[Ran]:
         """Begin with a plan of moves alone on all ranks. The future is done when they have landed on this one.

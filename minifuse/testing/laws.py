@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from minifuse.core.errors import LawBroken
+from minifuse.core.measured import measured_of
 from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
@@ -171,7 +172,7 @@ def _time(case: Case, seen: Observation) -> None:
         for number in running:
             served[number] += (stop - start) / (len(running) if case.scenario.shared else 1)
     for step in steps:
-        costs = seen.costs[step.plan.step] + step.measured.exposed_s
+        costs = seen.costs[step.plan.step] + measured_of(step).exposed_s
         if abs(served[step.plan.step] - costs) > 1e-9:
             raise LawBroken(
                 "time", f"step {step.plan.step} got {served[step.plan.step]} s of its device, and costs {costs}"
@@ -192,10 +193,10 @@ def _waits(link: Link, seen: Observation, steps: list[StepReport]) -> None:
         if len(plan.waves) == 1 and all(move.moment == "before" for move in plan.moves if move.crosses):
             # Layer i of L waits for its own copies: see the formula of `Link`.
             longest_s = max(longest_s / link.num_layers, longest_s + costs / link.num_layers - costs)
-        if step.measured.exposed_s > longest_s + begun_s + 1e-9:
+        if measured_of(step).exposed_s > longest_s + begun_s + 1e-9:
             raise LawBroken(
                 "time",
-                f"step {plan.step} waits {step.measured.exposed_s} s for the link, and its own copies take "
+                f"step {plan.step} waits {measured_of(step).exposed_s} s for the link, and its own copies take "
                 f"{longest_s} s more than its computing hides",
             )
 

@@ -10,6 +10,7 @@ from conformance.golden import MadeUpTokens
 from hypothesis import HealthCheck, given, settings
 
 from minifuse.core.errors import UsageError
+from minifuse.core.measured import measured_of
 from minifuse.core.request import FinishReason
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, check_laws, observe, put_through
@@ -97,7 +98,7 @@ def test_scenarios_of_graphs_reach_the_corners() -> None:
         for step in seen.steps:
             plan = step.plan
             met |= {f"worker {plan.worker}", *(reason.code for reason in plan.reasons)}
-            met.update(["discarded"] * (step.discarded > 0), ["gathered"] * (step.measured.num_gathers > 0))
+            met.update(["discarded"] * (step.discarded > 0), ["gathered"] * (measured_of(step).num_gathers > 0))
             met.update(["batch of many"] * (len(plan.sequences) > 2))
         return met
 

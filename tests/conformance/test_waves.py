@@ -10,8 +10,9 @@ from helpers import asks
 
 from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.errors import LawBroken
+from minifuse.core.measured import Measured
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
-from minifuse.core.report import KVUsage, Measured, StepReport
+from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Sequence
 from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.testing.texts.books import TextBooks

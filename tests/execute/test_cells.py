@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.core.errors import LawBroken
+from minifuse.core.measured import measured_of
 from minifuse.core.places import State
 from minifuse.core.plan import Layout, Plan, Span, Work
 from minifuse.core.request import Request
@@ -73,11 +74,11 @@ def test_the_same_requests_in_the_same_order_are_not_gathered() -> None:
     scene = Scene(a=spell(1, 2, 3), b=spell(4, 5, 6))
     first = scene.run(("a", 0, State((), 0)), ("b", 0, State((), 1)))
     second = scene.run(("a", 1, State((0,), 2)), ("b", 1, State((1,), 3)))
-    assert first.measured.num_gathers == second.measured.num_gathers == 0
+    assert measured_of(first).num_gathers == measured_of(second).num_gathers == 0
     assert [scene.state(slot) for slot in range(4)] == [1, 4, 12, 45]
     third = scene.run(("b", 2, State((3,), 4)), ("a", 2, State((2,), 5)))
-    assert (third.measured.num_gathers, third.measured.gathered_rows) == (1, 2)  # the other way round
-    assert third.measured.gathering_s > 0
+    assert (measured_of(third).num_gathers, measured_of(third).gathered_rows) == (1, 2)  # the other way round
+    assert measured_of(third).gathering_s > 0
     assert [scene.state(slot) for slot in (4, 5)] == [456, 123]
     assert third.results.keys() == {"a", "b"}
     assert [float(part[0]) for part in third.results["a"][2]] == [123, 246]
@@ -88,7 +89,7 @@ def test_newcomers_with_zeros_join_running_requests() -> None:
     scene.run(("a", 0, State((), 7)))
     joined = scene.run(("b", 0, State((), 3)), ("a", 1, State((7,), 9)))
     assert [scene.state(slot) for slot in (3, 9)] == [4, 12]
-    assert joined.measured.num_gathers == 1
+    assert measured_of(joined).num_gathers == 1
     assert joined.results.keys() == {"a"}
 
 
@@ -110,7 +111,7 @@ def test_an_input_may_come_from_different_outputs_in_one_batch() -> None:
     scene.run(("a", 0, State((), 0)), ("b", 0, State((), 1)))
     ran = scene.run(("a", 1, State((0,), 2)), ("b", 1, State((1,), 3)))
     assert [scene.state(slot) for slot in (2, 3)] == [12, 22]
-    assert ran.measured.num_gathers == 1
+    assert measured_of(ran).num_gathers == 1
 
 
 def test_tensors_floats_and_lists_are_constants() -> None:
@@ -151,7 +152,7 @@ def test_a_padded_plan_computes_whole_rows_and_leaves_idle_states_as_they_are() 
     assert calls == [3, 3, 3, 3]
     spelt = {name: float(outputs[0][0]) for name in "abc" for outputs in ran.results[name].values()}
     assert spelt == {"a": 123, "b": 4, "c": 56}
-    assert ran.measured.num_gathers == 0
+    assert measured_of(ran).num_gathers == 0
 
 
 def test_rows_of_a_batch_may_read_from_different_places() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse.core.clock import VirtualClock
+from minifuse.core.measured import Measured, measured_of
 from minifuse.core.plan import Move, Plan
-from minifuse.core.report import Measured
 from minifuse.core.request import Sequence
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.link import Link
@@ -137,4 +137,4 @@ def test_the_executor_lands_plans_between_the_ends_of_others() -> None:
     (landed,) = executor.wait(None)
     assert (landed.plan.step, landed.ended_s, landed.ran.measured) == (1, 7.0, Measured(to_host_bytes=3, to_host_s=3.0))
     (ended,) = executor.wait(None)
-    assert (ended.ended_s, ended.ran.measured.exposed_s, ended.ran.measured.moving_s) == (14.0, 4.0, 4.0)
+    assert (ended.ended_s, measured_of(ended.ran).exposed_s, measured_of(ended.ran).moving_s) == (14.0, 4.0, 4.0)

@@ -17,6 +17,7 @@ from execute.test_copies import into, out
 from helpers import asks, small_model
 
 from minifuse.attention.stage import PerSequenceStage
+from minifuse.core.measured import measured_of
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.execute import transfers as module
@@ -119,9 +120,9 @@ def test_layer_0_computes_before_the_copy_of_the_last_layer_has_ended(log: Log) 
     ran = runner(plan_of_a(into(5, 0, 3, moment="before")), sequences_of_a())
     order = log.events.index
     assert order("swap_in 0 ends") < order("attend 0") < order("swap_in 1 ends") < order("attend 1")
-    assert ran.measured.to_device_bytes == 3 * runner.transfers.bytes_per_token == 3 * 8 * 2 * 2 * 8
-    assert (ran.measured.to_host_bytes, ran.measured.to_host_s) == (0, 0.0)
-    assert ran.measured.moving_s == ran.measured.exposed_s
+    assert measured_of(ran).to_device_bytes == 3 * runner.transfers.bytes_per_token == 3 * 8 * 2 * 2 * 8
+    assert (measured_of(ran).to_host_bytes, measured_of(ran).to_host_s) == (0, 0.0)
+    assert measured_of(ran).moving_s == measured_of(ran).exposed_s
     runner.transfers.close()
 
 
@@ -242,9 +243,9 @@ def test_behind_everything_lands_when_every_layer_is_there(transfers: PlanTransf
     ran = landed.result(SECONDS)
     assert torch.equal(cache.host_keys[:, 7:12], cache.keys[:, 3:8])
     assert torch.equal(cache.host_values[:, 7:12], cache.values[:, 3:8])
-    assert ran.measured.to_host_bytes == 5 * transfers.bytes_per_token
-    assert ran.measured.to_host_s > 0
-    assert (ran.measured.to_device_bytes, ran.measured.exposed_s, ran.tokens) == (0, 0.0, {})
+    assert measured_of(ran).to_host_bytes == 5 * transfers.bytes_per_token
+    assert measured_of(ran).to_host_s > 0
+    assert (measured_of(ran).to_device_bytes, measured_of(ran).exposed_s, ran.tokens) == (0, 0.0, {})
 
 
 def test_retrieval_goes_before_eviction(transfers: PlanTransfers, log: Log) -> None:

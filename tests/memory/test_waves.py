@@ -11,6 +11,7 @@ import pytest
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all, sentence
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.measured import measured_of
 from minifuse.core.places import Pages
 from minifuse.core.plan import Layout, Move, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage, StepReport
@@ -223,7 +224,7 @@ def test_the_first_wave_of_a_layer_is_uploaded_beside_the_last_of_the_one_before
     plan = steps[-1].plan
     assert [work.start for work in plan.work] == [3, 3]
     assert [place.blocks for place in plan.places] == [(0, 1, 2, 3), (4, 5, 6, 7)]  # type: ignore[union-attr]
-    assert steps[-1].measured.exposed_s == pytest.approx(0.0025 + 0.005 / 6)
+    assert measured_of(steps[-1]).exposed_s == pytest.approx(0.0025 + 0.005 / 6)
 
 
 @pytest.mark.parametrize("seed", range(40))

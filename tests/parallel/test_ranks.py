@@ -9,6 +9,7 @@ from helpers import asks, make_engine, run_all
 
 from minifuse.attention.slots import SlotsAttention
 from minifuse.core.clock import RealClock
+from minifuse.core.measured import measured_of
 from minifuse.core.report import StepReport
 from minifuse.core.request import Sampling
 from minifuse.execute import RealExecutor
@@ -92,7 +93,7 @@ def test_one_message_for_all_requests(served: tuple[str, ParallelRunner], shuffl
     model, run = served
     engine = make_engine("fusion", capacity=CAPACITY, settings={**SLOTS, "memory.shuffle": shuffle}, run=run)
     steps = run_all(engine, REQUESTS[:requests])
-    assert {step.plan.step: (step.measured.num_messages, step.measured.message_bytes) for step in steps} == {
+    assert {step.plan.step: (measured_of(step).num_messages, measured_of(step).message_bytes) for step in steps} == {
         step.plan.step: bytes_of(model, step) for step in steps
     }
     assert any(step.plan.num_computed > 1 for step in steps)
@@ -110,7 +111,7 @@ def test_the_shuffle_shrinks_the_messages(served: tuple[str, ParallelRunner]) ->
     for shuffle in (True, False):
         settings = {**SLOTS, "memory.shuffle": shuffle, "batching.preprocess": "inline"}
         steps = run_all(make_engine("fusion", capacity=CAPACITY, settings=settings, run=run), requests)
-        sent[shuffle] = [step.measured.message_bytes for step in steps]
+        sent[shuffle] = [measured_of(step).message_bytes for step in steps]
         idle[shuffle] = sum(step.plan.num_idle for step in steps)
     hidden, layers = CONFIGS[model].hidden_size, CONFIGS[model].num_layers
     assert idle[True] == 0 < idle[False]
@@ -125,7 +126,7 @@ def test_concurrent_instances_send_for_each_request(served: tuple[str, ParallelR
     requests = [asks(f"r{i}", (i + 1,), 6, ignore_eos=True) for i in range(4)]
     for name, settings in (("instances", {"batching.instances": 4}), ("fusion", SLOTS)):
         steps = run_all(make_engine(name, capacity=CAPACITY, settings=settings, run=run), requests)
-        calls[name] = sum(step.measured.num_messages for step in steps)
+        calls[name] = sum(measured_of(step).num_messages for step in steps)
         assert tokens_of(steps) == {request.id: expected_answer(model, request) for request in requests}
     each = 2 * CONFIGS[model].num_layers + 1
     assert calls == {"instances": 4 * 6 * each, "fusion": 6 * each}

@@ -15,8 +15,8 @@ from helpers import layers_logits, random_model, sentence
 
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.core.errors import UsageError
+from minifuse.core.measured import NOTHING_MEASURED
 from minifuse.core.plan import Extent, Plan, Work
-from minifuse.core.report import NOTHING_MEASURED
 from minifuse.core.request import Request, Sequence
 from minifuse.execute.texts import forward
 from minifuse.kernels.operators import TORCH

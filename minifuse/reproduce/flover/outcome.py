@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low
 
 from minifuse.batching.fusion import MAIN
+from minifuse.core.measured import measured_of
 from minifuse.core.report import StepReport
 from minifuse.core.request import Phase, Request
 
@@ -54,7 +55,7 @@ def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outco
         idle_share=idle / sum(report.plan.num_computed for report in reports),
         num_moves=len(moves),
         moved_tokens=sum(move.num_tokens for move in moves),
-        moving_s=sum(report.measured.moving_s for report in reports),
+        moving_s=sum(measured_of(report).moving_s for report in reports),
     )
 
 

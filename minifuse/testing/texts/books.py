@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from minifuse.core.errors import LawBroken
+from minifuse.core.measured import measured_of
 from minifuse.core.places import Reuse
 from minifuse.core.plan import Move, Place, Plan, Work
 from minifuse.core.report import NOT_FINITE, Ran, StepReport
@@ -369,7 +370,7 @@ class TextBooks(Books):
 
     def _check_transfers(self, report: StepReport) -> None:
         """A step carries the bytes of its moves, each in its direction, and takes no less time than they do."""
-        carried, plan = report.measured, report.plan
+        carried, plan = measured_of(report), report.plan
         for tier, found in (("host", carried.to_host_bytes), ("device", carried.to_device_bytes)):
             tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)
             if found != tokens * self.slot_bytes:

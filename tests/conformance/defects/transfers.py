@@ -8,8 +8,8 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
 
+from minifuse.core.measured import Measured
 from minifuse.core.plan import Placement, Proposal
-from minifuse.core.report import Measured
 from minifuse.execute.link import Link
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.memory.paged import Paged
