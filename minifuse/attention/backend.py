@@ -22,7 +22,7 @@ from minifuse.kernels.operators import TORCH
 from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators, Rotation
 
-__all__ = ["Backend", "per_sequence"]
+__all__ = ["Backend", "TorchPerSequence"]
 
 
 class Backend(ABC):
@@ -67,6 +67,8 @@ class Backend(ABC):
         """Attend a wave's queries [rows, num_heads, head_dim] to what it reads; [rows, num_heads * head_dim]."""
 
 
-def per_sequence() -> PerSequenceAttention:
+class TorchPerSequence(PerSequenceAttention):
     """Attention request by request, with the operators in torch."""
-    return PerSequenceAttention(TORCH)
+
+    def __init__(self) -> None:
+        super().__init__(TORCH)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import runs_of
 from minifuse.core.plan import Plan
 from minifuse.core.shapes import Rectangle
-from minifuse.memory.storage import KVStorage
+
+if TYPE_CHECKING:  # what counts slots reads this, and imports no torch
+    from torch import Tensor
+
+    from minifuse.memory.storage import KVStorage
 
 __all__ = ["View", "rows_of", "slots_to_clear", "view_of"]
 

@@ -97,7 +97,7 @@ class AttentionStage(Attention):
 
 
 def _construct(path: str, *arguments: object) -> AttentionBackend:
-    """What the class or function that `path`, "module:name", names gives."""
+    """An instance of the class that `path`, "module:class", names."""
     module, _, name = path.partition(":")
     made: AttentionBackend = getattr(importlib.import_module(module), name)(*arguments)
     return made
@@ -108,6 +108,6 @@ class PerSequenceStage(AttentionStage):
 
     name = "per_sequence"
     reads = frozenset({"extents"})
-    tensors = "minifuse.attention.backend:per_sequence"
+    tensors = "minifuse.attention.backend:TorchPerSequence"
     kernels = KERNELS
     reference = REFERENCE

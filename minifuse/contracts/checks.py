@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from traceback import walk_tb
 from typing import Any
@@ -12,7 +13,7 @@ from minifuse.contracts.lawful import check_sequences
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
 from minifuse.contracts.proposal import Planned, check_proposal
 from minifuse.contracts.values import check_rank, check_time
-from minifuse.core.errors import LawBroken, StageFault
+from minifuse.core.errors import LawBroken, RequestRefused, StageFault
 from minifuse.core.observers import RunObserver
 from minifuse.core.places import State
 from minifuse.core.plan import Place, Placement, Plan, Proposal
@@ -45,7 +46,8 @@ class Checks(RunObserver):
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
         if self.checks_memory:
-            call_check(self.memory, request)  # which has let it pass, and may have returned something
+            with suppress(RequestRefused):  # a turn is refused by the loop itself; here counts what is returned
+                call_check(self.memory, request)
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is None or not (self.checks_batching or self.checks_memory):

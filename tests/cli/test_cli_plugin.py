@@ -239,7 +239,12 @@ RUN = ("run", "--model", "random:small", "--clock", "virtual", "--requests", "3"
 @pytest.mark.parametrize(
     ("before", "after", "code", "words"),
     [
-        ("return None", "return True", 1, "ShortestPrompt.admission (shortest.py, line 23) returned True: a reason is"),
+        (
+            "return None",
+            "return True",
+            1,
+            "ShortestPrompt.admission (shortest.py, line 23) returned True: give Reason(code, ",
+        ),
         ("len(self", "1 // 0 + len(self", 1, "raised ZeroDivisionError (integer division or modulo by zero) at"),
         ("joining: int, now: float", "joining: int", 2, "called as admission(sequence, joining, now)"),
         (
