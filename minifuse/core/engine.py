@@ -56,15 +56,15 @@ class Engine:
 
     def dispatch(self) -> None:
         """Propose, place, lay out and submit for each worker that can take more."""
-        self._idle = []
+        self._idle, now = [], self.now
         for worker in range(self.batching.workers):
             while self.in_flight.has_room(worker):
-                proposal = self.batching.propose(worker, self.now, self.memory)
+                proposal = self.batching.propose(worker, now, self.memory)
                 proposal = self.observer.proposed(worker, proposal, self.requests)
                 if not proposal.work:
                     self._idle.append(proposal)
                     break
-                placement = self.memory.place(proposal, self.now)
+                placement = self.memory.place(proposal, now)
                 self.observer.placed(proposal, placement, self.requests)
                 layout = self.attention.layout(proposal.work, placement)
                 self.launch(worker, proposal, placement, layout)

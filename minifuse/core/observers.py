@@ -12,7 +12,7 @@ from minifuse.core.requests import Observer, Requests
 
 __all__ = ["Observers", "RunObserver"]
 
-EVENTS = ("requested", "refused", "aborted", "placed", "planned", "completed", "waited", "woke", "ended")
+EVENTS = ("requested", "refused", "aborted", "proposed", "placed", "planned", "completed", "waited", "woke", "ended")
 
 
 class RunObserver(Observer):
@@ -36,20 +36,21 @@ class Observers(RunObserver):
 
     def __init__(self, *observers: Observer) -> None:
         for event in EVENTS:
-            setattr(self, event, partial(_tell, self._listeners(observers, event)))
-        self._proposed = self._listeners(observers, "proposed")
-
-    @staticmethod
-    def _listeners(observers: tuple[Observer, ...], event: str) -> list[Any]:
-        ignored = getattr(RunObserver, event)
-        return [getattr(one, event) for one in observers if getattr(type(one), event, ignored) is not ignored]
-
-    def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
-        for tell in self._proposed:
-            proposal = tell(worker, proposal, requests)
-        return proposal
+            ignored = getattr(RunObserver, event)
+            told = [getattr(one, event) for one in observers if getattr(type(one), event, ignored) is not ignored]
+            if told:  # mostly one, which is called as if it were alone: an iteration has many events
+                setattr(self, event, told[0] if len(told) == 1 else partial(TELL.get(event, _tell), told))
 
 
 def _tell(listeners: list[Any], *event: Any, **more: Any) -> None:
     for listener in listeners:
         listener(*event, **more)
+
+
+def _proposed(listeners: list[Any], worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
+    for listener in listeners:
+        proposal = listener(worker, proposal, requests)
+    return proposal
+
+
+TELL: dict[str, Any] = {"proposed": _proposed}

@@ -125,7 +125,7 @@ class Sequence:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any]) -> tuple[int, ...]:
+    def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
         """Add the tokens that a plan produced, up to the one that ends the answer. Returns those.
 
         The plan's pieces of work are counted, and results kept, by a sequence that has a graph.

@@ -78,7 +78,7 @@ class Requests:
         What it computed for sequences that have ended meanwhile, or beyond the end of an answer, is discarded.
         """
         plan, ran, ended_s = completion
-        leaving = self.in_flight.leaving
+        produced, results, failed, leaving = ran.tokens, ran.results, ran.not_finite, self.in_flight.leaving
         if plan.phase is Phase.PREPROCESSING:
             for name in {*plan.admitted, *plan.sequences} - leaving.keys():
                 self.sequences[name].phase = Phase.READY
@@ -91,11 +91,11 @@ class Requests:
         for name, count in num_pieces.items():
             if name in leaving:
                 continue
-            sequence, new = self.sequences[name], ran.tokens.get(name, ())
-            if taken := sequence.take(new, count, ran.results.get(name, {})):
+            sequence, new = self.sequences[name], produced.get(name, ())
+            if taken := sequence.take(new, count, results.get(name)):
                 tokens[name] = taken
             discarded += len(new) - len(taken)
-            reason = FinishReason.NAN if name in ran.not_finite else sequence.why_finished()
+            reason = FinishReason.NAN if name in failed else sequence.why_finished()
             if reason is not None:
                 finished[name] = reason
         started_s, freed = self.in_flight.land(plan, ended_s)

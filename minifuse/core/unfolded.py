@@ -19,10 +19,10 @@ class Unfolded(Sequence):
 
     num_nodes_done: int = 0
 
-    def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any]) -> tuple[int, ...]:
+    def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
         taken = super().take(tokens, num_pieces, results)
         self.num_nodes_done += num_pieces
-        self.results |= results
+        self.results |= results or {}
         return taken
 
     def why_finished(self) -> FinishReason | None:

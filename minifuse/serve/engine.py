@@ -132,9 +132,9 @@ class ServingEngine(Engine):
         super().dispatch()
         if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
             self._committed = False
-            ahead = Placement((), moves=self.memory.ahead(self.now))
-            if ahead.moves != ():
-                self.launch(self.batching.workers, Proposal(), ahead, RAGGED)  # on a worker of its own
+            moves = self.memory.ahead(self.now)
+            if moves != ():  # a plan of moves alone, on a worker of its own
+                self.launch(self.batching.workers, Proposal(), Placement((), moves=moves), RAGGED)
 
     def written(self, completion: Completion) -> KVUsage:
         self._committed = True
