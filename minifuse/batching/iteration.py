@@ -25,7 +25,7 @@ class Iteration(QueuePolicy):
 
     name = "iteration"
     Options: ClassVar[type] = BatchOptions
-    work_conserving = True
+    work_conserving = True  # claims, as in QueuePolicy
     in_step = True
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:

@@ -18,7 +18,7 @@ class QueuePolicy(Batching):
 
     kind: ClassVar[str] = "batching"
     Options: ClassVar[type] = QueueOptions
-    overtaken_at_most: int | None = 0
+    overtaken_at_most: int | None = 0  # what a policy claims, and the laws hold it to: see docs/stages.md
     one_plan = True
     grows = False  # admits with what is needed now, and evicts when memory is short (`minifuse/batching/growing.py`)
     fills: ClassVar[dict[bool, type["Fill"]]]  # of policies that grow, or not: see `minifuse/batching/__init__.py`
@@ -27,7 +27,7 @@ class QueuePolicy(Batching):
         self.options = self.Options() if options is None else options
         self.waiting = Ranked()
         self.running = Ranked()
-        self.ready = self.waiting  # those that may join now
+        self.ready = self.waiting  # those that may join now; another queue where prompts are computed apart
 
     def rank(self, sequence: Sequence) -> Any:
         return self.options.rank(sequence.request)  # the lowest goes first; of equal ranks, the first to arrive

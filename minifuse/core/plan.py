@@ -27,7 +27,7 @@ class Span(NamedTuple):
 class Work(NamedTuple):
     """Compute tokens [start, stop) of a sequence, or node `start` of its cell graph (`cell` names the node's type).
 
-    There is no prefill flag: prefill is a `Work` longer than one token.
+    There is no prefill flag: a prompt is usually a `Work` of many tokens, and a decode step is one of a single token.
     """
 
     sequence: str
@@ -109,7 +109,7 @@ class Room(Protocol):
 class Proposal:
     """What a batching policy wants for one iteration; without work, to be asked again at the next event.
 
-    Work of phase `PREPROCESSING` makes prompts `READY` for another worker, or for the batch of this one.
+    Work of phase `PREPROCESSING` computes prompts apart: their sequences are `READY` once it has run.
     """
 
     work: tuple[Work, ...] = ()
@@ -148,7 +148,7 @@ RAGGED = Layout()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything decided for one iteration on one worker. One without work holds moves behind everything."""
+    """Everything decided for one iteration on one worker. One without work holds moves that no other waits for."""
 
     step: int
     worker: int

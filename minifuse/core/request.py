@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 MAX_NEW_TOKENS = 256
-DEFAULT: int = None  # type: ignore[assignment]  # of max_new_tokens: MAX_NEW_TOKENS, or what the context has room for
+DEFAULT: int = None  # type: ignore[assignment]  # becomes MAX_NEW_TOKENS, or less where the context has less room
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Sequence:
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
         """Add the tokens that a plan produced, up to the one that ends the answer. Returns those.
 
-        The plan's pieces of work are counted, and results kept, by a sequence that has a graph.
+        `Unfolded`, which has a graph, counts the plan's pieces of work and keeps results; a text ignores both.
         """
         if len(tokens) == 1:  # as in most iterations
             self.tokens.append(tokens[0])

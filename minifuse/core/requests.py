@@ -22,7 +22,7 @@ class Requests:
     def __post_init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}  # in the order in which they ended
-        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one carries moves behind everything
+        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one more: moves alone
         self.now = 0.0  # the time of the last event, in seconds since the run began
 
     @property
@@ -31,9 +31,10 @@ class Requests:
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
         """Take in the prompts of a request. Raise `RequestRefused` if one of them could never be served."""
-        for request in prompts:
+        fitted = [self.reader.fit(request) for request in prompts]
+        for request in fitted:
             self.reader.check(request)
-        self.memory.check(*prompts)
+        self.memory.check(*fitted)
         self.arrivals.add(prompts, now)
 
     def receive(self) -> None:

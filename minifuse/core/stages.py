@@ -2,6 +2,7 @@
 
 A technique is a batching policy, a memory and an attention. `minifuse/stages.py` has all that a stage declares, and the
 register; `docs/stages.md` says of every method who calls it and when. `now` is the time in seconds since the run began.
+A method that returns None does nothing unless a stage says otherwise.
 """
 
 from collections.abc import Callable, Collection, Iterator
