@@ -1,4 +1,4 @@
-"""A plan as tensors: how its tokens become rows, and the protocol of what attends them."""
+"""A plan as tensors: its tokens become rows, which a backend attends."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
@@ -47,11 +47,11 @@ class AttentionBackend(Protocol):
         """Lay the plan out on the cache's device."""
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
-        """Rotate, write the wave's keys and values, attend: [T, heads, head_dim] -> [rows, num_heads * head_dim]."""
+        """Write a wave's KV, attend: heads [T, ...] -> [rows, num_heads * head_dim]."""
 
 
 def write(ops: Operators, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
-    """Rotate a wave's queries and keys, write its keys and values, return its queries [rows, num_heads, head_dim]."""
+    """Rotate queries and keys, write keys and values; the queries [rows, num_heads, head_dim]."""
     if wave.stop - wave.start < len(heads):
         heads = heads[wave.start : wave.stop]
         rotary = None if rotary is None else rotary.rows(wave.start, wave.stop)
@@ -69,7 +69,7 @@ class BatchRows:
 
 
 def ragged_rows(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
-    """Concatenate the tokens of the work: of [a: 0..3), [b: 7..8), rows 0 to 2 are a's first, row 3 b's eighth."""
+    """Concatenate the tokens: of [a: 0..3), [b: 7..8), row 3 is b's eighth."""
     rows = BatchRows([], [], [], [])
     token_ids, positions, slots = rows.token_ids, rows.positions, rows.slots
     for (name, start, stop, _), place in zip(plan.work, plan.places, strict=True):

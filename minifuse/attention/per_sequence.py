@@ -1,4 +1,4 @@
-"""Attention request by request, each over its own run of slots: selective batching (Orca; Baton, 2.2)."""
+"""Attention request by request, over runs of slots: selective batching (Orca; Baton, 2.2)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from minifuse.model.operators import Operators, Rotation
 
 
 class Item(NamedTuple):
-    """One piece of work: its rows of the wave, and its sequence's keys and values as views, one per layer."""
+    """One piece of work: its rows of the wave, and views of keys and values."""
 
     start: int
     stop: int
@@ -25,7 +25,7 @@ class Item(NamedTuple):
 
 
 class PerSequenceAttention:
-    """Of the work [a: 0..3), [b: 7..8), rows 0 to 2 attend to the 3 slots of a, row 3 to the 8 slots of b."""
+    """Of [a: 0..3), [b: 7..8), row 3 attends to the 8 slots of b."""
 
     def __init__(self, operators: Operators) -> None:
         self.operators = operators
@@ -77,7 +77,7 @@ class PerSequenceAttention:
 
 
 def _causal(start: int, stop: int, device: torch.device) -> Tensor | None:
-    """True where a query of [start, stop) sees a token of [0, stop): [queries, context]; None: one query sees all."""
+    """True where a query sees a token, [queries, context]; None: one query sees all."""
     if stop - start == 1:
         return None
     return torch.ones(stop - start, stop, dtype=torch.bool, device=device).tril(start)

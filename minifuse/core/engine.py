@@ -119,7 +119,7 @@ class Engine:
         return report
 
     def written(self, completion: Completion) -> KVUsage:
-        """Tell memory and the policy that a plan has run. Returns what was in use meanwhile."""
+        """Tell memory and the policy that a plan has run. Returns memory in use."""
         plan, ran, _ = completion
         leaving = self.in_flight.leaving
         produced = {name: new for name, new in ran.tokens.items() if name not in leaving} if leaving else ran.tokens

@@ -7,7 +7,7 @@ from minifuse.core.request import Sequence
 
 
 class InFlight:
-    """Keeps the plans that were submitted and have not completed, at most `depth` a worker, which runs them in order.
+    """Keeps the plans that were submitted and have not completed, up to `depth` a worker.
 
     A sequence that finishes while plans in flight still touch its memory is `leaving`: its memory is free when the last
     of them has landed.

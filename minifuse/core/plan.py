@@ -1,4 +1,4 @@
-"""The nouns between the stages: work, where it lies, how it is computed, and the plan of an iteration.
+"""The nouns between the stages: work, its place and layout, the plan of an iteration.
 
 All are frozen, hold no tensor, and print as they read. The small ones are named tuples: an iteration of a hundred
 requests makes a few hundred of them.
@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Compute tokens [start, stop) of a sequence, or node `start` of its cell graph (`cell` names the node's type).
+    """Compute tokens [start, stop) of a sequence, or node `start` of its cell graph.
 
     There is no prefill flag: a prompt is usually a `Work` of many tokens, and a decode step is one of a single token.
     """
@@ -33,7 +33,7 @@ class Work(NamedTuple):
     sequence: str
     start: int
     stop: int
-    cell: str = TRANSFORMER
+    cell: str = TRANSFORMER  # the type of a node
 
     @property
     def num_tokens(self) -> int:
@@ -49,10 +49,10 @@ class Place(Protocol):
 
 
 class Extent(NamedTuple):
-    """KV of one sequence in consecutive slots: token i lies in slot `offset + i`, up to `capacity` tokens."""
+    """KV of one sequence in consecutive slots: token i lies in slot `offset + i`."""
 
     offset: int
-    capacity: int
+    capacity: int  # tokens, at most
 
     def slots(self, start: int, stop: int) -> Seq[int]:
         return range(self.offset + start, self.offset + stop)
@@ -66,7 +66,7 @@ class Shape(Protocol):
 
 
 class Move(NamedTuple):
-    """A copy of KV within the device, or from tier to tier; `minifuse/execute/copies.py` says what waits for it."""
+    """A copy of KV within the device, or between tiers (what waits: `minifuse/execute/copies.py`)."""
 
     kind: MoveKind  # what metrics count it under
     source: int  # first slot, in the source's tier
@@ -84,7 +84,7 @@ class Move(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why something was not done: a stable code, the sequence concerned, and the sentence a person reads."""
+    """Why something was not done: a stable code, the sequence, a sentence for people."""
 
     code: str
     sequence: str
@@ -95,7 +95,7 @@ class Reason(NamedTuple):
 
 
 class Room(Protocol):
-    """A trial of memory's books, on which a policy settles what it proposes. Nothing outside it changes.
+    """A trial of memory's books, on which a policy settles what it proposes.
 
     A newcomer gets room for its longest answer, or, if it is `growing`, for what it needs now.
     """
@@ -107,7 +107,7 @@ class Room(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a batching policy wants for one iteration; without work, to be asked again at the next event.
+    """What a batching policy wants for one iteration; without work, to wait.
 
     Work of phase `PREPROCESSING` computes prompts apart: their sequences are `READY` once it has run.
     """
@@ -125,10 +125,10 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where memory put a proposal's work: a place for each piece, and the shape that the places form, if any."""
+    """Where memory put a proposal's work: a place for each piece."""
 
     places: tuple[Place, ...]
-    shape: Shape | None = None
+    shape: Shape | None = None  # that the places form
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()  # ranges of work whose KV is in place at the same time; none: all of it is
     reused: tuple[tuple[str, int, int], ...] = ()  # tokens found in memory: sequence, on the device, on the host
@@ -148,7 +148,7 @@ RAGGED = Layout()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything decided for one iteration on one worker. One without work holds moves that no other waits for."""
+    """Everything decided for one iteration on one worker; without work, moves alone."""
 
     step: int
     worker: int
@@ -192,5 +192,5 @@ class Plan:
 
 
 def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
-    """Indices of the work that reaches its sequence's last token: the token after it can be sampled."""
+    """Indices of the work that reaches its sequence's last token, so that one is sampled."""
     return [i for i, work in enumerate(plan.work) if work.stop == len(sequences[work.sequence].tokens)]

@@ -1,4 +1,4 @@
-"""What came of a plan: what it produced and cost, memory in use, and the report of its iteration."""
+"""What came of a plan: tokens, memory in use, the report of an iteration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ NOT_FINITE = -2  # instead of a token, where the largest logit is NaN or infinit
 
 
 class Ran(NamedTuple):
-    """What a plan produced: the tokens of each sequence, in order; none for a prompt that is not yet complete."""
+    """What a plan produced: the tokens of each sequence whose last token it reached."""
 
     tokens: Mapping[str, tuple[int, ...]]
     measured: Any = None  # what it cost beside its computing (`minifuse/core/measured.py`)
@@ -28,7 +28,7 @@ class Completion(NamedTuple):
 
 
 class KVUsage(NamedTuple):
-    """Memory in tokens, or in states. What is on both tiers counts as being on the device."""
+    """Counts memory in tokens, or in states; what both tiers have is on the device."""
 
     used: int  # written and still needed
     reserved: int  # set aside, written or not

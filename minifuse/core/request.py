@@ -12,11 +12,11 @@ DEFAULT: int = None  # type: ignore[assignment]  # becomes MAX_NEW_TOKENS, or le
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token."""
+    """How the next token is drawn: greedily at temperature 0."""
 
     temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
+    top_k: int = 0  # of the likeliest tokens; 0: all
+    top_p: float = 1.0  # probability of the tokens kept
     seed: int = 0
 
     @property
@@ -29,7 +29,7 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user requests. Numbers may be numpy's or torch's, the prompt a list: they are read when it is submitted.
+    """What a user requests. Numbers and token ids are read when it is submitted.
 
     A request of several prompts (Flover, section IV) is one `Request` for each, of the same group, arrival, priority
     and user. One that follows another arrives `delay_s` after that has ended, with its text in front of the prompt.
@@ -126,7 +126,7 @@ class Sequence:
         return len(self.tokens)
 
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
-        """Add the tokens that a plan produced, up to the one that ends the answer. Returns those.
+        """Add the tokens that a plan produced, up to the answer's end. Returns those.
 
         `Unfolded`, which has a graph, counts the plan's pieces of work and keeps results; a text ignores both.
         """
@@ -140,7 +140,7 @@ class Sequence:
         return tokens
 
     def why_finished(self) -> FinishReason | None:
-        """The reason this sequence ends with what it has taken in, or None: it goes on."""
+        """Why this sequence ends with what it has taken in; None: it goes on."""
         request = self.request
         num_new = len(self.tokens) - len(request.prompt)
         if num_new and not request.ignore_eos and self.tokens[-1] in request.stop_ids:

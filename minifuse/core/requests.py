@@ -30,7 +30,7 @@ class Requests:
         return bool(self.arrivals or self.sequences or self.in_flight)
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
-        """Take in the prompts of a request. Raise `RequestRefused` if one of them could never be served."""
+        """Take in the prompts of a request. Raise `RequestRefused` if one cannot be served."""
         fitted = [self.reader.fit(request) for request in prompts]
         for request in fitted:
             self.reader.check(request)

@@ -1,4 +1,4 @@
-"""Samples the next token: a function of its logits, seed and position alone, whatever the batch or the technique.
+"""Samples the next token, by its logits, seed and position alone, whatever the batch.
 
 The Gumbel-max trick (Gumbel, 1954): argmax(logits / temperature + noise) follows the softmax exactly. A counter-based
 hash makes the noise of each (seed, position, token).
@@ -14,7 +14,7 @@ from minifuse.model.operators import Operators
 
 
 def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Operators) -> list[int]:
-    """Sample a token id for each row of [rows, vocab_size]: the lowest of equals, NOT_FINITE if there is none."""
+    """Sample a token id for each row of [rows, vocab_size]; NOT_FINITE: there is none."""
     greedy = ops.argmax(logits)
     drawn = [row for row, p in enumerate(params) if not p.greedy]
     if not drawn:
@@ -32,7 +32,7 @@ def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Oper
 
 
 def keep_top(scaled: Tensor, top_k: Seq[int], top_p: Seq[float]) -> Tensor:
-    """Keep each row's `top_k` likeliest tokens (0: all), then the fewest that reach `top_p`; others become -inf."""
+    """Keep the `top_k` likeliest tokens, then the fewest that reach `top_p`; others: -inf."""
     vocab = scaled.shape[-1]
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)  # of equals, the lowest ids are kept
     k = torch.tensor([[k or vocab] for k in top_k], device=scaled.device)

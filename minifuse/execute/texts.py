@@ -29,7 +29,7 @@ def forward(model: Transformer, batch: Batch, cache: KVStorage, attention: Atten
 
 
 class TorchRunner:
-    """Owns the model, the KV tensors and the attention that reads them. Calling it computes a plan."""
+    """Computes plans with a model, KV tensors, and the attention that reads them."""
 
     def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
         self.model = model
@@ -41,7 +41,7 @@ class TorchRunner:
         return self.compute(plan, sequences, self.attention)
 
     def compute(self, plan: Plan, sequences: dict[str, Sequence], attention: AttentionBackend) -> Ran:
-        """Sample a token of every sequence whose work reached its last token, if its logits are finite."""
+        """Sample a token of every sequence whose work reached its last token."""
         names, logits = self.logits(plan, sequences, attention)
         sampled = [sequences[name] for name in names]
         positions = [len(sequence.tokens) for sequence in sampled]

@@ -1,4 +1,4 @@
-"""The KV tensors of all layers. Only the memory stage knows which sequence owns which slot."""
+"""The KV tensors of all layers; the memory stage knows who owns which slot."""
 
 import torch
 from torch import Tensor

@@ -12,14 +12,14 @@ T = TypeVar("T", bound="Trial")
 
 
 class Trial(ABC):
-    """Counts what is free, and notes what each newcomer gets; the books stay as they are."""
+    """Counts what is free, and notes what newcomers get; the books stay unchanged."""
 
     def __init__(self) -> None:
         self.settled: list[Sequence] = []  # evicted and admitted, in the order in which they were
 
     @abstractmethod
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        """Set aside what a newcomer needs, or return the reason of a refusal, which changes nothing."""
+        """Set aside what a newcomer needs, or return why not, and change nothing."""
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         if (reason := checked(self, "take", self.take(sequence, growing), sequence)) is None:
@@ -34,14 +34,14 @@ class Trial(ABC):
 
 
 def checked(stage: object, method: str, reason: Reason | None, sequence: Sequence) -> Reason | None:
-    """Return what a stage said. Raise `WrongReturn` unless it is None, or a reason of this sequence."""
+    """Return a stage's reason. Raise `WrongReturn` unless it is None, or of this sequence."""
     if reason is None or (isinstance(reason, Reason) and reason.sequence == sequence.id):
         return reason
     raise WrongReturn(stage, method, reason, f"give Reason(code, {sequence.id!r}, text), or None if there is none")
 
 
 def settle(proposal: Proposal, kind: type[T], open_trial: Callable[[], T]) -> T:
-    """Return the trial that settles a proposal: its own, or a new one. Raise `LawBroken` if it does not fit."""
+    """Return the trial that settles a proposal. Raise `LawBroken` if it does not fit."""
     if isinstance(room := proposal.room, kind) and room.settled == [*proposal.evict, *proposal.admit]:
         return room
     trial = open_trial()

@@ -26,7 +26,7 @@ class Operators(Protocol):
     def rotate_and_write(
         self, heads: Tensor, rotary: Rotation, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
     ) -> Tensor:
-        """Rotate queries and keys, write one layer's keys and values, return the queries [n, num_heads, head_dim].
+        """Rotate queries and keys, write a layer's KV; the queries [n, num_heads, head_dim].
 
         Args:
             heads: queries, keys and values, [n, num_heads + 2 * num_kv_heads, head_dim].

@@ -1,4 +1,4 @@
-"""The GPT family with learned positions: GPT-2 (Radford et al., 2019) and OPT (Zhang et al., 2022)."""
+"""GPTs with learned positions: GPT-2 (Radford, 2019) and OPT (Zhang, 2022)."""
 
 from torch import Tensor, nn
 

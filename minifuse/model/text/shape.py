@@ -1,4 +1,4 @@
-"""What fixes the shapes and the arithmetic of a decoder-only transformer (`config.py` reads and checks it)."""
+"""The sizes and the arithmetic of a decoder-only transformer (`config.py` reads them)."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -58,7 +58,7 @@ class Transformer(nn.Module):
         return x
 
     def rotary(self, positions: Tensor) -> Rotation:
-        """Look up the angles of positions [tokens], once for all layers; None where positions are learned."""
+        """Look up the angles of positions [tokens]; None where positions are learned."""
         return None if self.rotary_table is None else self.rotary_table(positions)
 
     def head(self, x: Tensor, ops: Operators) -> Tensor:
