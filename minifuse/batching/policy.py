@@ -21,7 +21,7 @@ class QueuePolicy(Batching):
     overtaken_at_most: int | None = 0  # what a policy claims, and the laws hold it to: see docs/stages.md
     one_plan = True
     grows = False  # admits with what is needed now, and evicts when memory is short (`minifuse/batching/growing.py`)
-    fills: ClassVar[dict[bool, type["Fill"]]]  # of policies that grow, or not: see `minifuse/batching/__init__.py`
+    fills: ClassVar[dict[bool, type["Fill"]]]  # Fill, and for those that grow another: `minifuse/batching/__init__.py`
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -30,20 +30,24 @@ class QueuePolicy(Batching):
         self.ready = self.waiting  # those that may join now; another queue where prompts are computed apart
 
     def rank(self, sequence: Sequence) -> Any:
-        return self.options.rank(sequence.request)  # the lowest goes first; of equal ranks, the first to arrive
+        """Rank a sequence: the lowest goes first; of equal ranks, the first to arrive."""
+        return self.options.rank(sequence.request)
 
     @abstractmethod
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         """Return why a sequence may not join an iteration that `joining` others join, or None."""
 
     def victims(self, running: list[Sequence]) -> Iterable[Sequence]:
-        return reversed(running)  # the order in which a policy that grows evicts them, when memory is short
+        """Order running sequences as a policy that grows evicts them when memory is short."""
+        return reversed(running)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        return False  # whether a refused newcomer takes the place of the last that runs, if the policy grows
+        """Whether a refused newcomer takes the place of the last that runs, if the policy grows."""
+        return False
 
     def wake_at(self, now: float) -> float | None:
-        return None  # when to ask again although nothing has arrived or completed
+        """When to ask again although nothing has arrived or completed."""
+        return None
 
     @property
     def token_budget(self) -> Any:
@@ -117,11 +121,13 @@ class Fill:
         return self.take(newcomer, spans)
 
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
+        """Set aside memory for a newcomer, or return why there is none."""
         if self.room is None:
             self.room = self.memory.room()
         return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
 
     def settle(self, **more: Any) -> Proposal:
+        """Make the proposal, and let what joins run."""
         if not self.work:
             return Proposal(reasons=tuple(self.reasons), wake_at=self.policy.wake_at(self.now))
         for sequence in self.joining:
