@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.requests import Requests
 from minifuse.core.turns import Turns
+from minifuse.serve.requests import ServedRequests
 from minifuse.techniques import Technique
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, laws_of, observe
 
@@ -175,8 +175,8 @@ def search(
     return None, number
 
 
-@instead_of(Requests, "submit")
-def leak_arrivals(submit: Any, self: Requests, *prompts: Any) -> None:
+@instead_of(ServedRequests, "submit")
+def leak_arrivals(submit: Any, self: ServedRequests, *prompts: Any) -> None:
     """Every policy gets the list of arrivals to come, as `future`."""
     submit(self, *prompts)
     policy = self.batching.policy  # type: ignore[attr-defined]  # it is watched
