@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.batch import Batch, Wave, batch_of, ragged_rows, write
+from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent, Plan, Span
 from minifuse.core.request import Sequence
 from minifuse.memory.storage import KVStorage
@@ -46,7 +47,8 @@ class PerSequenceAttention:
         """View what the work of a wave attends to, once for all layers."""
         items, row = [], 0
         for (_, start, stop, _), place in zip(plan.work[slice(*span)], plan.places[slice(*span)], strict=True):
-            assert isinstance(place, Extent)
+            if not isinstance(place, Extent):
+                raise LawBroken("layout", f"step {plan.step} has {place} where consecutive slots are read")
             views = cache.run_of(place.offset, stop)
             items.append(Item(row, row + stop - start, *views, _causal(start, stop, cache.device)))
             row += stop - start

@@ -36,8 +36,8 @@ class Options:
 class AttentionStage(Attention):
     """The half of an attention stage that needs no torch.
 
-    The tensor half is a `minifuse.attention.backend.Backend`, named as `module:class`: `tensors` on torch, `kernels` on
-    Triton, `reference` for the reference numerics on torch. The last two may be missing.
+    The tensor half is an `AttentionBackend` (`minifuse.attention.batch`), named as `module:class`: `tensors` on torch,
+    `kernels` on Triton, `reference` for the reference numerics on torch. The last two may be missing.
     """
 
     name: ClassVar[str]

@@ -165,7 +165,7 @@ class GrowingFill(Fill):
             self.joining.remove(sequence)
         for name, sequence in evict.items():
             _, number, _ = running.remove(name)
-            ready.add((self.policy.rank(sequence), number, sequence))
+            ready.add((self.policy._ranked(sequence), number, sequence))
         return super().settle(evict=tuple(evict.values()), growing=self.policy.grows)
 
 

@@ -1,10 +1,12 @@
 """Policies with a queue, and how they fill an iteration (Orca, Algorithm 1)."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.batching.queue import QueueOptions, Ranked, comparable
+from minifuse.core.errors import WrongReturn
 from minifuse.core.plan import Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
@@ -27,6 +29,7 @@ class QueuePolicy(Batching):
         self.options = self.Options() if options is None else options
         self.waiting = Ranked()
         self.running = Ranked()
+        self._last_rank: Any = None
         self.ready = self.waiting  # those that may join now; another queue where prompts are computed apart
 
     def rank(self, sequence: Sequence) -> Any:
@@ -54,7 +57,17 @@ class QueuePolicy(Batching):
         return getattr(self.options, "token_budget", None)
 
     def receive(self, sequence: Sequence) -> None:
-        self.waiting.join(sequence, self.rank(sequence))
+        self.waiting.join(sequence, self._ranked(sequence))
+
+    def _ranked(self, sequence: Sequence) -> Any:
+        """Rank a sequence. Raise `WrongReturn` unless its rank compares with the one before."""
+        rank, before = self.rank(sequence), self._last_rank
+        if not comparable(rank, rank if before is None else before):
+            than = "" if before is None else f" (one before it was {before!r})"
+            allowed = f"ranks are compared{than}: give numbers, or tuples of numbers, none of it NaN"
+            raise WrongReturn(self, "rank", rank, allowed)
+        self._last_rank = rank
+        return rank
 
     def release(self, sequence: Sequence) -> None:
         for queue in (self.waiting, self.running):
@@ -129,7 +142,11 @@ class Fill:
     def settle(self, **more: Any) -> Proposal:
         """Make the proposal, and let what joins run."""
         if not self.work:
-            return Proposal(reasons=tuple(self.reasons), wake_at=self.policy.wake_at(self.now))
+            wake_at: Any = self.policy.wake_at(self.now)
+            if wake_at is not None and not (type(wake_at) in (int, float) and self.now < wake_at < math.inf):
+                allowed = f"give None, or a finite time later than now, which is {self.now:g} s"
+                raise WrongReturn(self.policy, "wake_at", wake_at, allowed)
+            return Proposal(reasons=tuple(self.reasons), wake_at=wake_at)
         for sequence in self.joining:
             self.policy.running.add(self.policy.ready.remove(sequence.id))
         return Proposal(tuple(self.work), tuple(self.joining), tuple(self.reasons), room=self.room, **more)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from traceback import walk_tb
-from typing import Any
 
 from minifuse.contracts.attention import check_layout
 from minifuse.contracts.lawful import check_sequences
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
 from minifuse.contracts.proposal import Planned, check_proposal
-from minifuse.contracts.values import check_rank, check_time
-from minifuse.core.errors import LawBroken, RequestRefused, StageFault
+from minifuse.core.errors import LawBroken, StageFault
 from minifuse.core.observers import RunObserver
 from minifuse.core.places import State
 from minifuse.core.plan import Place, Placement, Plan, Proposal
 from minifuse.core.report import StepReport
-from minifuse.core.request import Request, Sequence
 from minifuse.core.requests import Requests
-from minifuse.fault import Wrong, blamed, call_check, is_own, method_site, returned_by
+from minifuse.fault import Wrong, blamed, is_own, method_site, returned_by
 from minifuse.stages import Attention, Batching, Memory
 
 __all__ = ["Checks", "checks_of"]
@@ -39,31 +35,21 @@ class Checks(RunObserver):
         self.checks_memory = all_stages or not is_own(type(memory))
         self.checks_attention = all_stages or not is_own(type(attention))
         self._planned = Planned()
-        self._last_rank: Any = None
         self._worker = 0  # of the last proposal
         self._places: dict[str, Place] = {}  # where each sequence lay last, while nothing has been moved
         self._slots: dict[tuple[str, int], int] = {}  # sequence and node -> where the node was written
-
-    def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        if self.checks_memory:
-            with suppress(RequestRefused):  # a turn is refused by the loop itself; here counts what is returned
-                call_check(self.memory, request)
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is None or not (self.checks_batching or self.checks_memory):
             return proposal
         if self.checks_memory and isinstance(proposal, Proposal):
             self._check_missing([str(work.sequence) for work in proposal.work], requests)
-        if self.checks_batching and isinstance(proposal, Proposal) and not proposal.work:
-            self._check_wake(requests.now)
         # A policy of minifuse's own passes on the reasons of a room.
         stage, method = (self.batching, "propose") if self.checks_batching else (self.memory, "room")
         with returned_by(stage, method):
             self._planned.check_unchanged(requests)
             check_proposal(proposal, self.batching, self.memory, requests, self._planned, worker)
         self._worker = worker
-        if self.checks_batching:
-            self._check_ranks(proposal.admit)
         if proposal.work and self.checks_batching:
             self._check_conserved(worker, proposal, requests)
         if proposal.evict and not self.memory.evicts:
@@ -73,24 +59,6 @@ class Checks(RunObserver):
         if is_own(type(self.batching)):
             return proposal
         return replace(proposal, room=None)  # tried again when it is placed: it may be of an earlier proposal
-
-    def _check_wake(self, now: float) -> None:
-        """Ask again what `QueuePolicy` has asked: when to wake."""
-        wake_at = getattr(self.batching, "wake_at", None)
-        if wake_at is not None:
-            with returned_by(self.batching, "wake_at"):
-                check_time("", wake_at(now), now)
-
-    def _check_ranks(self, sequences: Iterable[Sequence]) -> None:
-        """Ask again what `QueuePolicy` has asked: the ranks of sequences."""
-        rank = getattr(self.batching, "rank", None)
-        if rank is None:
-            return
-        for sequence in sequences:
-            found = rank(sequence)
-            with returned_by(self.batching, "rank"):
-                check_rank(found, self._last_rank)
-            self._last_rank = found
 
     def _check_conserved(self, worker: int, proposal: Proposal, requests: Requests) -> None:
         try:
@@ -141,15 +109,8 @@ class Checks(RunObserver):
 
     def fault_of(self, error: BaseException, requests: Requests) -> StageFault | None:
         """The fault of a stage of a user's own that caused an error, or None."""
-        if isinstance(error, TypeError) and self.checks_batching:  # of ranks that do not compare
-            try:
-                self._check_ranks(requests.sequences.values())
-            except StageFault as fault:
-                return fault
-            except Exception:
-                pass  # it is not the ranks that are wrong
-        if found := blamed(error, self.batching, self.memory, self.attention):
-            return found
+        if fault := blamed(error, self.batching, self.memory, self.attention):
+            return fault
         own_policy, own_memory = is_own(type(self.batching)), is_own(type(self.memory))
         called = [(frame.f_locals.get("self"), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)]
         placing = any(owner is self.memory and name == "place" for owner, name in called)

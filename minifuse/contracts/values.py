@@ -10,7 +10,7 @@ from typing import Any
 from minifuse.core.plan import Reason, Span
 from minifuse.fault import Wrong, shown
 
-__all__ = ["check_cover", "check_lanes", "check_rank", "check_reason", "check_time", "check_tuple", "is_whole"]
+__all__ = ["check_cover", "check_lanes", "check_reason", "check_time", "check_tuple", "is_whole"]
 
 
 def is_whole(value: Any, minimum: int = 0) -> bool:
@@ -47,18 +47,6 @@ def check_reason(where: str, reason: Any, names: Collection[str]) -> None:
     if reason.sequence not in names:
         known = f"{min(names)!r}" if len(names) == 1 else "a request that was received and has not been released"
         raise Wrong(f"{where}{shown(reason)}", f"the sequence of this Reason is the id of {known}")
-
-
-def check_rank(rank: Any, before: Any) -> None:
-    """Raise `Wrong` unless a rank compares with the one before."""
-    other = rank if before is None else before
-    try:
-        right = isinstance(rank < other, bool) and rank == rank and isinstance(other < rank, bool)
-    except Exception:
-        right = False
-    if not right or any(part != part for part in (rank if isinstance(rank, tuple) else ())):
-        than = "" if before is None else f", and one before it was {shown(before)}"
-        raise Wrong(f"{shown(rank)}{than}", "ranks are compared: give numbers, or tuples of numbers, none of it NaN")
 
 
 def check_cover(where: str, waves: tuple[Span, ...], count: int) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from minifuse.core.plan import Proposal
-from minifuse.core.request import Request, Sequence
+from minifuse.core.request import Request
 from minifuse.core.requests import Observer, Requests
 
 __all__ = ["Observers", "RunObserver"]
 
-EVENTS = ("requested", "refused", "aborted", "proposed", "placed", "planned", "completed", "waited", "woke", "ended")
+EVENTS = ("requested", "refused", "aborted", "proposed", "placed", "planned", "completed", "waited", "woke")
 
 
 class RunObserver(Observer):
-    """Follows requests, too, and is told of a run's end. Times are in seconds."""
+    """Follows requests, too. Times are in seconds."""
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
         """A request was submitted or, if it follows another, arrived; `measured`: later than was asked for."""
@@ -26,9 +25,6 @@ class RunObserver(Observer):
 
     def aborted(self, request_id: str, end_s: float) -> None:
         """A request was aborted."""
-
-    def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence]) -> None:
-        """The run has ended; `finished` are all requests that have, in the order in which they did."""
 
 
 class Observers(RunObserver):

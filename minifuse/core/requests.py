@@ -96,9 +96,9 @@ class Requests:
             if taken := sequence.take(new, count, results.get(name)):
                 tokens[name] = taken
             discarded += len(new) - len(taken)
-            reason = FinishReason.NAN if name in failed else sequence.why_finished()
-            if reason is not None:
+            if reason := sequence.why_finished():
                 finished[name] = reason
+        finished |= {name: FinishReason.NAN for name in failed if name not in leaving}
         started_s, freed = self.in_flight.land(plan, ended_s)
         for sequence in freed:
             self.release(sequence)

@@ -47,7 +47,7 @@ class Turns(Arrivals):
         self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
         self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> those that have, or will have, a text
         self._without_text: set[str] = set()  # requests that ended before they arrived
-        self._refused: set[str] = set()  # requests that were read and not taken in
+        self._refused: set[str] = set()  # requests that were refused when they were submitted
         self._pending: dict[str, Request] = {}  # those that have not arrived
         self._times: list[tuple[float, int, str]] = []  # a heap of when each arrives, but for those that wait behind
         self._behind: dict[str, list[Request]] = {}  # request -> those that follow it, until it has ended
@@ -56,7 +56,6 @@ class Turns(Arrivals):
         return bool(self._pending)
 
     def read(self, prompts: tuple[Request, ...]) -> tuple[Request, ...]:
-        self._refused.update(prompt.id for prompt in prompts if isinstance(prompt.id, str))  # until it is taken in
         return tuple([self._in_turn(read(prompt)) for prompt in prompts])
 
     def _in_turn(self, request: Request) -> Request:
@@ -84,7 +83,7 @@ class Turns(Arrivals):
             raise RequestRefused(
                 f"{name} has a priority of {brief(request.priority)}: give a whole number, of at most {LARGEST:g}."
             )
-        if after in self._refused and after not in self._submitted and after != request.id:
+        if after in self._refused and after not in self._submitted:
             raise RequestRefused(f"{name} follows {after!r}, which was refused.")
         if request.group is not None and (after is not None or conversation is not None):
             raise RequestRefused(
@@ -121,12 +120,15 @@ class Turns(Arrivals):
                 "requests the same conversation."
             )
 
+    def refuse(self, prompts: tuple[Request, ...]) -> None:
+        """A request was refused when it was submitted."""
+        self._refused.update(prompt.id for prompt in prompts if isinstance(prompt.id, str))
+
     def add(self, prompts: tuple[Request, ...], now: float) -> list[tuple[Request, int]]:
         if (group := prompts[0].group) is not None:
             self._groups[group] = tuple(prompt.id for prompt in prompts)
         known = []
         for prompt in prompts:
-            self._refused.discard(prompt.id)
             self._submitted[prompt.id] = len(self._submitted)
             if prompt.conversation is not None:
                 self._turns[prompt.conversation].append(prompt.id)

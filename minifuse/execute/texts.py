@@ -36,10 +36,6 @@ class TorchRunner:
         self.cache = cache
         self.attention = attention
 
-    @torch.inference_mode()
-    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        return self.compute(plan, sequences, self.attention)
-
     def compute(self, plan: Plan, sequences: dict[str, Sequence], attention: AttentionBackend) -> Ran:
         """Sample a token of every sequence whose work reached its last token."""
         names, logits = self.logits(plan, sequences, attention)

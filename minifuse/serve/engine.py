@@ -54,6 +54,7 @@ class ServingEngine(Engine):
     arrivals: Turns = field(default_factory=Turns, kw_only=True)
     trace: Trace = field(default_factory=Trace, kw_only=True)
     observers: tuple[Observer, ...] = field(default=(), kw_only=True)
+    observer: RunObserver = field(init=False)
     requests: ServedRequests = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +72,6 @@ class ServingEngine(Engine):
         self._has_run = False  # a real clock, which starts when it is first read, goes
 
     def make_requests(self) -> ServedRequests:
-        assert isinstance(self.observer, RunObserver)
         return ServedRequests(self.batching, self.memory, self.reader, self.arrivals, self.observer)
 
     # --- the loop
@@ -86,8 +86,7 @@ class ServingEngine(Engine):
         Raises:
             UsageError: the engine runs already.
         """
-        self._waiting = waiting
-        with self._running():
+        with self._running(waiting):
             while not self._over():
                 yield self.turn()
             self.trace.ended((), self.now, self.finished.values())
@@ -106,16 +105,17 @@ class ServingEngine(Engine):
             self._lock.acquire()
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
+    def _running(self, waiting: Waiting) -> Iterator[None]:
         with self._lock:
             if self._thread is not None:
                 raise UsageError("The engine runs already: submit the requests to it, or wait until its run has ended.")
             self.requests.now = max(self.now, self.clock.now())  # a real clock starts when first read
             self._thread, self._has_run = threading.get_ident(), True
+            self._waiting = waiting
         try:
             yield
         finally:
-            self._thread = None
+            self._thread, self._waiting = None, nullcontext
 
     def _over(self) -> bool:
         """Whether nothing is left to do; an engine that serves a list closes then."""

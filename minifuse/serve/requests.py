@@ -11,6 +11,7 @@ from minifuse.core.observers import RunObserver
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.requests import Requests
 from minifuse.core.turns import Turns
+from minifuse.fault import call_check
 
 __all__ = ["ServedRequests"]
 
@@ -38,8 +39,9 @@ class ServedRequests(Requests):
             known = [self.reader.fit(request) for request in self.arrivals.check(prompts)]
             for request in known:
                 self.reader.check(request)
-            self.memory.check(*known)
+            call_check(self.memory, *known)
         except RequestRefused as refusal:
+            self.arrivals.refuse(prompts)
             for prompt in prompts:
                 self.observer.refused(prompt.id, str(refusal))
             raise
@@ -53,7 +55,7 @@ class ServedRequests(Requests):
             if request.after is not None:  # its whole text has been known only since the last request ended
                 self.observer.requested(request, num_history, measured=True)
                 self.reader.check(request, num_history)
-                self.memory.check(request)
+                call_check(self.memory, request)
             super().begin(request, num_history)
         except RequestRefused as refusal:
             begun = self.sequences.get(request.id)
@@ -89,7 +91,7 @@ class ServedRequests(Requests):
             stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
         """
         if stages_failed:
-            self.batching = self.memory = _Deaf()  # type: ignore[assignment]
+            self.batching, self.memory = _Deaf(self.batching), _Deaf(self.memory)  # type: ignore[assignment]
         self.in_flight.clear()
         for sequence in self.in_flight.leaving.values():
             self.release(sequence)
@@ -104,7 +106,13 @@ class ServedRequests(Requests):
 
 
 class _Deaf:
-    """Stands for stages of which one has failed."""
+    """Stands for a stage that is told of no more ends."""
+
+    def __init__(self, stage: object) -> None:
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
 
     def release(self, *ended: Any) -> None:
-        """Nothing is held any more."""
+        """Nothing that it holds means anything any more."""

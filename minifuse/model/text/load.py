@@ -137,6 +137,9 @@ def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> T
     from minifuse.model.text.gptj import GPTJ
     from minifuse.model.text.llama import Llama
 
+    if config.family in ("gpt2", "opt") and (config.rotary is not None or config.parallel_residual):
+        what = "learned positions, and no parallel residual"
+        raise ModelError(f"A model of the family {config.family} has {what}: leave out rotary and parallel_residual.")
     family = {"llama": Llama, "gptj": GPTJ}.get(config.family, GPT)
     with _default_dtype(torch_dtype(dtype)), torch.device(device), Unset():
         model = family(config)
