@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from helpers import asks, make_engine, make_real_engine, run_all, schedule, sentence
 
-from minifuse.core.errors import UsageError
+from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.plan import Plan
-from minifuse.core.report import Ran, StepReport
+from minifuse.core.report import KVUsage, Ran, StepReport
 from minifuse.core.request import FinishReason, Phase, Sequence
 from minifuse.execute.virtual import placeholder_tokens
+from minifuse.memory.contiguous import Contiguous
 from minifuse.metrics import compute_metrics
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import Answer, serve
@@ -238,6 +240,31 @@ def test_an_interrupt_loses_no_answer_to_what_a_callback_has_submitted() -> None
         "newer": FinishReason.INTERRUPTED,
         "gone": ABORTED,
     }
+
+
+def test_after_a_stage_has_failed_a_callback_may_submit_still() -> None:
+    """Memory is asked whether it could hold what is submitted, and told of no end: what it holds means nothing."""
+
+    class Failing(Contiguous):
+        def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+            raise RuntimeError("broken")
+
+        def release(self, sequence: Sequence, now: float) -> None:
+            raise AssertionError("it was told of an end")
+
+    engine, failures = make_engine(memory=Failing(100)), list[BaseException]()
+
+    def on_answer(answer: Answer) -> None:
+        if answer.request.id == "a":
+            engine.submit(asks("b", 1, 1))
+            with pytest.raises(RequestRefused, match="the context is"):
+                engine.submit(asks("too long", 30, 99))
+
+    served = serve(engine, [asks("a", 1, 2)], on_answer, on_failure=failures.append)
+    assert {answer.request.id: answer.finish_reason for answer in served.answers} == dict.fromkeys(
+        ("a", "b"), FinishReason.INTERRUPTED
+    )
+    assert "broken" in str(failures[0])
 
 
 def test_a_run_that_has_ended_refuses_what_another_thread_submits(monkeypatch: pytest.MonkeyPatch) -> None:

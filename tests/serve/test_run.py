@@ -6,6 +6,8 @@ import gc
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -386,14 +388,21 @@ def test_an_engine_that_was_interrupted_takes_no_more() -> None:
 
 
 def test_an_engine_that_runs_is_not_run_beside_itself() -> None:
-    engine = make_engine()
+    engine, waits = make_engine(), []
+
+    @contextmanager
+    def waiting() -> Iterator[None]:
+        waits.append(engine.now)
+        yield
+
     engine.submit(asks("a"))
-    steps = engine.run()
-    next(steps)
+    turns = engine.turns(waiting)
+    next(turns)
     with pytest.raises(UsageError) as error:
         next(engine.run())
     sentence(error.value, "runs already")
-    assert len(list(steps)) == 2
+    assert len([report for reports in turns for report in reports]) == 2
+    assert len(waits) == 3  # in the context of the run that goes on
 
 
 @pytest.mark.parametrize("given", [None, "hello", asks("a"), ["hello"], [asks("a"), 3]])
