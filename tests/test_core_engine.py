@@ -56,8 +56,7 @@ def test_it_refuses_what_it_could_never_serve() -> None:
 
 def test_nothing_that_will_run_is_named() -> None:
     engine = core_engine()
-    engine.batching.admission = lambda sequence, joining, now: None  # type: ignore[attr-defined]
     engine.submit(asks("a", 3, 6))
-    engine.batching.ready = ()  # type: ignore[attr-defined]  # it forgets whoever waits
+    engine.batching.ready = ()  # type: ignore[attr-defined]  # nobody may join
     with pytest.raises(LawBroken, match="gave no reason"):
         list(engine.run())

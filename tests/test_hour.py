@@ -53,6 +53,11 @@ def test_a_file_of_the_hour(path: str) -> None:
     assert foreign(source) == set()
 
 
+def test_the_page_tells_its_length() -> None:
+    total = sum(lines for lines, _ in LISTED.values())
+    assert f"Together they have {total:,} lines;" in (ROOT / "docs/core.md").read_text()
+
+
 def test_the_page_lists_the_core() -> None:
     assert {"minifuse/core/engine.py", "minifuse/execute/texts.py"} <= LISTED.keys()
 

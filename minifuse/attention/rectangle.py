@@ -92,7 +92,7 @@ def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
 def rows_of(
     cache: KVStorage, offset: int, rows: int, width: int, length: int, first: int = 0
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Views of the slots [first, first + length) of each of `rows` adjacent rows of `width` slots, one a layer.
+    """View the slots [first, first + length) of adjacent rows of `width` slots, layer by layer.
 
     >>> # offset 10, rows 2, width 4, length 3: slots 10 to 12, and slots 14 to 16
 

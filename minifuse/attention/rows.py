@@ -18,7 +18,7 @@ PAD = 0  # any token id will do: the output of an idle row is not read
 
 
 def real_rows(plan: Plan, rows: BatchRows) -> list[int] | None:
-    """The rows of the plan's work, in its order; None if these are all rows, in order."""
+    """The rows of the plan's work, in its order; None: all rows, in order."""
     work = zip(rows.starts, plan.work, strict=True)
     real = [row for start, item in work for row in range(start, start + item.num_tokens)]
     return None if real == list(range(len(rows.token_ids))) else real

@@ -1,4 +1,4 @@
-"""How an iteration's tokens are laid out: the half of an attention stage that needs no torch (Baton, 2.2)."""
+"""Attention stages without their tensor half: how tokens are laid out (Baton, 2.2)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AttentionStage(Attention):
         return Layout(placement.waves or (Span(0, len(work)),))
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run on this device or in this dtype."""
+        """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run here."""
         if self.options.backend != "triton":
             return
         if not self.kernels:

@@ -9,7 +9,7 @@ from typing import Any
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
 from minifuse.batching.rebatch import RefillOptions, not_refilled, takes_place
-from minifuse.batching.reranking import discard, first_of, last_of
+from minifuse.batching.reranking import first_of, last_of
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -49,7 +49,7 @@ class Decoupled(QueuePolicy):
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
-        discard(self.ready, sequence.id)
+        self.ready.discard(sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         ahead = self._ahead()

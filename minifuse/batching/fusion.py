@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from minifuse.batching.newcomers import admit_together, prompts_of_first
 from minifuse.batching.queue import QueueOptions, Ranked
-from minifuse.batching.reranking import discard
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -52,7 +51,7 @@ class Fusion(Batching):
         self.waiting.join(sequence, self.options.rank(sequence.request))
 
     def release(self, sequence: Sequence) -> None:
-        discard(self.waiting, sequence.id)
+        self.waiting.discard(sequence.id)
         self.admitted.pop(sequence.id, None)
         self.prompts_last &= bool(self.admitted)  # all whose prompts ran last may have been aborted
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from minifuse.batching.newcomers import fill
 from minifuse.batching.queue import QueueOptions, Ranked
-from minifuse.batching.reranking import discard
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
@@ -48,7 +47,7 @@ class GraphMerged(Batching):
         self.waiting.join(sequence, self.options.rank(sequence.request))
 
     def release(self, sequence: Sequence) -> None:
-        discard(self.waiting, sequence.id)
+        self.waiting.discard(sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if not self.waiting:

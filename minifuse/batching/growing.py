@@ -1,4 +1,4 @@
-"""The fill of policies that grow: they admit with what is needed now, and evict when memory runs out."""
+"""The fill of policies that admit with little memory, and evict when it runs out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GrowingFill", "Rule"]
 
 
 class GrowingFill(Fill):
-    """Evicts until each running sequence has room for its next token; newcomers may displace running ones.
+    """Evicts until running sequences have room for their next tokens; newcomers may displace them.
 
     An evicted sequence waits again, ahead of all that arrived later with its rank. An iteration that evicts because
     memory is short admits none, and the first that runs is never evicted for that: it goes on, at the latest when the
@@ -91,7 +91,7 @@ class GrowingFill(Fill):
             yield victim
 
     def refusal(self, newcomer: Sequence, spans: tuple[Span, ...], joining: int) -> Reason | None:
-        """As for any policy; a newcomer that is refused may displace running sequences until it is not."""
+        """As for any policy; a refused newcomer may displace running sequences."""
         for name, sequence in self.displaced.items():
             if not self.policy.displaces(newcomer, sequence):
                 return Reason("behind", newcomer.id, f"not admitted: {name} was evicted, and waits before it")
@@ -108,17 +108,15 @@ class GrowingFill(Fill):
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
         if self.rule is not None and (reason := self.rule(self, newcomer, spans)) is not None:
             return reason
-        if self.room is None:
-            self.room = self.memory.room()
-        return self.lacks(newcomer)
+        return super().take(newcomer, spans)
 
     def lacks(self, newcomer: Sequence) -> Reason | None:
-        """Set aside what a newcomer needs; one that was admitted before, with a prompt computed apart, is extended."""
+        """As for any policy; a `READY` newcomer was admitted before, and is extended."""
         if newcomer.phase is Phase.READY:
             return checked(self.room, "extend", self.room.extend(newcomer), newcomer)
         if self.policy.grows:
             return checked(self.room, "admit", self.room.admit(newcomer, growing=True), newcomer)
-        return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
+        return super().lacks(newcomer)
 
     def displaceable(self, newcomer: Sequence) -> Sequence | None:
         """The running sequence that a newcomer displaces, or None."""

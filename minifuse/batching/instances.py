@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from minifuse.batching.newcomers import admit_together, prompts_of_first
 from minifuse.batching.queue import QueueOptions, Ranked
-from minifuse.batching.reranking import discard
 from minifuse.core.plan import Proposal, Reason, Room, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
@@ -43,7 +42,7 @@ class Instances(Batching):
         self.waiting.join(sequence, self.options.rank(sequence.request))
 
     def release(self, sequence: Sequence) -> None:
-        discard(self.waiting, sequence.id)
+        self.waiting.discard(sequence.id)
         instance = self.instance.pop(sequence.id, None)
         if instance is not None:
             del self.serving[instance][sequence.id]

@@ -8,7 +8,7 @@ from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
-from minifuse.batching.reranking import discard, first_of, rerank
+from minifuse.batching.reranking import first_of, rerank
 from minifuse.core.plan import Plan, Proposal, Reason
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -84,7 +84,7 @@ class Mlfq(QueuePolicy):
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
-        discard(self.evicted, sequence.id)
+        self.evicted.discard(sequence.id)
         self.turns.pop(sequence.id, None)
 
     def _quantum(self, level: int) -> float:
@@ -101,8 +101,8 @@ class Mlfq(QueuePolicy):
         self.ready = self.evicted if is_host_full and (self.evicted or self.running) else self.waiting
         proposal = super().propose(worker, now, memory)
         for sequence in proposal.admit:
-            discard(self.waiting, sequence.id)
-            discard(self.evicted, sequence.id)
+            self.waiting.discard(sequence.id)
+            self.evicted.discard(sequence.id)
         for sequence in proposal.evict:
             ticket = self.ready.tickets[sequence.id]
             (self.waiting if self.ready is self.evicted else self.evicted).add(ticket)

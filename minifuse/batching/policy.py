@@ -30,7 +30,7 @@ class QueuePolicy(Batching):
         self.waiting = Ranked()
         self.running = Ranked()
         self._last_rank: Any = None
-        self.ready = self.waiting  # those that may join now; another queue where prompts are computed apart
+        self.ready = self.waiting  # the queue of sequences that may join now
 
     def rank(self, sequence: Sequence) -> Any:
         """Rank a sequence: the lowest goes first; of equal ranks, the first to arrive."""
@@ -70,9 +70,8 @@ class QueuePolicy(Batching):
         return rank
 
     def release(self, sequence: Sequence) -> None:
-        for queue in (self.waiting, self.running):
-            if sequence.id in queue:
-                queue.remove(sequence.id)
+        self.waiting.discard(sequence.id)
+        self.running.discard(sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         return self._fill(now, memory, self._missing(memory))
@@ -134,9 +133,13 @@ class Fill:
         return self.take(newcomer, spans)
 
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
-        """Set aside memory for a newcomer, or return why there is none."""
+        """Open the room, if this is the first newcomer, and set aside what it needs."""
         if self.room is None:
             self.room = self.memory.room()
+        return self.lacks(newcomer)
+
+    def lacks(self, newcomer: Sequence) -> Reason | None:
+        """Set aside what a newcomer needs in the room, or return why it does not fit."""
         return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
 
     def settle(self, **more: Any) -> Proposal:

@@ -63,6 +63,11 @@ class Ranked:
         self.order.remove(ticket)
         return ticket
 
+    def discard(self, name: str) -> None:
+        """Take out the sequence of this name, if it is here."""
+        if name in self.tickets:
+            self.remove(name)
+
     def __iter__(self) -> Iterator[Sequence]:
         return (ticket[2] for ticket in self.order)
 

@@ -1,4 +1,4 @@
-"""Ranks that change while a sequence waits or runs, and other work on a queue that few policies need."""
+"""Work on a queue that few policies need: new ranks, the first, the last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minifuse.core.request import Sequence
 
 
 def rerank(queue: Ranked, name: str, rank: Callable[[Sequence], Rank]) -> None:
-    """Move a sequence to where its rank now stands. Raise `KeyError` if it is not in the queue."""
+    """Move a sequence to where its rank now stands. Raise `KeyError` if it is missing."""
     _, number, sequence = queue.remove(name)
     queue.add((rank(sequence), number, sequence))
 
@@ -20,12 +20,6 @@ def rerank_all(queue: Ranked, rank: Callable[[Sequence], Rank]) -> None:
     """Move every sequence to where its rank now stands."""
     queue.order = SortedList([(rank(sequence), number, sequence) for _, number, sequence in queue.order])
     queue.tickets = {ticket[2].id: ticket for ticket in queue.order}
-
-
-def discard(queue: Ranked, name: str) -> None:
-    """Take out a sequence, if it is in the queue."""
-    if name in queue:
-        queue.remove(name)
 
 
 def first_of(queue: Ranked) -> Sequence | None:

@@ -21,7 +21,7 @@ WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 
 class Turns(Arrivals):
-    """Keeps every request that was submitted, and those that are still to arrive.
+    """Keeps every submitted request, and which of them are still to arrive.
 
     A request that follows another arrives `delay_s` after that one has ended, with all of its text in front of its own
     prompt. If that one was refused, it is refused as well. The first request of a conversation goes on behind the text

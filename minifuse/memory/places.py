@@ -19,7 +19,7 @@ class Places(Generic[P]):
         self.num_written = 0  # the sum of `cached`
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        """Return the tokens behind those that are written."""
+        """Return the tokens that are not written yet."""
         return (Span(self.cached.get(sequence.request.id, 0), len(sequence.tokens)),)
 
     def of(self, work: Iterable[Work]) -> tuple[P, ...]:

@@ -166,7 +166,7 @@ class ServingEngine(Engine):
     def abort(self, name: str) -> bool:
         """End a request, or all prompts of a group, with its tokens so far. Returns whether it had not ended yet.
 
-        A request that has not arrived takes those that follow it with it.
+        A request that has not arrived takes its followers with it.
 
         Raises:
             UsageError: no such request was submitted.

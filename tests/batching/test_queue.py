@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions, Ranked, Ticket
-from minifuse.batching.reranking import discard, first_of, last_of, rerank
+from minifuse.batching.reranking import first_of, last_of, rerank
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
@@ -50,7 +50,7 @@ def test_it_is_a_sorted_list(actions: list[tuple[int, int]]) -> None:
 
 def test_what_is_not_there() -> None:
     ranked = Ranked()
-    discard(ranked, "a")
+    ranked.discard("a")
     with pytest.raises(KeyError):
         ranked.remove("a")
     assert not ranked
