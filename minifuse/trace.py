@@ -138,10 +138,11 @@ class Trace(RunObserver):
     def step(self, report: StepReport) -> None:
         self._add(report)
 
-    def waited(self, reasons: Iterable[Reason], start_s: float, end_s: float) -> None:
-        """The engine had requests and ran nothing."""
-        wall = {"start_s": start_s, "end_s": end_s}
-        self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
+    def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
+        """Write a wait in which the engine had requests and ran nothing."""
+        if requests.sequences and not requests.in_flight:
+            wall = {"start_s": requests.now, "end_s": end_s}
+            self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
 
     def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
         """The run has ended; `finished` are all requests that have, in the order in which they did.

@@ -22,7 +22,7 @@ for sequence in SEQUENCES.values():
 
 
 def launch(in_flight: InFlight, plan: Plan, now: float) -> None:
-    in_flight.launch(plan, plan.sequences, now)
+    in_flight.launch(plan, now)
 
 
 def decode(step: int, *names: str, worker: int = 0) -> Plan:
@@ -129,18 +129,11 @@ def test_memory_waits_for_the_last_plan_that_touches_it() -> None:
     plans = [decode(0, "a", "b"), decode(1, "a"), Plan(2, 1, work_of(("g", 0)), ())]
     for plan in plans:
         launch(in_flight, plan, 0.0)
-    assert in_flight.leave(A)
+    in_flight.leaving["a"] = A
+    assert in_flight.workers_of("a") == [0, 0]
     assert in_flight.land(plans[0], 1.0)[1] == []
-    assert not in_flight.leave(B)  # no plan in flight holds it any more
+    assert in_flight.workers_of("b") == []
     assert in_flight.leaving == {"a": A}
     assert in_flight.land(plans[2], 2.0)[1] == []
     assert in_flight.land(plans[1], 3.0)[1] == [A]
     assert in_flight.leaving == {}
-
-
-def test_abandoned_plans_hold_no_memory() -> None:
-    in_flight = InFlight(workers=1, depth=1)
-    launch(in_flight, decode(0, "a", "b"), 0.0)
-    in_flight.clear()
-    assert not in_flight
-    assert not in_flight.leave(B)

@@ -93,8 +93,8 @@ def test_an_observer_is_told_of_each_proposal_each_pause_and_what_ended_it() -> 
             told.append((requests.now, worker, [*requests.sequences], proposal.wake_at))
             return proposal
 
-        def woke(self, in_vain: bool, running: bool) -> None:
-            told.append((in_vain, running))
+        def waited(self, reasons: Any, end_s: float, in_vain: bool, requests: Any) -> None:
+            told.append((in_vain, bool(requests.in_flight)))
 
     engine = replace(make_engine("dynamic", settings={"batching.window": "2s"}), observers=(Notes(),))
     run_all(engine, [asks("a", 2, 2), asks("b", 2, 1, at=1.0)])

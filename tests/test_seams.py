@@ -44,9 +44,7 @@ class Forgetful(Contiguous):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         for work in plan.work:
-            before = self.books.cached.get(work.sequence, 0)
-            self.books.cached[work.sequence] = max(before, work.stop)
-            self.books.num_written += self.books.cached[work.sequence] - before
+            self.books.cached[work.sequence] = max(self.books.cached.get(work.sequence, 0), work.stop)
         self.headless.difference_update(sampled)
         for name in sampled:
             if self.books.cached[name] % 3 == 0:

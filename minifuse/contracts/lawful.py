@@ -45,10 +45,11 @@ def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None
         sequence = sequences.get(name)
         if sequence is None or (sequence.phase not in ADMITTED and name not in joining):
             raise LawBroken("conservation", f"worker {worker} was to work on {name}, which was never admitted")
-    for name in in_flight.workers.keys() & names if in_flight.workers else ():
-        in_order = in_flight.depth > 1 and all(other == worker for other in in_flight.workers[name])
-        if not in_order and sequences[name].graph is None:
-            raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
+    for plan, _, used in in_flight:
+        in_order = in_flight.depth > 1 and plan.worker == worker
+        for name in () if in_order else used & names:
+            if sequences[name].graph is None:
+                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
 
 
 def _check_changes(worker: int, proposal: Proposal, requests: Requests) -> None:
@@ -60,7 +61,7 @@ def _check_changes(worker: int, proposal: Proposal, requests: Requests) -> None:
                 state = "which is not one received and not yet released"
             elif one.phase not in phases:
                 state = f"which is {one.phase.value}"
-            elif one.id in requests.in_flight.workers:
+            elif requests.in_flight.workers_of(one.id):
                 state = "whose last work is not done"
             if state:
                 raise LawBroken("conservation", f"worker {worker} was to {verb} {one.id}, {state}")

@@ -121,7 +121,7 @@ def _check_work(
         raise Wrong(f"a Proposal of {total} tokens of work", f"its token_budget is {budget}", "budget")
     for name, works in texts.items():
         expected = [span for span in memory.missing(sequences[name]) if span.stop > span.start]
-        if name in requests.in_flight.workers:  # with a depth above one it goes on from what it has planned itself
+        if requests.in_flight.workers_of(name):  # with a depth above one it goes on from what it has planned itself
             stop = planned.stops[name]
             expected = [Span(stop, max(stop + 1, len(sequences[name].request.prompt)))]
         _check_tokens(works, sequences[name], expected)

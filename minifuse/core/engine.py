@@ -101,9 +101,7 @@ class Engine:
         # The event's own time, not the moment the host woke up: decisions must not depend on that.
         now = completions[-1].ended_s if completions else min(self.clock.now(), math.inf if until is None else until)
         in_vain = not completions and now == until != self.arrivals.next_s
-        self.observer.woke(in_vain, bool(self.in_flight))
-        if self.requests.sequences and not self.in_flight:
-            self.observer.waited(reasons, self.now, now)
+        self.observer.waited(reasons, now, in_vain, self.requests)
         self.requests.reach(now)
         return [self.commit(completion) for completion in completions]
 

@@ -1,69 +1,53 @@
-"""The plans in flight: their workers, their sequences, and whose memory waits."""
+"""The plans in flight: when they were submitted, and whose memory waits for them."""
 
-from collections.abc import Collection
+from collections.abc import Iterator, Set
+from itertools import chain
+from typing import NamedTuple
 
 from minifuse.core.plan import Plan
 from minifuse.core.request import Sequence
 
 
-class InFlight:
-    """Keeps the plans that were submitted and have not completed, up to `depth` a worker.
+class Running(NamedTuple):
+    """A plan in flight."""
 
-    A sequence that finishes while plans in flight still touch its memory is `leaving`: its memory is free when the last
-    of them has landed.
-    """
+    plan: Plan
+    submitted_s: float
+    sequences: Set[str]  # it works on them or, as in a group that is pre-processed together, admits them
+
+
+class InFlight:
+    """Keeps the plans that were submitted and have not completed, up to `depth` a worker."""
 
     def __init__(self, workers: int, depth: int) -> None:
         self.depth = depth
         self.num_launched = 0  # plans since the run began
-        self.num_plans = [0] * workers  # of each worker
-        self.leaving: dict[str, Sequence] = {}
-        self._started: dict[int, tuple[float, Collection[str]]] = {}  # step -> when it was submitted, its sequences
+        self.running: list[dict[int, Running]] = [{} for _ in range(workers)]  # of each worker, by step
+        self.leaving: dict[str, Sequence] = {}  # finished; their memory is freed when no plan in flight uses it
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
-        self.workers: dict[str, list[int]] = {}  # sequence -> the worker of each of its plans in flight
 
     def __bool__(self) -> bool:
-        return bool(self._started)
+        return any(self.running)
+
+    def __iter__(self) -> Iterator[Running]:
+        return chain.from_iterable([plans.values() for plans in self.running])
+
+    def workers_of(self, name: str) -> list[int]:
+        """Return the worker of each plan in flight that uses a sequence."""
+        return [running.plan.worker for running in self if name in running.sequences]
 
     def has_room(self, worker: int) -> bool:
         """Whether a worker can take another plan."""
-        return self.num_plans[worker] < self.depth
+        return len(self.running[worker]) < self.depth
 
-    def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
-        """A plan with work of these sequences is about to be submitted, at time `now`."""
-        if plan.admitted:  # perhaps without work, as in a group that is pre-processed together
-            sequences = {*sequences, *plan.admitted}
+    def launch(self, plan: Plan, now: float) -> None:
+        """Add a plan, which is about to be submitted."""
         self.num_launched += 1
-        self.num_plans[plan.worker] += 1
-        self._started[plan.step] = now, sequences
-        for name in sequences:
-            self.workers.setdefault(name, []).append(plan.worker)
+        self.running[plan.worker][plan.step] = Running(plan, now, {*plan.sequences, *plan.admitted})
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
-        """Complete a plan. Returns its start, and the leaving sequences to free now."""
-        submitted_s, sequences = self._started.pop(plan.step)
-        started_s = max(submitted_s, self._last_ended[plan.worker])
+        """Remove a completed plan. Returns its start, and the leaving sequences to free now."""
+        started_s = max(self.running[plan.worker].pop(plan.step).submitted_s, self._last_ended[plan.worker])
         self._last_ended[plan.worker] = ended_s
-        self.num_plans[plan.worker] -= 1
-        freed = []
-        for name in sequences:
-            workers = self.workers[name]
-            workers.remove(plan.worker)
-            if not workers:
-                del self.workers[name]
-                if name in self.leaving:
-                    freed.append(self.leaving.pop(name))
-        return started_s, freed
-
-    def leave(self, sequence: Sequence) -> bool:
-        """A sequence has finished. Returns whether its memory must wait for plans in flight."""
-        if sequence.id not in self.workers:
-            return False
-        self.leaving[sequence.id] = sequence
-        return True
-
-    def clear(self) -> None:
-        """No plan runs any more."""
-        self.num_plans = [0] * len(self.num_plans)
-        self._started.clear()
-        self.workers.clear()
+        freed = [name for name in self.leaving if not self.workers_of(name)]
+        return started_s, [self.leaving.pop(name) for name in freed]

@@ -11,7 +11,7 @@ from minifuse.core.requests import Observer, Requests
 
 __all__ = ["Observers", "RunObserver"]
 
-EVENTS = ("requested", "refused", "aborted", "proposed", "placed", "planned", "completed", "waited", "woke")
+EVENTS = ("requested", "refused", "aborted", "proposed", "placed", "planned", "completed", "waited")
 
 
 class RunObserver(Observer):

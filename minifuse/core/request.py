@@ -126,13 +126,10 @@ class Sequence:
         return len(self.tokens)
 
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
-        """Add the tokens that a plan produced, up to the answer's end. Returns those.
+        """Add the tokens that a plan produced, up to the answer's end. Returns the added.
 
         `Unfolded`, which has a graph, counts the plan's pieces of work and keeps results; a text ignores both.
         """
-        if len(tokens) == 1:  # as in most iterations
-            self.tokens.append(tokens[0])
-            return tokens
         for count, token in enumerate(tokens, start=1):
             self.tokens.append(token)
             if count < len(tokens) and self.why_finished() is not None:
@@ -141,8 +138,7 @@ class Sequence:
 
     def why_finished(self) -> FinishReason | None:
         """Why this sequence ends with what it has taken in; None: it goes on."""
-        request = self.request
-        num_new = len(self.tokens) - len(request.prompt)
+        request, num_new = self.request, self.num_new
         if num_new and not request.ignore_eos and self.tokens[-1] in request.stop_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if num_new and num_new >= request.max_new_tokens else None

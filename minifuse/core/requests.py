@@ -1,5 +1,6 @@
 """The life of requests: submitted, received, started, finished."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -70,7 +71,7 @@ class Requests:
         working = {name: self.sequences[name] for name in plan.sequences}
         for sequence in working.values():
             sequence.phase = plan.phase
-        self.in_flight.launch(plan, working, self.now)
+        self.in_flight.launch(plan, self.now)
         return working
 
     def take(self, completion: Completion, usage: KVUsage) -> StepReport:
@@ -79,26 +80,21 @@ class Requests:
         What it computed for sequences that have ended meanwhile, or beyond the end of an answer, is discarded.
         """
         plan, ran, ended_s = completion
-        produced, results, failed, leaving = ran.tokens, ran.results, ran.not_finite, self.in_flight.leaving
+        leaving = self.in_flight.leaving
         if plan.phase is Phase.PREPROCESSING:
             for name in {*plan.admitted, *plan.sequences} - leaving.keys():
                 self.sequences[name].phase = Phase.READY
         tokens: dict[str, tuple[int, ...]] = {}
         finished: dict[str, FinishReason] = {}
         discarded = sum(work.num_tokens for work in plan.work if work.sequence in leaving) if leaving else 0
-        num_pieces: dict[str, int] = {}
-        for work in plan.work:
-            num_pieces[work.sequence] = num_pieces.get(work.sequence, 0) + 1
-        for name, count in num_pieces.items():
-            if name in leaving:
-                continue
-            sequence, new = self.sequences[name], produced.get(name, ())
-            if taken := sequence.take(new, count, results.get(name)):
+        for name, num_pieces in Counter([work.sequence for work in plan.work if work.sequence not in leaving]).items():
+            sequence, new = self.sequences[name], ran.tokens.get(name, ())
+            if taken := sequence.take(new, num_pieces, ran.results.get(name)):
                 tokens[name] = taken
             discarded += len(new) - len(taken)
             if reason := sequence.why_finished():
                 finished[name] = reason
-        finished |= {name: FinishReason.NAN for name in failed if name not in leaving}
+        finished |= {name: FinishReason.NAN for name in ran.not_finite if name not in leaving}
         started_s, freed = self.in_flight.land(plan, ended_s)
         for sequence in freed:
             self.release(sequence)
@@ -113,7 +109,9 @@ class Requests:
         self.batching.release(sequence)
         self.sequences.pop(sequence.id, None)
         self.finished[sequence.id] = sequence
-        if not self.in_flight.leave(sequence):
+        if self.in_flight.workers_of(sequence.id):
+            self.in_flight.leaving[sequence.id] = sequence
+        else:
             self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
@@ -131,5 +129,5 @@ class Observer:
     def placed(self, proposal: Proposal, placement: Placement, requests: Requests) -> None: ...
     def planned(self, plan: Plan, placement: Placement) -> None: ...
     def completed(self, report: StepReport, requests: Requests) -> None: ...
-    def waited(self, reasons: Iterable[Reason], start_s: float, end_s: float) -> None: ...  # and nothing ran
-    def woke(self, in_vain: bool, running: bool) -> None: ...  # in vain: only because a policy asked for it
+    def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
+        """The loop has waited since `requests.now`; in vain, if only because a policy asked for it."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minifuse.core.errors import LawBroken
-from minifuse.core.requests import Observer
+from minifuse.core.plan import Reason
+from minifuse.core.requests import Observer, Requests
 
 __all__ = ["Watchdog"]
 
@@ -21,9 +24,9 @@ class Watchdog(Observer):
         self.policy = policy
         self.num_wakes = 0  # in a row, in vain
 
-    def woke(self, in_vain: bool, running: bool) -> None:
+    def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
         self.num_wakes = self.num_wakes + 1 if in_vain else 0
-        if self.num_wakes >= (BESIDE_PLANS if running else IN_VAIN):
+        if self.num_wakes >= (BESIDE_PLANS if requests.in_flight else IN_VAIN):
             raise LawBroken(
                 "progress",
                 f"the batching policy {self.policy!r} has woken itself {self.num_wakes:,} times in a row and proposed "

@@ -131,7 +131,6 @@ class Padded(Memory):
         return KVUsage(self.shape.rows * self.columns, self.shape.num_tokens, self.capacity)
 
     def check_integrity(self) -> None:
-        self.books.check()
         extents, shape = self.books.places, self.shape
         if shape.num_tokens > self.capacity or bool(extents) != bool(shape.rows):
             raise LawBroken(

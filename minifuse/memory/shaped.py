@@ -332,7 +332,6 @@ class Shaped(Memory):
         return KVUsage(used, used, self.capacity, self.away.num_used)
 
     def check_integrity(self) -> None:
-        self.books.check()
         self.away.check()
         self.prefilled.check()
         window = self.window
@@ -346,4 +345,4 @@ class Shaped(Memory):
 
 def _forget(books: Places[Extent | Runs], name: str) -> None:
     """Drop what is written of a sequence, which keeps its place."""
-    books.num_written -= books.cached.pop(name, 0)
+    books.cached.pop(name, None)

@@ -172,7 +172,6 @@ class Slots(Memory):
         return KVUsage(self.books.num_written, reserved, self.capacity)
 
     def check_integrity(self) -> None:
-        self.books.check()
         extents = self.books.places
         if any(slot in self.leaving for slot in map(self.slot, extents)) or not self.fused <= extents.keys():
             raise LawBroken(

@@ -288,7 +288,6 @@ class Waves(Memory):
         return KVUsage(self.num_here, reserved, self.capacity, self.homes.num_written - self.num_here)
 
     def check_integrity(self) -> None:
-        self.homes.check()
         self.host.check(self.homes.places.values())
         held = [block for pages in self.pages.values() for block in pages.blocks]
         if sorted([*held, *self.free]) != list(range(self.num_blocks)):

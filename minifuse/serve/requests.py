@@ -92,7 +92,8 @@ class ServedRequests(Requests):
         """
         if stages_failed:
             self.batching, self.memory = _Deaf(self.batching), _Deaf(self.memory)  # type: ignore[assignment]
-        self.in_flight.clear()
+        for plans in self.in_flight.running:
+            plans.clear()
         for sequence in self.in_flight.leaving.values():
             self.release(sequence)
         self.in_flight.leaving.clear()
