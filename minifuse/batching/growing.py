@@ -108,15 +108,15 @@ class GrowingFill(Fill):
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
         if self.rule is not None and (reason := self.rule(self, newcomer, spans)) is not None:
             return reason
-        return super().take(newcomer, spans)
+        if self.room is None:
+            self.room = self.memory.room()
+        return self.lacks(newcomer)
 
     def lacks(self, newcomer: Sequence) -> Reason | None:
-        """As for any policy; a `READY` newcomer was admitted before, and is extended."""
+        """Set aside what a newcomer needs; a `READY` one was admitted before, and is extended."""
         if newcomer.phase is Phase.READY:
             return checked(self.room, "extend", self.room.extend(newcomer), newcomer)
-        if self.policy.grows:
-            return checked(self.room, "admit", self.room.admit(newcomer, growing=True), newcomer)
-        return super().lacks(newcomer)
+        return checked(self.room, "admit", self.room.admit(newcomer, growing=self.policy.grows), newcomer)
 
     def displaceable(self, newcomer: Sequence) -> Sequence | None:
         """The running sequence that a newcomer displaces, or None."""

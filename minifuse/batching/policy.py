@@ -1,11 +1,11 @@
 """Policies with a queue, and how they fill an iteration (Orca, Algorithm 1)."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any, ClassVar
 
-from minifuse.batching.queue import QueueOptions, Ranked, comparable
+from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.core.errors import WrongReturn
 from minifuse.core.plan import Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
@@ -29,7 +29,6 @@ class QueuePolicy(Batching):
         self.options = self.Options() if options is None else options
         self.waiting = Ranked()
         self.running = Ranked()
-        self._last_rank: Any = None
         self.ready = self.waiting  # the queue of sequences that may join now
 
     def rank(self, sequence: Sequence) -> Any:
@@ -60,13 +59,11 @@ class QueuePolicy(Batching):
         self.waiting.join(sequence, self._ranked(sequence))
 
     def _ranked(self, sequence: Sequence) -> Any:
-        """Rank a sequence. Raise `WrongReturn` unless its rank compares with the one before."""
-        rank, before = self.rank(sequence), self._last_rank
-        if not comparable(rank, rank if before is None else before):
-            than = "" if before is None else f" (one before it was {before!r})"
-            allowed = f"ranks are compared{than}: give numbers, or tuples of numbers, none of it NaN"
-            raise WrongReturn(self, "rank", rank, allowed)
-        self._last_rank = rank
+        """Rank a sequence. Raise `WrongReturn` unless the rank can be compared."""
+        rank = self.rank(sequence)
+        parts = rank if isinstance(rank, tuple) else (rank,)
+        if not all(isinstance(part, Real) and part == part for part in parts):
+            raise WrongReturn(self, "rank", rank, "give a number, or a tuple of numbers, none of them NaN")
         return rank
 
     def release(self, sequence: Sequence) -> None:
@@ -133,23 +130,15 @@ class Fill:
         return self.take(newcomer, spans)
 
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
-        """Open the room, if this is the first newcomer, and set aside what it needs."""
+        """Set aside what a newcomer needs in the room, or return why it does not fit."""
         if self.room is None:
             self.room = self.memory.room()
-        return self.lacks(newcomer)
-
-    def lacks(self, newcomer: Sequence) -> Reason | None:
-        """Set aside what a newcomer needs in the room, or return why it does not fit."""
         return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
 
     def settle(self, **more: Any) -> Proposal:
         """Make the proposal, and let what joins run."""
         if not self.work:
-            wake_at: Any = self.policy.wake_at(self.now)
-            if wake_at is not None and not (type(wake_at) in (int, float) and self.now < wake_at < math.inf):
-                allowed = f"give None, or a finite time later than now, which is {self.now:g} s"
-                raise WrongReturn(self.policy, "wake_at", wake_at, allowed)
-            return Proposal(reasons=tuple(self.reasons), wake_at=wake_at)
+            return Proposal(reasons=tuple(self.reasons), wake_at=self.policy.wake_at(self.now))
         for sequence in self.joining:
             self.policy.running.add(self.policy.ready.remove(sequence.id))
         return Proposal(tuple(self.work), tuple(self.joining), tuple(self.reasons), room=self.room, **more)

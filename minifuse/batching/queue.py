@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from sortedcontainers import SortedList
 
@@ -28,15 +27,6 @@ class QueueOptions:  # of every policy with a queue of requests
         if self.order == "fcfs":
             return 0
         return -request.priority if self.ageing is None else request.arrival_s - request.priority * self.ageing
-
-
-def comparable(rank: Any, other: Any) -> bool:
-    """Whether two ranks compare, and the first has no NaN."""
-    try:
-        parts = rank if isinstance(rank, tuple) else (rank,)
-        return isinstance(rank < other, bool) and isinstance(other < rank, bool) and all(part == part for part in parts)
-    except Exception:
-        return False
 
 
 class Ranked:

@@ -115,13 +115,13 @@ BATCHINGS = [
         "raised KeyError ('x')",
     ),
     Wrong("fails to commit", "def commit(self, plan, now):\n    [][0]", "commit", "raised IndexError"),
-    Wrong("ranks by nothing", "def rank(self, sequence):\n    pass", "rank", "returned None: ranks are compared"),
-    Wrong("ranks by NaN", "def rank(self, sequence):\n    return math.nan", "rank", "none of it NaN"),
+    Wrong("ranks by nothing", "def rank(self, sequence):\n    pass", "rank", "returned None: give a number"),
+    Wrong("ranks by NaN", "def rank(self, sequence):\n    return math.nan", "rank", "none of them NaN"),
     Wrong(
         "ranks by this and that",
         "def rank(self, sequence):\n    return 1 if sequence.id == 'r0' else (1, 2)",
-        "rank",
-        "one before it was 1",
+        "receive",
+        "'<' not supported between instances of",
     ),
     Wrong(
         "admits by True",
@@ -145,8 +145,8 @@ BATCHINGS = [
         "wakes by True",
         "def wake_at(self, now):\n    return True\n"
         "def admission(self, sequence, joining, now):\n    return Reason('a', sequence.id, 'b')",
-        "wake_at",
-        "returned True: give None",
+        "propose",
+        "wake_at is True: give None",
     ),
     Wrong(
         "no victims",
