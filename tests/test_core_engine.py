@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 from helpers import CONTEXT, VOCAB, asks, make_engine, run_all
 
@@ -60,3 +64,12 @@ def test_nothing_that_will_run_is_named() -> None:
     engine.batching.ready = ()  # type: ignore[attr-defined]  # nobody may join
     with pytest.raises(LawBroken, match="gave no reason"):
         list(engine.run())
+
+
+def test_the_engine_that_the_page_puts_together(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent / "docs/core.md").read_text()
+    (code,) = re.findall(r"<!-- engine -->\n```python\n(.*?)```", page, re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    assert {name: text.strip() for name, text in scope["answers"].items()} == {"a": "3 4 5 6", "b": "2 5 7"}
+    assert "Work(sequence='a', start=0" in capsys.readouterr().out
