@@ -53,12 +53,11 @@ ALLOWED: dict[str, tuple[type[BaseException], ...]] = {  # what a method may rai
 LONGEST = 120  # characters of a value in a sentence
 
 
-class Wrong(Exception):
+class Wrong(LawBroken):
     """A stage returned what is not allowed: what was found, what is allowed, which law it breaks."""
 
     def __init__(self, found: str, allowed: str, law: str = "contract") -> None:
-        super().__init__(found, allowed)
-        self.found, self.allowed, self.law = found, allowed, law
+        super().__init__(law, f"{found}: {allowed}")
 
 
 class Hung(BaseException):
@@ -208,7 +207,7 @@ def returned_by(stage: Any, method: str) -> Iterator[None]:
         yield
     except Wrong as wrong:
         site = method_site(type(stage), method)
-        raise StageFault(f"{site} returned {wrong.found}: {wrong.allowed}", wrong.law) from None
+        raise StageFault(f"{site} returned {wrong.what}", wrong.law) from None
 
 
 def call_check(stage: Any, *arguments: Any) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from minifuse.contracts.checks import Checks
-from minifuse.contracts.values import check_cover, check_lanes
+from minifuse.contracts.form import check_cover, check_lanes
 from minifuse.core.clock import VirtualClock
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Move, Placement, Plan, Proposal
@@ -194,7 +194,7 @@ def _check_layout(plan: Plan) -> None:
         check_cover("the waves ", plan.waves, len(plan.work))
         check_lanes("the lanes ", plan.layout.lanes, len(plan.work))
     except Wrong as wrong:
-        raise LawBroken("layout", f"step {plan.step} has {wrong.found}: {wrong.allowed}") from None
+        raise LawBroken("layout", f"step {plan.step} has {wrong.what}") from None
 
 
 def _check_work(worker: int, proposal: Proposal) -> None:

@@ -15,17 +15,17 @@ def _proposal(name: str, code: str, words: str, base: str = "Iteration", **more:
 SOME = "return replace(p, work=p.work and "  # other work, where there is any
 
 BATCHINGS = [
-    _proposal("returns nothing", "p.work", "returned None: give a Proposal"),
-    _proposal("returns its work", "return list(p.work)", "give a Proposal"),
-    _proposal("returns a pair", "return p, None", "give a Proposal"),
+    _proposal("returns nothing", "p.work", "returned None: give Proposal("),
+    _proposal("returns its work", "return list(p.work)", "give Proposal("),
+    _proposal("returns a pair", "return p, None", "give Proposal("),
     _proposal("is a generator", "yield p", "returned a generator"),
     Wrong("is a coroutine", "async def propose(self, worker, now, memory):\n    return 1", "propose", "a coroutine"),
     _proposal("work in a list", f"{SOME}list(p.work))", "give a tuple of Work"),
     _proposal("work as a generator", "return replace(p, work=(w for w in p.work))", "give a tuple of Work"),
-    _proposal("work of plain tuples", f"{SOME}tuple(tuple(w) for w in p.work))", "item 0 is ('r0', 0, 3"),
+    _proposal("work of plain tuples", f"{SOME}tuple(tuple(w) for w in p.work))", "work[0] is ('r0', 0, 3"),
     _proposal("work of None", "return replace(p, work=None)", "give a tuple of Work"),
     _proposal("no such sequence", f"{SOME}(Work('r9', 0, 1),))", "whose sequence is unknown"),
-    _proposal("a sequence for its id", f"{SOME}(Work(p.admit[0], 0, 1),))", "sequence.id"),
+    _proposal("a sequence for its id", f"{SOME}(Work(p.admit[0], 0, 1),))", "work[0].sequence is Sequence("),
     _proposal("never admitted", "return replace(p, admit=())", "was never admitted"),
     _proposal("an empty span", f"{SOME}(*p.work, Work(p.work[0].sequence, 3, 3)))", "start below stop"),
     _proposal("a negative span", f"{SOME}(Work(p.work[0].sequence, -1, 3),))", "start below stop"),
@@ -35,10 +35,18 @@ BATCHINGS = [
     ),
     _proposal("the same work twice", f"{SOME}(*p.work, p.work[0]))", "once"),
     _proposal("overlapping work", f"{SOME}(*p.work, p.work[0]._replace(start=1)))", "once"),
-    _proposal("a number of numpy", f"{SOME}tuple(w._replace(stop=np.int64(w.stop)) for w in p.work))", "whole numbers"),
-    _proposal("a fraction", f"{SOME}tuple(w._replace(stop=float(w.stop)) for w in p.work))", "whole numbers"),
+    _proposal(
+        "a number of numpy",
+        f"{SOME}tuple(w._replace(stop=np.int64(w.stop)) for w in p.work))",
+        "work[0].stop is np.int64(3): give int",
+    ),
+    _proposal(
+        "a fraction", f"{SOME}tuple(w._replace(stop=float(w.stop)) for w in p.work))", "work[0].stop is 3.0: give int"
+    ),
     _proposal("a cell of a text", f"{SOME}tuple(w._replace(cell='lstm') for w in p.work))", "a text has no cells"),
-    _proposal("admits by id", "return replace(p, admit=tuple(s.id for s in p.admit))", "give a tuple of the sequences"),
+    _proposal(
+        "admits by id", "return replace(p, admit=tuple(s.id for s in p.admit))", "admit[0] is 'r0': give Sequence"
+    ),
     _proposal("admits twice", "return replace(p, admit=p.admit * 2)", "a second time"),
     _proposal(
         "admits again",
@@ -65,20 +73,26 @@ BATCHINGS = [
         "return p if p.admit else replace(p, evict=tuple(self.running)[:1])",
         "and to work on it",
     ),
-    _proposal("a reason that is a text", "return replace(p, reasons=('full',))", "give a tuple of Reason"),
-    _proposal("a reason of no request", "return replace(p, reasons=(Reason('a', 'r99', 'b'),))", "is the id of"),
-    _proposal("a reason without words", "return replace(p, reasons=(Reason('a', 'r0', None),))", "are words"),
+    _proposal(
+        "a reason that is a text", "return replace(p, reasons=('full',))", "reasons[0] is 'full': give Reason(code"
+    ),
+    _proposal("a reason of no request", "return replace(p, reasons=(Reason('a', 'r99', 'b'),))", "the id of a request"),
+    _proposal(
+        "a reason without words",
+        "return replace(p, reasons=(Reason('a', 'r0', None),))",
+        "reasons[0].text is None: give str",
+    ),
     _proposal("asks for the past", "return Proposal(wake_at=now - 1)", "later than now"),
     _proposal("asks for now", "return Proposal(wake_at=now)", "later than now"),
     _proposal("asks for no time", "return Proposal(wake_at=math.nan)", "later than now"),
     _proposal("asks for the end of time", "return Proposal(wake_at=math.inf)", "later than now"),
-    _proposal("asks in words", "return Proposal(wake_at='soon')", "later than now"),
+    _proposal("asks in words", "return Proposal(wake_at='soon')", "give float or None"),
     _proposal("wakes beside work", "return replace(p, wake_at=now + 1)", "only one that waits is woken"),
-    _proposal("a phase that is a text", "return replace(p, phase='running')", "Phase.RUNNING"),
+    _proposal("a phase that is a text", "return replace(p, phase='running')", "give Phase"),
     _proposal("a phase that ends", "return replace(p, phase=Phase.FINISHED)", "Phase.RUNNING"),
     _proposal("writes tokens", "for s in self.running: s.tokens.append(1)\nreturn p", "the engine alone writes"),
-    _proposal("growing is a number", "return replace(p, growing=1)", "True or False"),
-    _proposal("waves that leave work out", "return replace(p, waves=(Span(0, 1),))", "cover the 3 pieces"),
+    _proposal("growing is a number", "return replace(p, growing=1)", "growing is 1: give bool"),
+    _proposal("waves that leave work out", "return replace(p, waves=(Span(0, 1),))", "cover all 3"),
     _proposal("over its budget", "self.token_budget = 2\nreturn p", "its token_budget is 2", head="", base="Free"),
     _proposal("divides by zero", "return 1 / 0", "raised ZeroDivisionError (division by zero) at mine.py"),
     _proposal("names nothing", "return p.wrok", "raised AttributeError"),
@@ -205,7 +219,7 @@ BATCHINGS = [
         "a property that fails",
         "token_budget = property(lambda self: self.options.budgte)\ndef __init__(self, *a): super().__init__(*a)",
         "__init__",
-        "whose property token_budget raises AttributeError (",
+        "no attribute 'budgte') at mine.py, line ",
     ),
-    Wrong("no rule", "", "", "has no method 'admission'", "QueuePolicy"),
+    Wrong("no rule", "", "", "abstract method admission", "QueuePolicy"),
 ]

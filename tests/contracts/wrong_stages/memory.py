@@ -41,14 +41,16 @@ MEMORIES = [
     _ahead("says nothing of what landed", MOVE, "pass", "landed", "returned None: give KVUsage"),
     _ahead("fails as it lands", MOVE, "1 / 0", "landed", "raised ZeroDivisionError"),
     _ahead("copies beyond the host", MOVE.replace("0, 0, 1", "0, 4, 1"), "pass", "ahead", "the host 4"),
-    _placing("places nothing", "None", "returned None: give a Placement"),
-    _placing("places alone", "p.places", "give a Placement"),
-    _placing("places in a list", "replace(p, places=list(p.places))", "give a tuple of Extent"),
+    _placing("places nothing", "None", "returned None: give Placement("),
+    _placing("places alone", "p.places", "give Placement("),
+    _placing("places in a list", "replace(p, places=list(p.places))", "give a tuple of Place"),
     _placing("a place too few", "replace(p, places=p.places[1:])", "2 places for 3 pieces"),
-    _placing("places of None", "replace(p, places=(None,) * len(p.places))", "item 0 is None"),
-    _placing("places of tuples", "replace(p, places=tuple(tuple(e) for e in p.places))", "give a tuple of Extent"),
+    _placing("places of None", "replace(p, places=(None,) * len(p.places))", "returned None: give Extent("),
     _placing(
-        "pages for extents", "replace(p, places=tuple(Pages((0, 1), 16) for e in p.places))", "give a tuple of Extent"
+        "places of tuples", "replace(p, places=tuple(tuple(e) for e in p.places))", "returned (0, 6): give Extent("
+    ),
+    _placing(
+        "pages for extents", "replace(p, places=tuple(Pages((0, 1), 16) for e in p.places))", "size=16): give Extent("
     ),
     _placing("all in one place", "replace(p, places=tuple(Extent(0, 20) for e in p.places))", "write slot 0"),
     _placing(
@@ -56,12 +58,12 @@ MEMORIES = [
         "replace(p, places=tuple(e._replace(offset=e.offset + 55) for e in p.places))",
         "slots 0 to 59",
     ),
-    _placing("before memory", "replace(p, places=tuple(e._replace(offset=-1) for e in p.places))", "whole numbers"),
+    _placing("before memory", "replace(p, places=tuple(e._replace(offset=-1) for e in p.places))", "slots 0 to 59"),
     _placing("too short", "replace(p, places=tuple(e._replace(capacity=1) for e in p.places))", "it has 1 slots"),
     _placing(
         "a number of numpy",
         "replace(p, places=tuple(e._replace(offset=np.int64(e.offset)) for e in p.places))",
-        "whole numbers",
+        "an Extent whose offset is np.int64(0): give int",
     ),
     _placing(
         "somewhere else each time",
@@ -74,15 +76,17 @@ MEMORIES = [
         "what is shared is not written",
     ),
     _placing("moves in a list", "replace(p, moves=[])", "give a tuple of Move"),
-    _placing("a move of no kind", "replace(p, moves=(Move('teleport', 0, 1, 1),))", "a kind is one of"),
+    _placing("a move of no kind", "replace(p, moves=(Move('teleport', 0, 1, 1),))", "give 'shuffle', 'copy'"),
     _placing("a move of nothing", "replace(p, moves=(Move('copy', 0, 1, 0),))", "at least one token"),
     _placing("a move out of memory", "replace(p, moves=(Move('copy', 0, 59, 5),))", "the device has 60 slots"),
     _placing("a move to no host", "replace(p, moves=(Move('swap_out', 0, 0, 1, target_tier='host'),))", "the host 0"),
     _placing(
-        "a move behind everything", "replace(p, moves=(Move('copy', 0, 1, 1, moment='behind'),))", "have their own"
+        "a move behind everything",
+        "replace(p, moves=(Move('copy', 0, 1, 1, moment='behind'),))",
+        "have a plan of their own",
     ),
-    _placing("waves of nothing", "replace(p, waves=(Span(0, 0),))", "cover the 3 pieces"),
-    _placing("a shape that is a text", "replace(p, shape='wide')", "give None, a Rectangle"),
+    _placing("waves of nothing", "replace(p, waves=(Span(0, 0),))", "cover all 3"),
+    _placing("a shape that is a text", "replace(p, shape='wide')", "or None"),
     _placing(
         "a rectangle elsewhere",
         "replace(p, shape=p.shape._replace(start=p.shape.start + 1, stop=p.shape.stop + 1))",
@@ -95,7 +99,7 @@ MEMORIES = [
     _placing(
         "a table that is a list",
         "replace(p, places=tuple(e._replace(blocks=list(e.blocks)) for e in p.places))",
-        "lists of them tuples",
+        "blocks is [0]: give a tuple of int",
         "Paged",
         "vllm",
     ),
@@ -114,14 +118,14 @@ MEMORIES = [
         "raised LawBroken (budget: no room) at mine.py",
     ),
     _returning("missing", "sequence", "None", "give a tuple of Span"),
-    _returning("missing", "sequence", "r[0]", "give a tuple of Span"),
+    _returning("missing", "sequence", "r[0]", "[0] is 0: give Span("),
     _returning("missing", "sequence", "list(r)", "give a tuple of Span"),
     _returning("missing", "sequence", "()", "is always missing"),
     _returning("missing", "sequence", "(Span(0, len(sequence) + 1),)", "of the 3 tokens"),
     _returning("missing", "sequence", "(Span(0, len(sequence) - 1),)", "is always missing"),
     _returning("missing", "sequence", "(Span(len(sequence), len(sequence)),)", "none empty"),
     _returning("missing", "sequence", "(*r, *r)", "in order"),
-    _returning("missing", "sequence", "((0, 3),)", "give a tuple of Span"),
+    _returning("missing", "sequence", "((0, 3),)", "[0] is (0, 3): give Span("),
     Wrong(
         "misses what it never saw",
         "def missing(self, sequence):\n    return (Span({}[sequence.id], len(sequence)),)",
@@ -132,8 +136,8 @@ MEMORIES = [
     _returning("commit", "plan, sampled, now", "tuple(r)", "give KVUsage"),
     _returning("commit", "plan, sampled, now", "r._replace(used=r.capacity + 1)", "used <= reserved"),
     _returning("commit", "plan, sampled, now", "r._replace(capacity=7)", "which is 60"),
-    _returning("commit", "plan, sampled, now", "r._replace(used=-1)", "whole numbers"),
-    _returning("commit", "plan, sampled, now", "r._replace(used=0.5)", "whole numbers"),
+    _returning("commit", "plan, sampled, now", "r._replace(used=-1)", "none below 0"),
+    _returning("commit", "plan, sampled, now", "r._replace(used=0.5)", "used is 0.5: give int"),
     _returning("commit", "plan, sampled, now", "r._replace(host=3)", "on the host 0"),
     Wrong("says not that it evicts", "evicts = False", "room", "with evicts = True", "Small", "vllm", capacity=14),
     Wrong("usage gives None", "def usage(self):\n    return None", "commit", "give KVUsage"),
@@ -170,7 +174,7 @@ MEMORIES = [
         "an init that forgets",
         "def __init__(self, capacity, options):\n    self.size = capacity",
         "__init__",
-        "the attribute 'capacity'",
+        "no attribute 'capacity'",
     ),
     Wrong(
         "takes no capacity",
