@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -66,26 +66,27 @@ def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacit
         last: where the sequence lay until now, if nothing has been moved since.
     """
     check_form(place, kinds)
-    found = f"a Placement with {shown(place)} for {work}"
-    if not all(0 <= slot <= slot + length <= capacity for slot, length in _runs(place)):
-        raise Wrong(found, f"memory has the slots 0 to {capacity - 1}", "budget")
-    if isinstance(place, State):
-        return
-    if place.capacity < work.stop:
-        allowed = f"it has {place.capacity} slots: a place holds all tokens up to the last of the work"
-        raise Wrong(found, allowed, "layout")
     kept = 0 if last is None else min(work.start, last.capacity)
-    if last is not None and list(last.slots(0, kept)) != list(place.slots(0, kept)):
+    if not all(0 <= slot <= slot + length <= capacity for slot, length in _runs(place)):
+        allowed, law = f"memory has the slots 0 to {capacity - 1}", "budget"
+    elif isinstance(place, State):
+        return
+    elif place.capacity < work.stop:
+        allowed, law = f"it has {place.capacity} slots: a place holds all tokens up to the last of the work", "layout"
+    elif last is not None and list(last.slots(0, kept)) != list(place.slots(0, kept)):
         allowed = f"what it has written lies in {shown(last)}: leave it there, or move it with a Move"
-        raise Wrong(found, allowed, "conservation")
+        law = "conservation"
+    else:
+        return
+    raise Wrong(f"a Placement with {shown(place)} for {work}", allowed, law)
 
 
-def _runs(place: Any) -> tuple[tuple[int, int], ...]:
+def _runs(place: Any) -> Iterable[tuple[int, int]]:
     """The ranges of slots of a place, each with its first slot and its length."""
     if isinstance(place, Pages):
-        return tuple((block * place.size, place.size) for block in place.blocks)
+        return ((block * place.size, place.size) for block in place.blocks)
     if isinstance(place, State):
-        return tuple((slot, 1) for slot in (*place.reads, place.slot))
+        return ((slot, 1) for slot in (*place.reads, place.slot))
     return runs_in(place)
 
 
@@ -149,7 +150,8 @@ def _check_slots(works: tuple[Work, ...], places: tuple[Place, ...]) -> None:
                 if writer[slot].sequence != work.sequence:
                     found = f"a Placement in which {writer[slot]} writes slot {slot}, which {work} reads"
                     raise Wrong(found, "what is shared is not written: give the writer a copy", "conservation")
-            left = max(0, left - length)
+            if (left := left - length) <= 0:
+                break
 
 
 def _check_states(
