@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 from minifuse.contracts.form import check_form
@@ -97,26 +97,16 @@ def _check_signature(stage: Any, name: str, called: Callable[..., Any]) -> None:
         signature = inspect.signature(method)
     except (TypeError, ValueError):
         return  # of what is not written in Python
-    for words, named in _calls(called):
+    parameters = [*inspect.signature(called).parameters.values()][1:]
+    words = [one.name for one in parameters if one.kind is WORD]
+    needed = [one.name for one in parameters if one.kind is WORD and one.default is one.empty]
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    many = [one.name.removesuffix("s") for one in parameters if one.kind is one.VAR_POSITIONAL]
+    for given, by_name in ((needed + many, []), (words + many + many, named)):  # the shortest call, and the longest
         try:
-            signature.bind(*words, **dict.fromkeys(named))
+            signature.bind(*given, **dict.fromkeys(by_name))
         except TypeError as error:
-            call = ", ".join([*words, *(f"{word}=" for word in named)])
+            call = ", ".join([*given, *(f"{word}=" for word in by_name)])
             raise UsageError(
                 f"{method_site(cls, name)} has the parameters {signature}, and is called as {name}({call}): {error}."
             ) from None
-
-
-def _calls(called: Callable[..., Any]) -> Iterator[tuple[list[str], list[str]]]:
-    """The shortest and the longest call of a method: arguments by position, and by name.
-
-    >>> list(_calls(lambda self, sequence, *, growing=False: None))
-    [(['sequence'], []), (['sequence'], ['growing'])]
-    """
-    parameters = [*inspect.signature(called).parameters.values()][1:]
-    needed = [one.name for one in parameters if one.kind is WORD and one.default is one.empty]
-    optional = [one.name for one in parameters if one.kind is WORD and one.default is not one.empty]
-    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    many = [one.name.removesuffix("s") for one in parameters if one.kind is one.VAR_POSITIONAL]
-    yield needed + many, []
-    yield needed + optional + many + many, named

@@ -11,6 +11,7 @@ from typing import Any
 from minifuse.contracts.form import check_cover, check_form
 from minifuse.contracts.known import Known
 from minifuse.contracts.lawful import by_layer, check_move
+from minifuse.core.cell_graph import CellGraph
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Runs, State, runs_in
 from minifuse.core.plan import Extent, Move, Place, Placement, Proposal, Shape, Span, Work
@@ -51,11 +52,19 @@ def check_placement(
         if last is None or place != last or place.capacity < work.stop:  # otherwise it is as it was, as most are
             _check_place(work, place, kinds, last, memory.layers_in_turn * memory.capacity)
     _check_shape(memory, placement, proposal)
-    if all(isinstance(place, State) for place in placement.places):
-        _check_states(proposal, placement, requests.sequences, known)
-        return
-    for wave in placement.waves or (Span(0, len(placement.places)),):  # the next may overwrite what one has written
-        _check_slots(proposal.work[slice(*wave)], placement.places[slice(*wave)])
+    slots = {work.sequence: {**known[work.sequence].slots} for work in proposal.work}
+    for start, stop in placement.waves or proposal.waves or (Span(0, len(proposal.work)),):
+        placed = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
+        writer = _check_written(placed)
+        written = sorted(writer)
+        for work, place in placed:
+            if isinstance(place, State):
+                _check_state(work, place, unfolded(requests.sequences[work.sequence]), slots[work.sequence])
+            else:
+                _check_read(work, place, writer, written)
+        for work, place in placed:
+            if isinstance(place, State):
+                slots[work.sequence][work.start] = place.slot
 
 
 def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacity: int) -> None:
@@ -131,49 +140,36 @@ def _is_inside(shape: Shape, work: Work, place: Place) -> bool:
     return column >= shape.start and last < shape.stop and slots[-1] == shape.slot(row, last)
 
 
-def _check_slots(works: tuple[Work, ...], places: tuple[Place, ...]) -> None:
-    """Raise `Wrong` if a slot is written twice, or written where another sequence reads."""
-    if len(works) == 1:
-        return
+def _check_written(placed: list[tuple[Work, Place]]) -> dict[int, Work]:
+    """The work that writes each slot. Raise `Wrong` if one is written twice; a later wave may overwrite it."""
     writer: dict[int, Work] = {}
-    for work, place in zip(works, places, strict=True):
+    for work, place in placed:
         for slot in place.slots(work.start, work.stop):
             other = writer.setdefault(slot, work)
             if other is not work:
                 found = f"a Placement in which {other} and {work} write slot {slot}"
-                raise Wrong(found, "each token has a slot of its own", "conservation")
-    written = sorted(writer)
-    for work, place in zip(works, places, strict=True):
-        left = work.start  # tokens that it reads
-        for first, length in _runs(place):
-            for slot in written[bisect_left(written, first) : bisect_left(written, first + min(left, length))]:
-                if writer[slot].sequence != work.sequence:
-                    found = f"a Placement in which {writer[slot]} writes slot {slot}, which {work} reads"
-                    raise Wrong(found, "what is shared is not written: give the writer a copy", "conservation")
-            if (left := left - length) <= 0:
-                break
+                raise Wrong(found, "each token, and each node, has a slot of its own", "conservation")
+    return writer
 
 
-def _check_states(
-    proposal: Proposal, placement: Placement, sequences: Mapping[str, Sequence], known: Mapping[str, Known]
-) -> None:
-    """Raise `Wrong` if nodes share a slot, or read where nothing was written for them."""
-    slots = {work.sequence: {**known[work.sequence].slots} for work in proposal.work}
-    for start, stop in proposal.waves or (Span(0, len(proposal.work)),):
-        written: dict[int, Work] = {}
-        placed: list[Any] = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
-        for work, place in placed:
-            other = written.setdefault(place.slot, work)
-            if other is not work:
-                found = f"a Placement in which {other} and {work} write slot {place.slot}"
-                raise Wrong(found, "each node has a slot of its own", "conservation")
-            reads = unfolded(sequences[work.sequence]).topology.reads[work.start]
-            needed = tuple([slots[work.sequence].get(node) for node in reads])
-            if place.reads != needed:
-                found = f"a Placement with {place} for {work}"
-                raise Wrong(found, f"the nodes that it reads were written to the slots {needed}", "ghost")
-        for work, place in placed:
-            slots[work.sequence][work.start] = place.slot
+def _check_read(work: Work, place: Place, writer: dict[int, Work], written: list[int]) -> None:
+    """Raise `Wrong` if a text reads what another sequence writes; `written`: the slots, in order."""
+    left = work.start
+    for first, length in _runs(place):
+        for slot in written[bisect_left(written, first) : bisect_left(written, first + min(left, length))]:
+            if writer[slot].sequence != work.sequence:
+                found = f"a Placement in which {writer[slot]} writes slot {slot}, which {work} reads"
+                raise Wrong(found, "what is shared is not written: give the writer a copy", "conservation")
+        if (left := left - length) <= 0:
+            break
+
+
+def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, int]) -> None:
+    """Raise `Wrong` unless a node reads where the nodes that it needs were written."""
+    needed = tuple([slots.get(node) for node in graph.reads[work.start]])
+    if place.reads != needed:
+        allowed = f"the nodes that it reads were written to the slots {needed}"
+        raise Wrong(f"a Placement with {place} for {work}", allowed, "ghost")
 
 
 def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
