@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from functools import cache
 from itertools import chain
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from minifuse.core.plan import Place, Room, Shape, Span
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region, StateRows
 from minifuse.fault import Wrong, shown
-from minifuse.parsing import one_of
 
 __all__ = ["check_cover", "check_form", "check_lanes"]
 
@@ -90,19 +91,12 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def _told(hint: Any) -> str:
-    """An annotated type in words.
+    """An annotation without the names of modules.
 
     >>> _told(tuple[Span, ...]), _told(float | None)
-    ('a tuple of Span(start, stop)', 'float or None')
+    ('tuple[Span, ...]', 'float | None')
     """
-    kind, parts, names, _ = _form(hint)
-    if kind is Literal or kind is UnionType:
-        return one_of(map(repr if kind is Literal else _told, parts))
-    if kind is tuple:
-        return f"a tuple of {' and '.join(_told(part) for part in parts if part is not ...)}"
-    if kind is NoneType:
-        return "None"
-    return f"{kind.__name__}({', '.join(names)})" if names else hint.__name__
+    return re.sub(r"\w+\.", "", inspect.formatannotation(hint))
 
 
 def check_cover(where: str, waves: tuple[Span, ...], total: int) -> None:

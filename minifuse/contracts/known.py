@@ -19,14 +19,14 @@ class Known:
     length: int  # in tokens, as the engine has written it
     stop: int = 0  # the end of its last work
     workers: dict[int, int] = field(default_factory=dict)  # of each node that is planned; DONE: it has run
-    slots: dict[int, int] = field(default_factory=dict)  # where each node was written
+    slots: dict[int, int] = field(default_factory=dict)  # where each node was written: `check_placement` notes it
     place: Place | None = None  # where it lay last, while nothing has been moved
 
     def plan(self, work: Work, place: Place, worker: int) -> None:
         """Work of a worker's next plan has been placed."""
         self.stop = max(self.stop, work.stop)
         if isinstance(place, State):
-            self.workers[work.start], self.slots[work.start] = worker, place.slot
+            self.workers[work.start] = worker
         else:
             self.place = place
 

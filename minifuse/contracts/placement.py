@@ -38,7 +38,7 @@ SHAPES: dict[str, type[Any]] = {"rectangle": Rectangle, "slots": Region}
 def check_placement(
     placement: Any, proposal: Proposal, memory: Any, requests: Requests, known: Mapping[str, Known]
 ) -> None:
-    """Raise `Wrong` unless each piece of work has a place, and they form the shape."""
+    """Raise `Wrong` unless each piece of work has a place, and they form the shape. Notes where nodes are written."""
     check_form(placement, Placement)
     if len(placement.places) != len(proposal.work):
         count = f"{len(placement.places)} places for {len(proposal.work)} pieces of work"
@@ -52,19 +52,18 @@ def check_placement(
         if last is None or place != last or place.capacity < work.stop:  # otherwise it is as it was, as most are
             _check_place(work, place, kinds, last, memory.layers_in_turn * memory.capacity)
     _check_shape(memory, placement, proposal)
-    slots = {work.sequence: {**known[work.sequence].slots} for work in proposal.work}
     for start, stop in placement.waves or proposal.waves or (Span(0, len(proposal.work)),):
         placed = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
         writer = _check_written(placed)
         written = sorted(writer)
         for work, place in placed:
             if isinstance(place, State):
-                _check_state(work, place, unfolded(requests.sequences[work.sequence]), slots[work.sequence])
+                _check_state(work, place, unfolded(requests.sequences[work.sequence]), known[work.sequence].slots)
             else:
                 _check_read(work, place, writer, written)
         for work, place in placed:
             if isinstance(place, State):
-                slots[work.sequence][work.start] = place.slot
+                known[work.sequence].slots[work.start] = place.slot
 
 
 def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacity: int) -> None:
@@ -166,7 +165,7 @@ def _check_read(work: Work, place: Place, writer: dict[int, Work], written: list
 
 def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, int]) -> None:
     """Raise `Wrong` unless a node reads where the nodes that it needs were written."""
-    needed = tuple([slots.get(node) for node in graph.reads[work.start]])
+    needed = tuple([slots.get(node) for node in graph.topology.reads[work.start]])
     if place.reads != needed:
         allowed = f"the nodes that it reads were written to the slots {needed}"
         raise Wrong(f"a Placement with {place} for {work}", allowed, "ghost")

@@ -115,7 +115,7 @@ def _check_nodes(proposal: Proposal, requests: Requests, known: Mapping[str, Kno
             if node in planned[name]:
                 raise Wrong(f"a Proposal with {work}, which was planned before", "compute each node once", "order")
             planned[name][node] = IN_THIS_WAVE
-            for source in graph.sources[node]:
+            for source in graph.topology.sources[node]:
                 if planned[name].get(source) not in (DONE, worker):
                     found = f"a Proposal with {work}, which reads node {source}"
                     raise Wrong(found, "that has not been computed, nor planned before it", "order")

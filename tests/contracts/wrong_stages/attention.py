@@ -21,15 +21,15 @@ ATTEND = "def attend(self, heads, *rest):\n    r = super().attend(heads, *rest)\
 BATCH = "def batch(self, plan, sequences, cache):\n    r = super().batch(plan, sequences, cache)\n    return "
 
 ATTENTIONS = [
-    _layout("lays out nothing", "None", "returned None: give Layout("),
-    _layout("lays out a shape", "(r.waves, None)", "give Layout("),
-    _layout("waves in a list", "replace(r, waves=list(r.waves))", "give a tuple of Span"),
-    _layout("waves of pairs", "replace(r, waves=((0, len(work)),))", "waves[0] is (0, 3): give Span("),
+    _layout("lays out nothing", "None", "returned None: give Layout"),
+    _layout("lays out a shape", "(r.waves, None)", "give Layout"),
+    _layout("waves in a list", "replace(r, waves=list(r.waves))", "give tuple[Span, ...]"),
+    _layout("waves of pairs", "replace(r, waves=((0, len(work)),))", "waves[0] is (0, 3): give Span"),
     _layout("leaves work out", "replace(r, waves=(Span(0, 1),))", "cover all 3"),
     _layout("attends twice", "replace(r, waves=(Span(0, 2), Span(1, len(work))))", "consecutive ranges"),
     _layout("lanes that forget", "replace(r, lanes=((0,),))", "each of the 3 pieces"),
     _layout("lanes that repeat", "replace(r, lanes=((0, 1), (1, 2)))", "each of the 3 pieces"),
-    _layout("lanes in a list", "replace(r, lanes=[[0, 1, 2]])", "give a tuple of a tuple of int"),
+    _layout("lanes in a list", "replace(r, lanes=[[0, 1, 2]])", "give tuple[tuple[int, ...], ...]"),
     _layout("a shape of its own", "replace(r, shape=Rectangle(0, 2, 8, 0, 4))", "what memory placed"),
     _layout("counts wrongly", "r.waves[7]", "raised IndexError"),
     Wrong(

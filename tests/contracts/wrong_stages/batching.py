@@ -15,15 +15,15 @@ def _proposal(name: str, code: str, words: str, base: str = "Iteration", **more:
 SOME = "return replace(p, work=p.work and "  # other work, where there is any
 
 BATCHINGS = [
-    _proposal("returns nothing", "p.work", "returned None: give Proposal("),
-    _proposal("returns its work", "return list(p.work)", "give Proposal("),
-    _proposal("returns a pair", "return p, None", "give Proposal("),
+    _proposal("returns nothing", "p.work", "returned None: give Proposal"),
+    _proposal("returns its work", "return list(p.work)", "give Proposal"),
+    _proposal("returns a pair", "return p, None", "give Proposal"),
     _proposal("is a generator", "yield p", "returned a generator"),
     Wrong("is a coroutine", "async def propose(self, worker, now, memory):\n    return 1", "propose", "a coroutine"),
-    _proposal("work in a list", f"{SOME}list(p.work))", "give a tuple of Work"),
-    _proposal("work as a generator", "return replace(p, work=(w for w in p.work))", "give a tuple of Work"),
+    _proposal("work in a list", f"{SOME}list(p.work))", "give tuple[Work, ...]"),
+    _proposal("work as a generator", "return replace(p, work=(w for w in p.work))", "give tuple[Work, ...]"),
     _proposal("work of plain tuples", f"{SOME}tuple(tuple(w) for w in p.work))", "work[0] is ('r0', 0, 3"),
-    _proposal("work of None", "return replace(p, work=None)", "give a tuple of Work"),
+    _proposal("work of None", "return replace(p, work=None)", "give tuple[Work, ...]"),
     _proposal("no such sequence", f"{SOME}(Work('r9', 0, 1),))", "whose sequence is unknown"),
     _proposal("a sequence for its id", f"{SOME}(Work(p.admit[0], 0, 1),))", "work[0].sequence is Sequence("),
     _proposal("never admitted", "return replace(p, admit=())", "was never admitted"),
@@ -73,9 +73,7 @@ BATCHINGS = [
         "return p if p.admit else replace(p, evict=tuple(self.running)[:1])",
         "and to work on it",
     ),
-    _proposal(
-        "a reason that is a text", "return replace(p, reasons=('full',))", "reasons[0] is 'full': give Reason(code"
-    ),
+    _proposal("a reason that is a text", "return replace(p, reasons=('full',))", "reasons[0] is 'full': give Reason"),
     _proposal("a reason of no request", "return replace(p, reasons=(Reason('a', 'r99', 'b'),))", "the id of a request"),
     _proposal(
         "a reason without words",
@@ -86,7 +84,7 @@ BATCHINGS = [
     _proposal("asks for now", "return Proposal(wake_at=now)", "later than now"),
     _proposal("asks for no time", "return Proposal(wake_at=math.nan)", "later than now"),
     _proposal("asks for the end of time", "return Proposal(wake_at=math.inf)", "later than now"),
-    _proposal("asks in words", "return Proposal(wake_at='soon')", "give float or None"),
+    _proposal("asks in words", "return Proposal(wake_at='soon')", "give float | None"),
     _proposal("wakes beside work", "return replace(p, wake_at=now + 1)", "only one that waits is woken"),
     _proposal("a phase that is a text", "return replace(p, phase='running')", "give Phase"),
     _proposal("a phase that ends", "return replace(p, phase=Phase.FINISHED)", "Phase.RUNNING"),
