@@ -62,7 +62,9 @@ class Rows(Memory):
     def receive(self, sequence: Sequence) -> None:
         """Raise `RequestRefused` if the graph is not a chain: a row holds the states of one node."""
         name, graph = sequence.id, unfolded(sequence)
-        if any(len(sources) > 1 for sources in graph.sources) or any(len(readers) > 1 for readers in graph.readers):
+        if any(len(sources) > 1 for sources in graph.topology.sources) or any(
+            len(readers) > 1 for readers in graph.topology.readers
+        ):
             raise RequestRefused(
                 f"Request {name!r} unfolds into a graph that is no chain, and the memory 'rows' holds one state a "
                 "request: use graph-merged or cellular, or choose the memory 'states'."
