@@ -111,7 +111,10 @@ class Window:
         start = min([stop - longest, self.stop]) if running else stop - longest
         new = Span(self.stop, stop)
         if stop - self.stop != 1 or len(running) < len(self.rows):
-            self._shape(new, running)
+            for name, spans in self.columns.items():
+                after = shaped(spans, new, name in running)
+                if after is not spans:
+                    self._lie(name, *after)
         for entry in newcomers:
             self.rows[entry.name] = self.free.pop(0)
             self._lie(entry.name, Span(stop - entry.length, stop - entry.length + entry.most))
@@ -129,12 +132,6 @@ class Window:
         self.free = sorted([*self.free[1:], row])
         self._lie(name, *self.columns[name])
         return name, before
-
-    def _shape(self, new: Span, running: Collection[str]) -> None:
-        for name, spans in self.columns.items():
-            after = shaped(spans, new, name in running)
-            if after is not spans:
-                self._lie(name, *after)
 
     def _lie(self, name: str, *spans: Span) -> None:
         self.columns[name] = spans
