@@ -125,15 +125,14 @@ class Tiers:
             block = self._move_to_host(chunk)
             self.on_host.add(chunk)
             return block
-        if (chunk := self.on_device.lowest(now)) is None:
-            raise LawBroken("budget", "a block was taken, and none is free or may be reclaimed")
-        self.on_device.remove(chunk)
-        if not self._find_host_block(chunk, now, moves):
+        if (chunk := self.on_device.lowest(now)) is not None:
+            self.on_device.remove(chunk)
+            if self._find_host_block(chunk, now, moves):
+                moves.append(self._swap_out(chunk))
+                chunk.arriving = True
+                return self._move_to_host(chunk)
             self.free(chunk)
-            return self.device.take()
-        moves.append(self._swap_out(chunk))
-        chunk.arriving = True
-        return self._move_to_host(chunk)
+        return self.device.take()
 
     def _move_to_host(self, chunk: Chunk) -> int:
         """A chunk on both tiers lies on the host alone from now on. Returns the block that it had on the device."""
@@ -219,15 +218,14 @@ class Tiers:
         moves: list[Move] = []
         at_once = max(1, self.device.num_blocks // AT_ONCE) - self.num_copying
         lacking = threshold - self.device.num_free - len(self.on_both) - self.num_copying
-        missing = min(lacking, at_once, spare)
-        while missing > 0 and (chunk := self.on_device.lowest(now)) is not None:
-            if not self._find_host_block(chunk, now, moves):
+        for _ in range(min(lacking, at_once, spare)):
+            chunk = self.on_device.lowest(now)
+            if chunk is None or not self._find_host_block(chunk, now, moves):
                 break  # all that is on the host is worth more
             self.on_device.remove(chunk)
             moves.append(self._swap_out(chunk)._replace(moment="behind"))
             chunk.copying = True
             self.num_copying += 1
-            missing -= 1
         return moves
 
     def _swap_out(self, chunk: Chunk) -> Move:

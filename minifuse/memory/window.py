@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -128,8 +129,8 @@ class Window:
         """Give the sequence in the last row the first free one, in the same columns. Returns it, and where it was."""
         name = max(self.rows, key=self.rows.__getitem__)
         before, row = self.places[name], self.rows[name]
-        self.rows[name] = self.free[0]
-        self.free = sorted([*self.free[1:], row])
+        self.rows[name] = self.free.pop(0)
+        insort(self.free, row)
         self._lie(name, *self.columns[name])
         return name, before
 
@@ -140,7 +141,7 @@ class Window:
     def leave(self, name: str) -> None:
         """A sequence gives its row back. Columns that it alone had are released with the next iteration."""
         self._left = True
-        self.free = sorted([*self.free, self.rows.pop(name)])
+        insort(self.free, self.rows.pop(name))
         del self.columns[name], self.places[name]
 
     def rectangle(self, computed: Span) -> Rectangle:
