@@ -13,7 +13,8 @@ from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Rectangle
 from minifuse.core.stages import option
-from minifuse.memory.away import Away, copies
+from minifuse.memory.away import Away
+from minifuse.memory.copies import copies
 from minifuse.memory.places import Places
 from minifuse.memory.prefilled import Prefilled
 from minifuse.memory.trial import Trial, settle
