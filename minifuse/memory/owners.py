@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import zip_longest
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Reuse
@@ -63,13 +64,9 @@ class Owners:
         chunks = [] if owner is None else list(owner.chunks)
         if self.share:
             own, whole = len(chunks), (len(sequence) - 1) // self.size  # the last token is computed
-            for i, digest in enumerate(self._digests.get(sequence.id, [])[:whole]):
-                chunk = self.tiers.alike.get(digest)
-                shared = None if chunk is None or chunk.arriving else chunk
-                if i >= own:
-                    chunks.append(shared)
-                elif chunks[i] is None:
-                    chunks[i] = shared
+            alike = [self.tiers.alike.get(digest) for digest in self._digests.get(sequence.id, [])[:whole]]
+            shared = [None if chunk is None or chunk.arriving else chunk for chunk in alike]
+            chunks = [chunk or other for chunk, other in zip_longest(chunks, shared)]
             while len(chunks) > own and chunks[-1] is None:
                 chunks.pop()
         return chunks
@@ -148,8 +145,7 @@ class Owners:
         owner = self.running[sequence.id]
         on_device = on_host = 0
         for i, chunk in enumerate(owner.chunks):
-            if chunk is None:
-                chunk = self._new(owner, i)
+            chunk = chunk or self._new(owner, i)
             if chunk.device is not None:
                 on_device += chunk.num_tokens
             else:
@@ -203,19 +199,15 @@ class Owners:
             if self.share and stop % self.size == 0:
                 self._share(owner, chunk)
             return
-        if stop > owner.end:
-            owner.end = stop
-        if owner.holes:
-            owner.holes = tuple(
-                part
-                for a, b in owner.holes
-                for part in (Span(a, min(b, start)), Span(max(a, stop), b))
-                if part.start < part.stop
-            )
-        for index in range(start // self.size, self.chunks_of(stop)):
-            chunk = owner.chunks[index]
-            assert chunk is not None
-            if (written := min(stop - index * self.size, self.size)) > chunk.num_tokens:
+        owner.end = max(owner.end, stop)
+        owner.holes = tuple(
+            part
+            for a, b in owner.holes
+            for part in (Span(a, min(b, start)), Span(max(a, stop), b))
+            if part.start < part.stop
+        )
+        for chunk in filter(None, owner.chunks[start // self.size : self.chunks_of(stop)]):
+            if (written := min(stop - chunk.index * self.size, self.size)) > chunk.num_tokens:
                 self.tiers.wrote(chunk, written)
                 if self.share and written == self.size:
                     self._share(owner, chunk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.core.errors import LawBroken
@@ -85,9 +86,7 @@ class Padded(Memory):
         self.columns = 0  # computed so far, in every row
 
     def check(self, *prompts: Request) -> None:
-        shape = _Shape()
-        for request in prompts:
-            shape = shape.with_row(request)
+        shape = reduce(_Shape.with_row, prompts, _Shape())
         if shape.num_tokens > self.capacity:
             raise too_large(prompts, f"KV for {shape.num_tokens} tokens", f"memory holds {self.capacity}")
 

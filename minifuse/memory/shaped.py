@@ -254,11 +254,9 @@ class Shaped(Memory):
         """
         names: list[str] = []
         for name, row in reversed(self.prefilled.rows.items()):  # those that were computed last wait longest
-            if name not in staying:
+            if size > 0 and name not in staying:
                 names.append(name)
                 size -= row.width
-                if size <= 0:
-                    break
         return tuple(names) if size <= 0 and self.away.fit(self.books.cached[name] for name in names) else None
 
     def _leave(self, name: str) -> list[Move]:
