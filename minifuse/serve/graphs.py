@@ -66,8 +66,8 @@ class ServedCells:
         return NOTHING_KNOWN
 
     def runner(self, stages: Stages) -> PlanRunner:
-        """On a GPU plans are issued and polled for; on a CPU one worker runs in the caller's thread, several share the
-        cores."""
+        """On a GPU plans are issued, and waited for in other threads; on a CPU one worker runs in the caller's thread,
+        several share the cores."""
         settings, workers = self.settings, stages.batching.workers
         if settings.clock == "virtual":
             return PlanRunner(placeholders(self.model))

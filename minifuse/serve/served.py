@@ -12,7 +12,6 @@ from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Reader, RunPlan
 from minifuse.execute.link import Link
-from minifuse.execute.poll import Pending
 from minifuse.serve.assembly import Stages
 from minifuse.serve.settings import Settings
 from minifuse.stages import Memory
@@ -34,7 +33,7 @@ class PlanRunner(NamedTuple):
     """What computes plans, as `RealExecutor` takes it."""
 
     run: RunPlan
-    issue: Callable[[Plan, dict[str, Sequence]], Pending] | None = None  # where plans are issued and polled for
+    issue: Callable[[Plan, dict[str, Sequence]], Callable[[], Ran]] | None = None  # returns what waits for the plan
     threads: int | None = None  # plans computed at the same time; None: one for each worker
     close: Callable[[], None] | None = None  # what to stop in the end
     behind: Callable[[Plan], Future[Ran]] | None = None  # begins with a plan of moves alone; done when they have landed
