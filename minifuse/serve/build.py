@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from minifuse.contracts.checks import checks_of
-from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import ModelError, UsageError
 from minifuse.core.requests import Observer
 from minifuse.cores import OtherWork
-from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import ResolvedRun, serve_model
@@ -59,31 +57,7 @@ def build_engine(
         raise UsageError("The engine was built without a model, and in real time one computes: give run.load().")
     stages = run.choices.stages(run.capacity)
     trace = _open_trace(Path(trace_path) if isinstance(trace_path, str) else trace_path, into, run)
-    runner = served.runner(stages)
-    clock: RealClock | VirtualClock
-    executor: RealExecutor | VirtualExecutor
-    if settings.clock == "virtual":
-        clock = VirtualClock()
-        executor = VirtualExecutor(
-            clock,
-            served.cost(),
-            runner.run,
-            shared=served.shares_device,
-            link=served.link(stages.memory),
-            on_close=runner.close,
-        )
-    else:
-        clock = RealClock()
-        executor = RealExecutor(
-            runner.run,
-            clock,
-            stages.batching.workers,
-            depth=stages.batching.depth,
-            issue=runner.issue,
-            threads=runner.threads,
-            on_close=runner.close,
-            behind=runner.behind,
-        )
+    executor, clock = served.executor(stages)
     observers: tuple[Observer, ...] = checks_of(stages.batching, stages.memory, stages.attention)
     if settings.why:
         observers += (Accounting(),)
