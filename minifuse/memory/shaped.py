@@ -278,7 +278,7 @@ class Shaped(Memory):
 
     def _forget(self, name: str) -> None:
         """Drop what is written of a sequence, which keeps its place."""
-        self.books.num_written -= self.books.cached.pop(name, 0)
+        self.books.cached.pop(name, None)
 
     def _bring(self, name: str) -> list[Move]:
         """KV that is elsewhere is copied to the row that its sequence has got."""

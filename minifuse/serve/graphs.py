@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
+from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
-from minifuse.core.stages import RunPlan
+from minifuse.core.stages import Clock, RunPlan
 from minifuse.cores import usable_cores
+from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.cells import CellRunner
-from minifuse.execute.link import Link
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.by_operator import by_operator
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.source import CellSource
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.serve.assembly import Choices, Stages
-from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
+from minifuse.serve.engine import ServingExecutor
+from minifuse.serve.served import NOTHING_KNOWN, Offer, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
-from minifuse.stages import Memory
 
 __all__ = ["ServedCells"]
 
@@ -36,7 +38,6 @@ class ServedCells:
 
     slot = "state"
     num_layers = 1
-    shares_device = False
 
     def __init__(self, choices: Choices, source: CellSource, settings: Settings, model: CellModel) -> None:
         if not isinstance(model, CellModel):
@@ -65,33 +66,33 @@ class ServedCells:
         """Nothing: no stage for cells asks for anything."""
         return NOTHING_KNOWN
 
-    def runner(self, stages: Stages) -> PlanRunner:
-        """On a GPU plans are issued, and waited for in other threads; on a CPU one worker runs in the caller's thread,
-        several share the cores."""
-        settings, workers = self.settings, stages.batching.workers
+    def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
+        """Make what runs plans, and its clock.
+
+        On a GPU plans are issued, and waited for in other threads; on a CPU one worker runs in the caller's thread, and
+        several share the cores. In virtual time each worker has a device of its own, and states stay on it.
+        """
+        settings, workers, device = self.settings, stages.batching.workers, self.model.device
         if settings.clock == "virtual":
-            return PlanRunner(placeholders(self.model))
+            virtual, cost = VirtualClock(), CellRoofline(self.model, hardware(settings.hardware))
+            return VirtualExecutor(virtual, cost, placeholders(self.model)), virtual
         capacity = stages.memory.capacity
         try:
-            runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, self.model.device))
+            runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, device))
         except (RuntimeError, MemoryError):
             raise MachineError(
                 f"Memory of {capacity * self.slot_bytes / 2**20:.0f} MiB for states could not be allocated "
                 f"on {settings.device}: lower --kv-memory."
             ) from None
-        if self.model.device.type == "cuda":
-            return PlanRunner(runner, issue=runner.issue)
+        clock, depth = RealClock(), stages.batching.depth
+        if device.type == "cuda":
+            return RealExecutor(runner, clock, workers, depth=depth, issue=runner.issue), clock
         if workers == 1:
-            return PlanRunner(runner)
+            return RealExecutor(runner, clock, depth=depth), clock
         before = torch.get_num_threads()
         run = _sharing(runner, max(1, len(usable_cores()) // workers))
-        return PlanRunner(run, close=lambda: torch.set_num_threads(before))
-
-    def cost(self) -> Callable[[Plan], float]:
-        return CellRoofline(self.model, hardware(self.settings.hardware))
-
-    def link(self, memory: Memory) -> Link:
-        return Link()  # states stay on the device
+        on_close = partial(torch.set_num_threads, before)
+        return RealExecutor(run, clock, workers, depth=depth, on_close=on_close), clock
 
 
 def _sharing(run: RunPlan, num_threads: int) -> RunPlan:
