@@ -59,11 +59,11 @@ def half_of_the_batch_stays_empty(full: Any, self: QueuePolicy, sequence: Sequen
 
 
 @defect("instances", "work conserving")
-@instead_of(Instances, "_why_waiting")
-def an_instance_that_serves_none(why: Any, self: Instances, memory: Any) -> Reason | None:
-    if self.waiting and 0 < self.num_idle < self.workers:
-        return Reason("batch-full", next(iter(self.waiting)).id, "not admitted: all instances are serving")
-    return why(self, memory)
+@instead_of(Instances, "admission")
+def an_instance_that_serves_none(right: Any, self: Instances, sequence: Sequence, *arguments: Any) -> Reason | None:
+    if any(self.serving) and not all(self.serving):
+        return Reason("batch-full", sequence.id, "not admitted: all instances are serving")
+    return right(self, sequence, *arguments)
 
 
 @defect("fluid", "work conserving")
