@@ -70,8 +70,15 @@ class GraphPadded(QueuePolicy):
         self.buckets: dict[Bucket, Ranked] = {}  # each in the order of arrival
         self.last: Bucket = (), 0  # whose turn it was
 
-    def rank(self, sequence: Sequence) -> Bucket:
-        """The bucket of a request."""
+    def rank(self, sequence: Sequence) -> int:
+        return 0  # first come, first served
+
+    def receive(self, sequence: Sequence) -> None:
+        bucket = self._bucket(sequence)
+        super().receive(sequence)
+        self.buckets.setdefault(bucket, Ranked()).add(self.waiting.remove(sequence.id))
+
+    def _bucket(self, sequence: Sequence) -> Bucket:
         graph = unfolded(sequence)
         chain = segments(graph.topology)
         if chain is None:
@@ -81,10 +88,6 @@ class GraphPadded(QueuePolicy):
             )
         types = tuple(graph.nodes[nodes[0]].cell for nodes in chain)
         return types, (len(chain[0]) - 1) // self.options.bucket_width
-
-    def receive(self, sequence: Sequence) -> None:
-        bucket = self._ranked(sequence)
-        self.buckets.setdefault(bucket, Ranked()).join(sequence, bucket)
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
