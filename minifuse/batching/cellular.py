@@ -54,10 +54,11 @@ class CellType:
             self.started[subgraph] = None
 
     def remove(self, subgraph: Subgraph) -> None:
-        for queue in (self.started, self.newcomers):
-            if subgraph in queue:
-                del queue[subgraph]
-                self._num_ready[subgraph.pinned] -= len(subgraph.ready)
+        """Its request has ended."""
+        self._num_ready[subgraph.pinned] -= len(subgraph.ready)
+        subgraph.ready.clear()
+        self.started.pop(subgraph, None)
+        self.newcomers.pop(subgraph, None)
 
     def submit(self, subgraph: Subgraph, nodes: list[int], worker: int) -> None:
         """Ready nodes are in a task of `worker`, which makes others ready; a subgraph without any leaves the queue."""
@@ -74,9 +75,8 @@ class CellType:
         """A task with nodes of it has completed: with the last of them it may go on elsewhere."""
         subgraph.num_running -= 1
         if not subgraph.num_running:
-            if subgraph in self.started:
-                self._num_ready[subgraph.pinned] -= len(subgraph.ready)
-                self._num_ready[None] += len(subgraph.ready)
+            self._num_ready[subgraph.pinned] -= len(subgraph.ready)
+            self._num_ready[None] += len(subgraph.ready)
             subgraph.pinned = None
 
 
@@ -123,7 +123,7 @@ class Cellular(Batching):
         self.workers: int = self.options.workers
         self.depth: int = self.options.max_tasks
         self.max_batches = _max_batches(self.options)
-        self.priorities = [name.strip() for name in (self.options.priorities or "").split(",") if name.strip()]
+        self.priorities = _parts(self.options.priorities)
         self.types: dict[str, CellType] = {}
         self.processor = RequestProcessor(self.enqueue)
         self.waiting: dict[str, int] = {}  # arrival number of each request of which nothing has been submitted yet
@@ -267,6 +267,11 @@ class Cellular(Batching):
             self.processor.computed(subgraph.sequence, nodes)
 
 
+def _parts(text: str | None) -> list[str]:
+    """What a text has between its commas."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
 def _max_batches(options: Cellular.Options) -> dict[str, int]:
     """The maximum batch size of single types.
 
@@ -274,15 +279,13 @@ def _max_batches(options: Cellular.Options) -> dict[str, int]:
         UsageError: it is not TYPE=SIZE, or a size is not positive, or below min_batch.
     """
     found = {}
-    for pair in (options.max_batches or "").split(","):
-        if not pair.strip():
-            continue
-        name, equals, size = pair.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"batching.max_batches has {pair.strip()!r}: give TYPE=SIZE, as encoder=512,decoder=256.")
-        if name.strip() in found:
-            raise UsageError(f"batching.max_batches has {name.strip()!r} twice: give every type one size.")
-        found[name.strip()] = parse_int(size.strip(), f"The maximum batch size of {name.strip()!r}", 1, MANY)
+    for pair in _parts(options.max_batches):
+        name, equals, size = [part.strip() for part in pair.partition("=")]
+        if not equals or not name:
+            raise UsageError(f"batching.max_batches has {pair!r}: give TYPE=SIZE, as encoder=512,decoder=256.")
+        if name in found:
+            raise UsageError(f"batching.max_batches has {name!r} twice: give every type one size.")
+        found[name] = parse_int(size, f"The maximum batch size of {name!r}", 1, MANY)
     smallest = min([options.max_batch, *found.values()])
     if options.min_batch > smallest:
         raise UsageError(

@@ -64,7 +64,8 @@ class Decoupled(QueuePolicy):
         if not reasons and (first := first_of(self.waiting)) is not None:
             text = f"not admitted: its prompt is computed when fewer than {len(self.ready)} are ready to join"
             reasons = (Reason("prompts-ready", first.id, text),)
-        return replace(batch, reasons=(*reasons, *batch.reasons))
+        admit = tuple([one for one in batch.admit if one.phase is not Phase.READY])  # which was admitted before
+        return replace(batch, admit=admit, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:
         """Whether prompts are computed before the next iteration of the batch."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.batching.queue import QueueOptions
-from minifuse.batching.static import run_to_completion
+from minifuse.batching.static import Static, run_to_completion
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
@@ -26,8 +25,7 @@ class Dynamic(QueuePolicy):
     in_step = True
 
     @dataclass(frozen=True)
-    class Options(QueueOptions):
-        max_batch: int = option(8, "requests in one batch, at most", minimum=1, batch_size=True)
+    class Options(Static.Options):
         window: float = option(0.5, "how long the oldest request waits for others", minimum=0.0, unit="s")
 
     def __init__(self, options: Any = None) -> None:
@@ -43,7 +41,7 @@ class Dynamic(QueuePolicy):
         if not self.running and now < closes and len(self.waiting) < self.options.max_batch:
             window = f"the window of {self.options.window:g} s closes at {closes:.3f} s"
             return Reason("window-open", sequence.id, f"not admitted: {len(self.waiting)} wait and {window}")
-        return run_to_completion(self, sequence, joining)
+        return run_to_completion(self, sequence, joining, now)
 
     def wake_at(self, now: float) -> float | None:
         closes = self._window_closes() if self.waiting else now

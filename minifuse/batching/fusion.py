@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.newcomers import admit_together, prompts_of_first
+from minifuse.batching.newcomers import Refusal, admit_together, first_requests
 from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
@@ -57,69 +57,54 @@ class Fusion(Batching):
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if worker != MAIN:
-            return self._preprocess(memory, requests=1)
+            return self._preprocess(memory, most=1)
         if self.inline and not self.prompts_last:
-            prepared = self._preprocess(memory, requests=len(self.waiting))
+            prepared = self._preprocess(memory)
             if prepared.work:
                 self.prompts_last = True
                 return prepared
         self.prompts_last = False
         return self._iterate(memory)
 
-    def _preprocess(self, memory: Memory, requests: int) -> Proposal:
-        """The contexts of the first `requests` in the queue, as far as they fit."""
-        admit: list[Sequence] = []
-        work: list[Work] = []
-        room = memory.room() if self.waiting else None
-        while self.waiting and requests and room:
-            prompts = prompts_of_first(self.waiting)
-            contexts = [item for prompt in prompts for item in _context(prompt, memory)]
-            if not contexts:
-                text = "not pre-processed: it has no context, and joins the next iteration directly"
-                reasons = (Reason("no-context", prompts[0].id, text),)
-                return Proposal(tuple(work), tuple(admit), reasons, phase=Phase.PREPROCESSING, room=room)
-            if reason := admit_together(prompts, room):
-                return Proposal(tuple(work), tuple(admit), (reason,), phase=Phase.PREPROCESSING, room=room)
-            self._admit(prompts)
-            admit += prompts
-            work += contexts
-            requests -= 1
-        return Proposal(tuple(work), tuple(admit), phase=Phase.PREPROCESSING, room=room)
+    def _preprocess(self, memory: Memory, most: int | None = None) -> Proposal:
+        """The contexts of the first requests in the queue, as far as they fit."""
+        room = memory.room()
+
+        def refusal(prompts: tuple[Sequence, ...]) -> Reason | None:
+            if any(_context(prompt, memory) for prompt in prompts):
+                return admit_together(prompts, room)
+            text = "not pre-processed: it has no context, and joins the next iteration directly"
+            return Reason("no-context", prompts[0].id, text)
+
+        admit, reasons = self._admit(refusal, most)
+        work = tuple([item for prompt in admit for item in _context(prompt, memory)])
+        return Proposal(work, admit, reasons, phase=Phase.PREPROCESSING, room=room)
 
     def _iterate(self, memory: Memory) -> Proposal:
         """One token for every running request, and for those that have become ready since the last iteration."""
-        admit: list[Sequence] = []
-        reasons = [
-            Reason("preprocessing", sequence.id, "not fused: its prompt is still being pre-processed")
-            for sequence in self.admitted.values()
-            if sequence.phase is Phase.PREPROCESSING
-        ]
-        room = memory.room() if self.waiting else None
-        while self.waiting and room:
-            prompts = prompts_of_first(self.waiting)
-            if any(_context(prompt, memory) for prompt in prompts):
-                text = "not fused: its prompt has yet to be pre-processed"
-                full = admit_together((*admit, *prompts), memory.room())  # another trial: it is not admitted
-                reasons.append(full or Reason("to-preprocess", prompts[0].id, text))
-                break
-            if reason := admit_together(prompts, room):
-                reasons.append(reason)
-                break
-            self._admit(prompts)
-            admit += prompts
-        newcomers = {sequence.id for sequence in admit}
-        fused = [
-            sequence
-            for sequence in self.admitted.values()
-            if sequence.phase in (Phase.READY, Phase.RUNNING) or sequence.id in newcomers
-        ]
-        work = tuple(Work(sequence.id, *span) for sequence in fused for span in memory.missing(sequence))
-        return Proposal(work, tuple(admit), tuple(reasons), room=room)
+        room = memory.room()
 
-    def _admit(self, prompts: tuple[Sequence, ...]) -> None:
-        for prompt in prompts:
+        def refusal(prompts: tuple[Sequence, ...]) -> Reason | None:
+            full = admit_together(prompts, room)
+            if full is None and any(_context(prompt, memory) for prompt in prompts):
+                return Reason("to-preprocess", prompts[0].id, "not fused: its prompt has yet to be pre-processed")
+            return full
+
+        admit, reasons = self._admit(refusal)
+        work, pending = [], []
+        for name, sequence in self.admitted.items():
+            if sequence.phase is Phase.PREPROCESSING:
+                pending.append(Reason("preprocessing", name, "not fused: its prompt is still being pre-processed"))
+            else:
+                work += [Work(name, *span) for span in memory.missing(sequence)]
+        return Proposal(tuple(work), admit, (*pending, *reasons), room=room)
+
+    def _admit(self, refusal: Refusal, most: int | None = None) -> tuple[tuple[Sequence, ...], tuple[Reason, ...]]:
+        admit, reasons = first_requests(self.waiting, refusal, most)
+        for prompt in admit:
             self.waiting.remove(prompt.id)
             self.admitted[prompt.id] = prompt
+        return admit, reasons
 
 
 def _context(prompt: Sequence, memory: Memory) -> list[Work]:

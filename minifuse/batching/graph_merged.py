@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
-from minifuse.batching.newcomers import fill
-from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.batching.policy import Fill, QueuePolicy
+from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
-from minifuse.stages import Batching
+from minifuse.parsing import number
 
-__all__ = ["GraphMerged"]
+__all__ = ["GraphMerged", "set_full", "settle_waves"]
 
 
-class GraphMerged(Batching):
+def set_full(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
+    """Return why a graph does not join a set of `joining` others, or None."""
+    text = f"not batched: the batch has {number(joining, 'request')}"
+    return Reason("batch-full", sequence.id, text) if joining == policy.options.max_batch else None
+
+
+def settle_waves(fill: Fill, waves: Collection[list[Work]]) -> Proposal:
+    """Make the proposal of a set of graphs, whose work is computed in these waves."""
+    fill.work = [work for wave in waves for work in wave]
+    return fill.settle(waves=tuple([Span(*ends) for ends in pairwise(accumulate(map(len, waves), initial=0))]))
+
+
+class GraphMerged(QueuePolicy):
     """The graphs of a set of requests are merged: nodes of one type and depth are a batch, depth after depth.
 
     A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All
@@ -24,9 +38,10 @@ class GraphMerged(Batching):
     merged while this one runs, once it is full, unless `overlap` is off.
     """
 
-    name: ClassVar[str] = "graph_merged"
+    name = "graph_merged"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
-    overtaken_at_most = 0
+    one_plan = False
+    admission = set_full
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
@@ -36,42 +51,30 @@ class GraphMerged(Batching):
         workers: int = option(1, "workers, each of which runs one merged graph at a time", minimum=1, maximum=64)
 
     def __init__(self, options: Any = None) -> None:
-        self.options = self.Options() if options is None else options
-        self.waiting = Ranked()
+        super().__init__(options)
         self.workers: int = self.options.workers
         self.depth = 2 if self.options.overlap else 1
         self.granularity: str = self.options.per
         self.num_running = [0] * self.workers  # sets of each worker
 
-    def receive(self, sequence: Sequence) -> None:
-        self.waiting.join(sequence, self.options.rank(sequence.request))
-
-    def release(self, sequence: Sequence) -> None:
-        self.waiting.discard(sequence.id)
-
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        if not self.waiting:
-            return Proposal()
-        running = self.num_running[worker]
-        if running and len(self.waiting) < self.options.max_batch:  # it could start no earlier, and may still grow
-            text = f"not merged: a set runs, and the next has {len(self.waiting)} of {self.options.max_batch} graphs"
+        running, most = self.num_running[worker], self.options.max_batch
+        if running and 0 < len(self.waiting) < most:  # it could start no earlier, and may still grow
+            text = f"not merged: a set runs, and the next has {len(self.waiting)} of {most} graphs"
             return Proposal(reasons=(Reason("batch-running", next(iter(self.waiting)).id, text),))
-        room = memory.room()
-        batch, reasons = fill(self.waiting, room, self.options.max_batch)
-        if not batch or (running and len(batch) < self.options.max_batch):
-            return Proposal(reasons=tuple(reasons))
-        self.num_running[worker] += 1
-        for sequence in batch:
-            self.waiting.remove(sequence.id)
-        work, waves = _merged(batch)
-        return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves), room=room)
+        fill = Fill(self, now, memory, [])
+        fill.admit()
+        if running and len(fill.joining) < most:
+            return Proposal(reasons=tuple(fill.reasons))
+        self.num_running[worker] += bool(fill.joining)
+        return settle_waves(fill, _merged(fill.joining))
 
     def commit(self, plan: Plan, now: float) -> None:
         """A worker's set has run; all that were in it leave."""
         self.num_running[plan.worker] -= 1
 
 
-def _merged(batch: list[Sequence]) -> tuple[list[Work], list[Span]]:
+def _merged(batch: list[Sequence]) -> list[list[Work]]:
     """One wave for each depth and type, the shallowest first."""
     merged: dict[tuple[int, str], list[Work]] = {}
     for sequence in batch:
@@ -79,9 +82,4 @@ def _merged(batch: list[Sequence]) -> tuple[list[Work], list[Span]]:
         for level, nodes in unfolded(sequence).topology.levels.items():
             cell = level[1]
             merged.setdefault(level, []).extend([Work(name, node, node + 1, cell) for node in nodes])
-    work: list[Work] = []
-    waves: list[Span] = []
-    for level in sorted(merged):
-        waves.append(Span(len(work), len(work) + len(merged[level])))
-        work += merged[level]
-    return work, waves
+    return [merged[level] for level in sorted(merged)]

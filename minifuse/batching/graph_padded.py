@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, ClassVar
 
-from minifuse.batching.newcomers import fill
+from minifuse.batching.graph_merged import set_full, settle_waves
+from minifuse.batching.policy import Fill, QueuePolicy
+from minifuse.batching.queue import Ranked
 from minifuse.core.cell_graph import Topology
 from minifuse.core.errors import RequestRefused
-from minifuse.core.plan import Proposal, Span, Work
+from minifuse.core.plan import Proposal, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
-from minifuse.stages import Batching
 
 __all__ = ["GraphPadded", "segments"]
 
@@ -31,13 +31,13 @@ def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
     ((0, 1), (2,))
     """
     order = topology.order
-    for before, node in zip((None, *order), order, strict=False):
-        if topology.sources[node] != (() if before is None else (before,)):
-            return None
+    sources = [(), *[(node,) for node in order]]
+    if any(topology.sources[node] != expected for node, expected in zip(order, sources, strict=False)):
+        return None
     return tuple(tuple(nodes) for _, nodes in groupby(order, key=lambda node: topology.cells[node]))
 
 
-class GraphPadded(Batching):
+class GraphPadded(QueuePolicy):
     """Requests wait in buckets by length; a bucket's turn is one batch, padded and computed as one graph.
 
     Round robin over the buckets, no timeout: whenever a worker is idle, the next bucket with requests starts with those
@@ -47,8 +47,10 @@ class GraphPadded(Batching):
     >>> # width 10: lengths 3 and 8 are of bucket 0, padded to 10, and 21 is of bucket 2, padded to 30
     """
 
-    name: ClassVar[str] = "graph_padded"
+    name = "graph_padded"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
+    one_plan = False
+    admission = set_full
     remembers = True  # whose turn it was
 
     @dataclass(frozen=True)
@@ -63,13 +65,20 @@ class GraphPadded(Batching):
         workers: int = option(1, "workers, each of which runs one batch at a time", minimum=1, maximum=64)
 
     def __init__(self, options: Any = None) -> None:
-        self.options = self.Options() if options is None else options
+        super().__init__(options)
         self.workers: int = self.options.workers
-        self.buckets: dict[Bucket, OrderedDict[str, Sequence]] = {}  # each in the order of arrival
-        self.home: dict[str, Bucket] = {}  # of each waiting request
-        self.last: Bucket | None = None  # whose turn it was
+        self.buckets: dict[Bucket, Ranked] = {}  # each in the order of arrival
+        self.last: Bucket = (), 0  # whose turn it was
+
+    def rank(self, sequence: Sequence) -> int:
+        return 0  # first come, first served
 
     def receive(self, sequence: Sequence) -> None:
+        bucket = self._bucket(sequence)
+        super().receive(sequence)
+        self.buckets.setdefault(bucket, Ranked()).add(self.waiting.remove(sequence.id))
+
+    def _bucket(self, sequence: Sequence) -> Bucket:
         graph = unfolded(sequence)
         chain = segments(graph.topology)
         if chain is None:
@@ -78,52 +87,37 @@ class GraphPadded(Batching):
                 "and nothing else: use graph-merged or cellular."
             )
         types = tuple(graph.nodes[nodes[0]].cell for nodes in chain)
-        bucket = types, (len(chain[0]) - 1) // self.options.bucket_width
-        self.buckets.setdefault(bucket, OrderedDict())[sequence.id] = sequence
-        self.home[sequence.id] = bucket
+        return types, (len(chain[0]) - 1) // self.options.bucket_width
 
     def release(self, sequence: Sequence) -> None:
-        bucket = self.home.pop(sequence.id, None)
-        if bucket is not None:
-            self._leave(bucket, sequence)
-
-    def _leave(self, bucket: Bucket, sequence: Sequence) -> None:
-        del self.buckets[bucket][sequence.id]
-        if not self.buckets[bucket]:
-            del self.buckets[bucket]
+        super().release(sequence)
+        for bucket in self.buckets.values():
+            bucket.discard(sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         """The next bucket's turn."""
-        if not self.buckets:
+        order = sorted([bucket for bucket, waiting in self.buckets.items() if waiting])
+        if not order:
             return Proposal()
-        order = sorted(self.buckets)
-        bucket = next((bucket for bucket in order if self.last is not None and bucket > self.last), order[0])
-        room = memory.room()
-        batch, reasons = fill(self.buckets[bucket].values(), room, self.options.max_batch)
-        if not batch:
-            return Proposal(reasons=tuple(reasons))
-        self.last = bucket
-        for sequence in batch:
-            self._leave(bucket, sequence)
-            del self.home[sequence.id]
-        work, waves = self._padded(batch, bucket)
-        return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves), room=room)
+        bucket = next((bucket for bucket in order if bucket > self.last), order[0])
+        self.ready = self.buckets[bucket]
+        fill = Fill(self, now, memory, [])
+        fill.admit()
+        if fill.joining:
+            self.last = bucket
+        return settle_waves(fill, self._padded(fill.joining, bucket))
 
-    def _padded(self, batch: list[Sequence], bucket: Bucket) -> tuple[list[Work], list[Span]]:
+    def _padded(self, batch: list[Sequence], bucket: Bucket) -> list[list[Work]]:
         """One wave for each step of the padded chains, with the nodes that chains have there: possibly none."""
-        chains = [segments(unfolded(sequence).topology) or () for sequence in batch]
-        work: list[Work] = []
-        waves: list[Span] = []
+        chains = [(sequence.id, segments(unfolded(sequence).topology) or ()) for sequence in batch]
+        waves: list[list[Work]] = []
         types, index = bucket
         for number, cell in enumerate(types):
-            length = max(len(chain[number]) for chain in chains)
+            parts = [(name, chain[number]) for name, chain in chains]
+            length = max([len(nodes) for _, nodes in parts], default=0)
             if number == 0 and self.options.pad == "bucket":
                 length = (index + 1) * self.options.bucket_width
             for step in range(length):
-                start = len(work)
-                for sequence, chain in zip(batch, chains, strict=True):
-                    nodes = chain[number]
-                    if step < len(nodes):
-                        work.append(Work(sequence.id, nodes[step], nodes[step] + 1, cell))
-                waves.append(Span(start, len(work)))
-        return work, waves
+                left = [(name, nodes[step]) for name, nodes in parts if step < len(nodes)]
+                waves.append([Work(name, node, node + 1, cell) for name, node in left])
+        return waves

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from minifuse.batching.policy import Fill, Missing, QueuePolicy
+from minifuse.core.errors import WrongReturn
 from minifuse.core.plan import Proposal, Reason, Span
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory
@@ -49,16 +50,11 @@ class GrowingFill(Fill):
         One that has no room although no other is left to evict is stuck: it waits until the copies that are under way
         have landed.
         """
-        room, evicted = self.memory.room(), self.evicted
+        room, evicted, victims = self.memory.room(), self.evicted, self.victims()
         self.room = room
-        victims: Iterator[Sequence] | None = None
         for sequence, _ in self.running:
-            if evicted and sequence.id in evicted:
-                continue
-            while (full := room.extend(sequence)) is not None:
+            while sequence.id not in evicted and (full := room.extend(sequence)) is not None:
                 checked(room, "extend", full, sequence)
-                if victims is None:
-                    victims = self.victims()
                 victim = next(victims, None)
                 if victim is None:
                     text = f"{full.text}, and no other sequence is left to evict"
@@ -66,22 +62,17 @@ class GrowingFill(Fill):
                     break
                 room.evict(victim)
                 evicted[victim.id] = victim
-                if victim is sequence:
-                    break
-        if evicted or self.stuck:
-            stopped = evicted.keys() | self.stuck.keys()
+        if stopped := evicted.keys() | self.stuck.keys():
             self.running = [pair for pair in self.running if pair[0].id not in stopped]
 
     def victims(self) -> Iterator[Sequence]:
         """Yield the policy's victims, each checked as it is taken; never the first that runs."""
         others = list(self.policy.running)[1:]
         left = {id(sequence) for sequence in others}
-        victims = self.policy.victims(others)
-        with returned_by(self.policy, "victims"):
-            if not isinstance(victims, Iterable):
-                raise Wrong(
-                    shown(victims), "give some of the running sequences, in the order in which they are evicted"
-                )
+        victims: Any = self.policy.victims(others)
+        if not isinstance(victims, Iterable):
+            allowed = "give some of the running sequences, in the order in which they are evicted"
+            raise WrongReturn(self.policy, "victims", victims, allowed)
         for victim in victims:
             with returned_by(self.policy, "victims"):
                 if id(victim) not in left:
@@ -157,13 +148,10 @@ class GrowingFill(Fill):
         ]
         if not self.work:
             return super().settle()
-        running, ready, evict = self.policy.running, self.policy.ready, self.evicted | self.displaced
-        for sequence in [one for one in self.joining if one.phase is Phase.READY]:  # it was admitted before
-            running.add(ready.remove(sequence.id))
-            self.joining.remove(sequence)
+        evict = self.evicted | self.displaced
         for name, sequence in evict.items():
-            _, number, _ = running.remove(name)
-            ready.add((self.policy._ranked(sequence), number, sequence))
+            _, number, _ = self.policy.running.remove(name)
+            self.policy.ready.add((self.policy._ranked(sequence), number, sequence))
         return super().settle(evict=tuple(evict.values()), growing=self.policy.grows)
 
 

@@ -42,6 +42,7 @@ class Mlfq(QueuePolicy):
 
     name = "mlfq"
     grows = True
+    admission = QueuePolicy._batch_full
     remembers = True  # the speed of the last iteration with a prompt
 
     @dataclass(frozen=True)
@@ -127,9 +128,6 @@ class Mlfq(QueuePolicy):
                 for queue in (self.waiting, self.evicted):
                     if name in queue:
                         rerank(queue, name, self.rank)
-
-    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        return self._batch_full(sequence, joining)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
         return self.rank(newcomer) < self.rank(running)

@@ -76,7 +76,7 @@ class QueuePolicy(Batching):
     def _missing(self, memory: Memory) -> Missing:
         return [(sequence, memory.missing(sequence)) for sequence in self.running]
 
-    def _batch_full(self, sequence: Sequence, joining: int) -> Reason | None:
+    def _batch_full(self, sequence: Sequence, joining: int, now: float = 0.0) -> Reason | None:
         size = len(self.running) + joining
         text = f"not admitted: the batch has {size} request{'s' * (size != 1)}"
         return Reason("batch-full", sequence.id, text) if size >= self.options.max_batch else None

@@ -32,9 +32,7 @@ class PrefillFirst(QueuePolicy):
     Options: ClassVar[type] = BatchOptions
     work_conserving = True
     grows = True
-
-    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        return self._batch_full(sequence, joining)
+    admission = QueuePolicy._batch_full
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         return fill_prompts_first(self, now, memory)

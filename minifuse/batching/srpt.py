@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.reranking import rerank_all
-from minifuse.core.plan import Proposal, Reason
+from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 
@@ -28,6 +28,7 @@ class Srpt(QueuePolicy):
     name = "srpt"
     work_conserving = True
     grows = True
+    admission = QueuePolicy._batch_full
 
     @dataclass(frozen=True)
     class Options:
@@ -46,9 +47,6 @@ class Srpt(QueuePolicy):
         if self.waiting:
             rerank_all(self.running, self.rank)
         return super().propose(worker, now, memory)
-
-    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        return self._batch_full(sequence, joining)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
         return self.rank(newcomer) < self.rank(running)

@@ -9,9 +9,15 @@ from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
-from minifuse.parsing import number
 
 __all__ = ["Static", "run_to_completion"]
+
+
+def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
+    """Why a sequence does not join: a batch runs, or the new one is full; or None."""
+    if policy.running:
+        return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(policy.running)} still runs")
+    return policy._batch_full(sequence, joining)
 
 
 class Static(QueuePolicy):
@@ -23,19 +29,8 @@ class Static(QueuePolicy):
 
     name = "static"
     in_step = True
+    admission = run_to_completion
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
         max_batch: int = option(8, "requests in one batch, at most", minimum=1, batch_size=True)
-
-    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        return run_to_completion(self, sequence, joining)
-
-
-def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int) -> Reason | None:
-    """Why a sequence does not join: a batch runs, or the new one is full; or None."""
-    if policy.running:
-        return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(policy.running)} still runs")
-    if joining == policy.options.max_batch:
-        return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(joining, 'request')}")
-    return None

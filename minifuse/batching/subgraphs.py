@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
-from minifuse.core.cell_graph import Topology
 from minifuse.core.plan import TRANSFORMER, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
@@ -13,6 +13,7 @@ from minifuse.core.stages import Memory
 __all__ = ["Iterations", "RequestProcessor", "Subgraph"]
 
 
+@dataclass(slots=True, eq=False)
 class Subgraph:
     """Connected nodes of one type whose dependencies outside of it have been computed, so that they can be scheduled.
 
@@ -20,25 +21,15 @@ class Subgraph:
     worker, which runs them in order. `pinned` is that worker, as long as a task with nodes of it runs.
     """
 
-    __slots__ = ("cell", "missing", "num_running", "outside", "pinned", "priority", "readers", "ready", "sequence")
-
-    def __init__(
-        self,
-        sequence: Sequence,
-        topology: Topology,
-        nodes: tuple[int, ...],
-        missing: dict[int, int],
-        outside: frozenset[int],
-    ) -> None:
-        self.sequence = sequence
-        self.cell = topology.cells[nodes[0]]
-        self.priority = topology.changes[nodes[0]]  # cells that come later in the graph are preferred
-        self.readers = topology.readers
-        self.missing = dict(missing)  # node -> how many of those that it reads in here have not been submitted
-        self.outside = set(outside)  # nodes read and not yet computed
-        self.ready = deque([node for node in nodes if not missing[node]])
-        self.num_running = 0  # tasks with nodes of it that have not completed
-        self.pinned: int | None = None
+    sequence: Sequence
+    cell: str
+    priority: int  # cells that come later in the graph are preferred
+    ready: deque[int]
+    outside: set[int] = field(default_factory=set)  # nodes read and not yet computed
+    missing: dict[int, int] = field(default_factory=dict)  # node -> how many that it reads in here are not submitted
+    readers: tuple[tuple[int, ...], ...] = ()
+    num_running: int = 0  # tasks with nodes of it that have not completed
+    pinned: int | None = None
 
     def work(self, node: int, memory: Memory) -> tuple[Work, ...]:
         """A node as work: one piece, or of a prompt one for each span that memory misses."""
@@ -64,17 +55,6 @@ class Iterations(Subgraph):
     Node 0 is the prompt, node i the i-th token of the answer: computing it produces the next one.
     """
 
-    __slots__ = ()
-
-    def __init__(self, sequence: Sequence) -> None:
-        self.sequence = sequence
-        self.cell = TRANSFORMER
-        self.priority = 0
-        self.outside = set()
-        self.ready = deque([0])
-        self.num_running = 0
-        self.pinned = None
-
     def work(self, node: int, memory: Memory) -> tuple[Work, ...]:
         """The token that a node reads; of the prompt, what memory misses of it."""
         name, stop = self.sequence.id, len(self.sequence.request.prompt) + node
@@ -98,31 +78,27 @@ class RequestProcessor:
     def receive(self, sequence: Sequence) -> None:
         """Split a request that has arrived, and pass on the subgraphs that depend on nothing."""
         if sequence.graph is None:
-            self.schedule(Iterations(sequence))
+            self.schedule(Iterations(sequence, TRANSFORMER, 0, deque([0])))
             return
-        held = []
         topology = sequence.graph.topology
-        for part in topology.parts:
-            subgraph = Subgraph(sequence, topology, *part)
-            if subgraph.outside:
-                held.append(subgraph)
-            else:
-                self.schedule(subgraph)
-        self.held[sequence.id] = held
+        held = self.held[sequence.id] = []
+        for nodes, missing, outside in topology.parts:
+            cell, priority = topology.cells[nodes[0]], topology.changes[nodes[0]]
+            ready = deque([node for node in nodes if not missing[node]])
+            held.append(Subgraph(sequence, cell, priority, ready, set(outside), dict(missing), topology.readers))
+        self.computed(sequence, ())
 
-    def computed(self, sequence: Sequence, nodes: list[int]) -> None:
+    def computed(self, sequence: Sequence, nodes: Collection[int]) -> None:
         """Nodes have been computed: pass on the subgraphs that waited for them alone."""
         held = self.held.get(sequence.id)
         if not held:
             return
-        waiting = []
         for subgraph in held:
             subgraph.outside.difference_update(nodes)
-            if subgraph.outside:
-                waiting.append(subgraph)
-            else:
+        self.held[sequence.id] = [subgraph for subgraph in held if subgraph.outside]
+        for subgraph in held:
+            if not subgraph.outside:
                 self.schedule(subgraph)
-        self.held[sequence.id] = waiting
 
     def release(self, sequence: Sequence) -> None:
         """The request has ended: its waiting subgraphs are dropped."""

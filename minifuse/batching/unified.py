@@ -27,15 +27,13 @@ class Unified(QueuePolicy):
     name = "unified"
     work_conserving = True
     grows = True
+    admission = QueuePolicy._batch_full
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
         max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
         max_tokens: int = option(2048, "newcomers join while an iteration has fewer tokens than this", minimum=1)
         unify: bool = option(True, "compute prompts and single tokens in the same iterations")
-
-    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        return self._batch_full(sequence, joining)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if self.options.unify:

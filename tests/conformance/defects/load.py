@@ -8,7 +8,9 @@ from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.batching.growing import GrowingFill
 from minifuse.batching.instances import Instances
+from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.reranking import rerank
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
@@ -51,19 +53,22 @@ def the_prompts_of_a_request_reversed(patch: Patch) -> None:
 
 @defect("vllm", "work conserving")
 @defect("orca", "work conserving")
-@instead_of(QueuePolicy, "_batch_full")
-def half_of_the_batch_stays_empty(full: Any, self: QueuePolicy, sequence: Sequence, joining: int) -> Reason | None:
-    if len(self.running) + joining >= max(1, self.options.max_batch // 2):
-        return Reason("batch-full", sequence.id, "not admitted: the batch is full")
-    return None
+def half_of_the_batch_stays_empty(patch: Patch) -> None:
+    def full(self: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        if len(self.running) + joining >= max(1, self.options.max_batch // 2):
+            return Reason("batch-full", sequence.id, "not admitted: the batch is full")
+        return None
+
+    for policy in (Iteration, PrefillFirst):
+        patch.setattr(policy, "admission", full)
 
 
 @defect("instances", "work conserving")
-@instead_of(Instances, "_why_waiting")
-def an_instance_that_serves_none(why: Any, self: Instances, memory: Any) -> Reason | None:
-    if self.waiting and 0 < self.num_idle < self.workers:
-        return Reason("batch-full", next(iter(self.waiting)).id, "not admitted: all instances are serving")
-    return why(self, memory)
+@instead_of(Instances, "admission")
+def an_instance_that_serves_none(right: Any, self: Instances, sequence: Sequence, *arguments: Any) -> Reason | None:
+    if any(self.serving) and not all(self.serving):
+        return Reason("batch-full", sequence.id, "not admitted: all instances are serving")
+    return right(self, sequence, *arguments)
 
 
 @defect("fluid", "work conserving")
