@@ -107,7 +107,9 @@ class Trace(RunObserver):
         `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
         """
         arrival = {"arrival_s": request.arrival_s}
+        history = None if request.after is None and not num_history else num_history
         text = None if self._texts is None else self._texts.text(request.prompt[num_history:])
+        more = {"user": request.user, "after": request.after, "history_tokens": history, "text": text}
         self._add(
             {
                 "event": "request",
@@ -118,10 +120,7 @@ class Trace(RunObserver):
                 "priority": request.priority,
                 "conversation": request.conversation,
                 "group": request.group,
-                **({} if request.user is None else {"user": request.user}),
-                **({} if request.after is None else {"after": request.after}),
-                **({} if request.after is None and not num_history else {"history_tokens": num_history}),
-                **({} if text is None else {"text": text}),
+                **{name: value for name, value in more.items() if value is not None},
             }
         )
 

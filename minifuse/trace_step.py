@@ -66,8 +66,7 @@ def _named(shape: Shape | None) -> dict[str, Any] | None:
     if shape is None:
         return None
     assert isinstance(shape, Rectangle | Region | StateRows)
-    usual = shape._field_defaults
-    fields = {name: value for name, value in shape._asdict().items() if name not in usual or value != usual[name]}
+    fields = {name: value for name, value in shape._asdict().items() if name != "begin" or value}
     return {"kind": type(shape).__name__, **fields}
 
 

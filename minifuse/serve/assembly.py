@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from minifuse.contracts.made import make_stage
 from minifuse.core.errors import UsageError
@@ -16,8 +16,7 @@ from minifuse.techniques import Technique, check_fit
 __all__ = ["Choices", "Stages", "choose"]
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(NamedTuple):
     """A technique's stages, made and ready to be plugged in."""
 
     batching: Batching

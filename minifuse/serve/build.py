@@ -70,19 +70,10 @@ def build_engine(
         kv_capacity_tokens=run.capacity,
     )
     executor, clock = served.executor(stages)
-    observers: tuple[Observer, ...] = checks_of(stages.batching, stages.memory, stages.attention)
+    observers: tuple[Observer, ...] = checks_of(*stages)
     if settings.why:
         observers += (Accounting(),)
-    return ServingEngine(
-        stages.batching,
-        stages.memory,
-        stages.attention,
-        executor,
-        clock,
-        reader=served.reader,
-        trace=trace,
-        observers=observers,
-    )
+    return ServingEngine(*stages, executor, clock, reader=served.reader, trace=trace, observers=observers)
 
 
 class _Texts:

@@ -46,6 +46,11 @@ class ServedCells:
                 "virtual time, source.outline."
             )
         check_model(settings, dtype=model.dtype)
+        ranks = settings.tensor_parallel
+        if ranks > 1:
+            raise UsageError(
+                f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
+            )
         self.settings = settings
         self.model = by_operator(model) if choices.policy.granularity == "operator" else model
         self.reader = self.model
@@ -53,14 +58,6 @@ class ServedCells:
         weights = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
         self.kv_bytes = settings.kv_bytes(source.slot_bytes(settings.dtype), weights)
         self.cell_types = self.model.types
-
-    def check(self) -> None:
-        """Raise `UsageError` if it is to be divided among ranks; whatever its device has room for can be served."""
-        ranks = self.settings.tensor_parallel
-        if ranks > 1:
-            raise UsageError(
-                f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
-            )
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """Nothing: no stage for cells asks for anything."""
@@ -84,15 +81,15 @@ class ServedCells:
                 f"Memory of {capacity * self.slot_bytes / 2**20:.0f} MiB for states could not be allocated "
                 f"on {settings.device}: lower --kv-memory."
             ) from None
-        clock, depth = RealClock(), stages.batching.depth
+        run: RunPlan = runner
+        issue = on_close = None
         if device.type == "cuda":
-            return RealExecutor(runner, clock, workers, depth=depth, issue=runner.issue), clock
-        if workers == 1:
-            return RealExecutor(runner, clock, depth=depth), clock
-        before = torch.get_num_threads()
-        run = _sharing(runner, max(1, len(usable_cores()) // workers))
-        on_close = partial(torch.set_num_threads, before)
-        return RealExecutor(run, clock, workers, depth=depth, on_close=on_close), clock
+            issue = runner.issue
+        elif workers > 1:
+            on_close = partial(torch.set_num_threads, torch.get_num_threads())
+            run = _sharing(runner, max(1, len(usable_cores()) // workers))
+        clock, depth = RealClock(), stages.batching.depth
+        return RealExecutor(run, clock, workers, depth=depth, issue=issue, on_close=on_close), clock
 
 
 def _sharing(run: RunPlan, num_threads: int) -> RunPlan:

@@ -86,7 +86,6 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
             f"The memory of {served.kv_bytes} bytes is less than the {served.slot_bytes} bytes of one "
             f"{served.slot} of {source.name} in {settings.dtype}: raise --kv-memory."
         )
-    served.check()
     choices, sources = _filled(choices, served)
     stages = choices.stages(capacity, choices.policy)
     with blaming(stages.attention, stages.batching):

@@ -35,7 +35,10 @@ NOTHING_KNOWN = Offer(None, "assumed")
 
 
 class ServedModel(Protocol):
-    """A model in the settings of one run: loaded, or only described, as virtual time needs no weights."""
+    """A model in the settings of one run: loaded, or only described, as virtual time needs no weights.
+
+    Making one raises `UsageError` if the model cannot be served in these settings, whatever the stages.
+    """
 
     reader: Reader
     slot: str  # what a slot of memory holds: a token, or a state
@@ -43,10 +46,6 @@ class ServedModel(Protocol):
     kv_bytes: int  # of memory's budget
     num_layers: int  # those that may have the device in turn; 1 where none can
     cell_types: Collection[str]  # that a batching policy's options may name
-
-    def check(self) -> None:
-        """Raise `UsageError` if the model cannot be served in these settings, whatever the stages."""
-        ...
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """A value for an option that its stage lets a model offer, and that was not given.

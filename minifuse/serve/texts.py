@@ -24,7 +24,7 @@ from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.served import NOTHING_KNOWN, Offer, check_model
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.simulate.cost import Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
 
 if TYPE_CHECKING:
@@ -51,11 +51,13 @@ class ServedText:
         self.slot_bytes = source.slot_bytes(settings.dtype)
         self.weight_bytes = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
         self.num_layers = source.config.num_layers
+        self.cost = Roofline(source.config, settings.dtype, hardware(settings.hardware))
         self.kv_bytes = settings.kv_bytes(self.slot_bytes, None if source.has_weights else self.weight_bytes)
+        self._check_settings()
         if model is not None:
             self._check_model(model)
 
-    def check(self) -> None:
+    def _check_settings(self) -> None:
         """Raise `UsageError` if the ranks cannot divide the model, or the simulated machine cannot hold it."""
         source, settings, ranks = self.source, self.settings, self.settings.tensor_parallel
         shard_config(source.config, ranks)
@@ -71,7 +73,7 @@ class ServedText:
                 f"A tensor parallel size of {ranks} was given and the clock is virtual, whose cost model knows one "
                 "device: use the real clock, or one rank."
             )
-        needed, memory = self.weight_bytes + self.kv_bytes, hardware(settings.hardware).memory
+        needed, memory = self.weight_bytes + self.kv_bytes, self.cost.machine.memory
         if needed > memory:
             machine = settings.hardware if isinstance(settings.hardware, str) else "the machine"
             raise UsageError(
@@ -108,7 +110,7 @@ class ServedText:
             return Offer(config.num_layers, f"the model: {self.source.name}")
         value, source = None, ""
         if settings.clock == "virtual":
-            value = self._computed(hardware(settings.hardware), option, beside)
+            value = self._computed(option, beside)
             named = settings.hardware if isinstance(settings.hardware, str) else "given"
             source = f"computed from the hardware: {named}"
         elif option in ("profile", "token_budget"):  # no other is measured
@@ -118,10 +120,9 @@ class ServedText:
             source = f"the cache: {kept.path}"
         return NOTHING_KNOWN if value is None else Offer(value, source)
 
-    def _computed(self, machine: Hardware, option: str, beside: Mapping[str, Any]) -> Any:
-        """The value of an option on a simulated machine; None: nothing is known."""
-        config = self.source.config
-        cost = Roofline(config, self.settings.dtype, machine)
+    def _computed(self, option: str, beside: Mapping[str, Any]) -> Any:
+        """The value of an option on the simulated machine; None: nothing is known."""
+        config, machine, cost = self.source.config, self.cost.machine, self.cost
         match option:
             case "profile":
                 chunk: int = beside["chunk"]
@@ -146,12 +147,10 @@ class ServedText:
         if depth > 1:
             run = RunAhead(run)
         if settings.clock == "virtual":
-            virtual, machine = VirtualClock(), hardware(settings.hardware)
-            cost = Roofline(self.source.config, settings.dtype, machine)
-            in_turn = stages.memory.layers_in_turn > 1
-            bandwidth = machine.transfer_bandwidth
-            link = Link(self.slot_bytes, bandwidth, self.num_layers, cost.attention_s, in_turn=in_turn)
-            return VirtualExecutor(virtual, cost, run, shared=True, link=link, on_close=close), virtual
+            bandwidth, in_turn = self.cost.machine.transfer_bandwidth, stages.memory.layers_in_turn > 1
+            link = Link(self.slot_bytes, bandwidth, self.num_layers, self.cost.attention_s, in_turn=in_turn)
+            virtual = VirtualClock()
+            return VirtualExecutor(virtual, self.cost, run, shared=True, link=link, on_close=close), virtual
         clock, threads = RealClock(), _threads(workers, settings.device)
         return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
 
