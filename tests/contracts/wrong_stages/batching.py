@@ -158,7 +158,7 @@ BATCHINGS = [
         "def wake_at(self, now):\n    return True\n"
         "def admission(self, sequence, joining, now):\n    return Reason('a', sequence.id, 'b')",
         "propose",
-        "wake_at is True: give None",
+        "wake_at is True: give float | None",
     ),
     Wrong(
         "no victims",
