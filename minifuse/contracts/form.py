@@ -65,7 +65,7 @@ def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
             if misfit is None or misfit[0]:  # this is its class, whatever is wrong inside
                 return misfit
         return "", value, hint
-    if not (isinstance(value, str) and value in parts if kind is Literal else _is(value, kind)):
+    if not _is(value, kind, parts):
         return "", value, hint
     if kind is Literal or not parts or (plain and (*map(type, value),) == parts):  # as nearly all that a stage returns
         return None
@@ -83,10 +83,12 @@ def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
     return None
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
     """Whether a value is of this class; a number one of Python's, and no bool."""
     if kind is int or kind is float:
         return type(value) is int or (kind is float and isinstance(value, float))
+    if kind is Literal:
+        return isinstance(value, str) and value in parts
     return isinstance(value, kind)
 
 
