@@ -121,18 +121,16 @@ class Owners:
         owner = self.owners.setdefault(name, Owner(name))
         if chunks and (last := chunks[-1]) is not None:  # it may be shared
             owner.end = max(owner.end, (len(chunks) - 1) * self.size + last.num_tokens)
-        for i, chunk in enumerate(chunks):
-            if i == len(owner.chunks):
-                owner.chunks.append(None)
-            if chunk is not None:
-                if owner.chunks[i] is None:
-                    self._give(owner, i, chunk)
-                self.tiers.use(chunk)
+        owner.chunks += [None] * (len(chunks) - len(owner.chunks))
+        for chunk in filter(None, chunks):
+            if owner.chunks[chunk.index] is None:
+                self._give(owner, chunk)
+            self.tiers.use(chunk)
         owner.sequence, owner.holes = sequence, self._spans(chunks, owner.end)
         self.running[sequence.id] = owner
 
-    def _give(self, owner: Owner, index: int, chunk: Chunk) -> None:
-        owner.chunks[index] = chunk
+    def _give(self, owner: Owner, chunk: Chunk) -> None:
+        owner.chunks[chunk.index : chunk.index + 1] = [chunk]  # behind the last, or where there is none
         owner.num_chunks += 1
         chunk.owners.append(owner)
 
@@ -159,9 +157,7 @@ class Owners:
     def _new(self, owner: Owner, index: int) -> Chunk:
         """A new chunk of a running sequence, without a block."""
         chunk = Chunk(index, users=1)
-        if index == len(owner.chunks):
-            owner.chunks.append(None)
-        self._give(owner, index, chunk)
+        self._give(owner, chunk)
         if owner.working:
             self.tiers.work(chunk, 1)
         return chunk

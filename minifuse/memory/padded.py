@@ -7,7 +7,8 @@ from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.core.places import extents_of
+from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
@@ -99,14 +100,11 @@ class Padded(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         if proposal.admit or proposal.evict:
             self._open(settle(proposal, PaddedTrial, self.room).shape, proposal.admit)
-        start, stop = self._columns(proposal.work)
-        rectangle = Rectangle(0, self.shape.rows, self.shape.width, start, stop)
-        return Placement(self.books.of(proposal.work), rectangle)
-
-    def _columns(self, work: tuple[Work, ...]) -> Span:
-        """The columns from the first token of this work to the last."""
-        placed = [(item, self.books.places[item.sequence].offset % self.shape.width) for item in work]
-        return Span(min([at + item.start for item, at in placed]), max([at + item.stop for item, at in placed]))
+        extents, width = self.books.of(proposal.work), self.shape.width
+        placed = list(zip(proposal.work, extents, strict=True))
+        start = min([offset % width + work.start for work, (offset, _) in placed])
+        stop = max([offset % width + work.stop for work, (offset, _) in placed])
+        return Placement(extents, Rectangle(0, self.shape.rows, stride=width, start=start, stop=stop))
 
     def _open(self, shape: _Shape, newcomers: tuple[Sequence, ...]) -> None:
         """Give each newcomer a row of a new rectangle."""
@@ -117,7 +115,9 @@ class Padded(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
-        self.columns = max(self.columns, self._columns(plan.work).stop)
+        width = self.shape.width
+        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, extents_of(plan), strict=True)]
+        self.columns = max(self.columns, *stops)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:

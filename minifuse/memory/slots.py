@@ -93,8 +93,7 @@ class Slots(Memory):
 
     def slot(self, sequence_id: str) -> int:
         """The number of the slot that holds a sequence's KV."""
-        slot: int = self.books.places[sequence_id].offset // self.width
-        return slot
+        return self.books.places[sequence_id].offset // self.width
 
     def _free_slots(self) -> list[int]:
         taken = {extent.offset // self.width for extent in self.books.places.values()}
@@ -128,7 +127,8 @@ class Slots(Memory):
 
     def _bounds(self) -> tuple[int, int]:
         """The slots from the first of the region to the last, as [start, stop)."""
-        offsets = [self.books.places[name].offset for name in self.fused]
+        places = self.books.places
+        offsets = [places[name].offset for name in self.fused]
         return (min(offsets) // self.width, max(offsets) // self.width + 1) if offsets else (0, 0)
 
     def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:

@@ -114,7 +114,8 @@ class Waves(Memory):
         self.homes = Places[Extent]()
         self.backed: dict[str, int] = {}  # sequence -> leading tokens whose KV is on the host
         self.pages: dict[str, Pages] = {}  # of the sequences whose KV is on the device
-        self.free = deque(range(self.num_blocks))  # those that were freed first are taken first
+        self.blocks = deque(range(self.num_blocks))
+        self.free = self.blocks.copy()  # those that were freed first are taken first
 
     def check(self, *prompts: Request) -> None:
         most = max(prompts, key=lambda prompt: prompt.max_cached)
@@ -252,7 +253,7 @@ class Waves(Memory):
         for name in names:
             self.free.extend(self.pages.pop(name).blocks)
         if self.layers_in_turn > 1:  # none has any left: the next wave begins at its end of the device
-            self.free = deque(range(self.num_blocks))
+            self.free = self.blocks.copy()
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.homes.wrote(plan.work)
