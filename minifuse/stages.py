@@ -20,9 +20,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from minifuse.core import stages as core
 from minifuse.core.errors import LawBroken, UsageError
-from minifuse.core.plan import Layout, Move, Placement, Plan, Proposal, Room, Span, Work
+from minifuse.core.plan import Move
 from minifuse.core.report import KVUsage
-from minifuse.core.request import Request, Sequence
 from minifuse.declarations import check_declared, claims_no_order, defaults
 from minifuse.fault import class_site, is_own
 from minifuse.options import NoOptions
@@ -78,21 +77,6 @@ class Batching(core.Batching, Stage, Protocol):
     def check(self, model: str, cell_types: Collection[str]) -> None:
         """Raise `UsageError` if an option names a type of cell that the model does not have."""
 
-    @abstractmethod
-    def receive(self, sequence: Sequence) -> None:
-        """A request has arrived. Raise `RequestRefused` if it unfolds into what this policy cannot serve."""
-
-    @abstractmethod
-    def propose(self, worker: int, now: float, memory: core.Memory) -> Proposal:
-        """What `worker` should run next, asked at time `now`. Changes nothing but the policy's own queues."""
-
-    def commit(self, plan: Plan, now: float) -> None:
-        """A plan has completed, at time `now`; the tokens that it produced are not written down yet."""
-
-    @abstractmethod
-    def release(self, sequence: Sequence) -> None:
-        """The sequence has finished, or the run was interrupted."""
-
 
 class Memory(core.Memory, Stage, Protocol):
     """A memory with what it declares.
@@ -113,37 +97,6 @@ class Memory(core.Memory, Stage, Protocol):
     # Layers that have the device one after the other: it is cut into `layers_in_turn * capacity` slots of one layer's
     # KV each, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
     layers_in_turn: int = 1
-
-    @abstractmethod
-    def check(self, *prompts: Request) -> None:
-        """Raise `RequestRefused` if these prompts of one request could not be held at once even alone."""
-
-    def receive(self, sequence: Sequence) -> None:
-        """A request has arrived. Raise `RequestRefused` if it could not be held even alone."""
-
-    @abstractmethod
-    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        """The spans of tokens whose KV must be computed before the next token can be sampled."""
-
-    @abstractmethod
-    def room(self) -> Room:
-        """Open a trial of what is free now."""
-
-    @abstractmethod
-    def place(self, proposal: Proposal, now: float) -> Placement:
-        """Commit what was settled in `proposal.room`, tried now if there is none; or refuse, and change nothing."""
-
-    @abstractmethod
-    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        """The plan has run: its KV is written, and the sequences in `sampled` get a token. Returns what was in use."""
-
-    @abstractmethod
-    def release(self, sequence: Sequence, now: float) -> None:
-        """The sequence has ended: its KV is no longer needed. Safe for one that was never admitted."""
-
-    @abstractmethod
-    def usage(self) -> KVUsage:
-        """Count what is in use now."""
 
     def ahead(self, now: float) -> tuple[Move, ...]:
         """Transfers to begin at time `now` behind everything (`moment="behind"`), in the order wanted; mostly none.
@@ -169,10 +122,6 @@ class Attention(core.Attention, Stage, Protocol):
     reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
     tensors: ClassVar[str] = ""  # the backend on torch, as `module:class`; "": what runs the model needs none
     reference: ClassVar[str] = ""  # the backend of the reference numerics; "": it has none
-
-    @abstractmethod
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
-        """The shape to be computed whole (None: ragged, no padding), the waves and the lanes of attention."""
 
     def check(self, device: str, dtype: str) -> None:
         """Raise `UsageError` if its tensor half cannot run on this device, cpu or cuda."""

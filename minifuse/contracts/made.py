@@ -66,7 +66,7 @@ def _check_attributes(kind: Kind, stage: Any, *arguments: Any) -> None:
 
 def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:
     """The methods that minifuse calls: of the protocol, and of its own base classes."""
-    bases = [PROTOCOLS[kind], *(base for base in cls.__mro__ if is_own(base))]
+    bases = [base for base in (*PROTOCOLS[kind].__mro__, *cls.__mro__) if is_own(base)]
     return {
         name: member
         for base in bases

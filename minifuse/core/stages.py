@@ -2,9 +2,10 @@
 
 A technique is a batching policy, a memory and an attention. `minifuse/stages.py` has all that a stage declares, and the
 register; `docs/stages.md` says of every method who calls it and when. `now` is the time in seconds since the run began.
-A method that returns None does nothing unless a stage says otherwise.
+A stage must have the abstract methods; the others do nothing unless a stage says otherwise.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import field
 from typing import Any, ClassVar, Protocol
@@ -28,13 +29,20 @@ class Memory(Protocol):
     host_capacity: int = 0  # slots of the second tier, for what is swapped out
     evicts: ClassVar[bool] = False  # whether a policy may propose to evict sequences
 
+    @abstractmethod
     def check(self, *prompts: Request) -> None: ...  # RequestRefused: it could not hold them at once even alone
     def receive(self, sequence: Sequence) -> None: ...  # a request has arrived
+    @abstractmethod
     def missing(self, sequence: Sequence) -> tuple[Span, ...]: ...  # tokens whose KV the next token needs computed
+    @abstractmethod
     def room(self) -> Room: ...  # a trial of what is free now
+    @abstractmethod
     def place(self, proposal: Proposal, now: float) -> Placement: ...  # commits what was settled in proposal.room
+    @abstractmethod
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage: ...  # the KV of a plan is written
+    @abstractmethod
     def release(self, sequence: Sequence, now: float) -> None: ...  # it has ended, whether or not it was admitted
+    @abstractmethod
     def usage(self) -> KVUsage: ...
 
 
@@ -45,15 +53,19 @@ class Batching(Protocol):
     workers: int = 1  # how many workers it has work for
     depth: int = 1  # plans that a worker may have in flight, which it runs in order
 
+    @abstractmethod
     def receive(self, sequence: Sequence) -> None: ...  # a request has arrived
+    @abstractmethod
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal: ...  # changes its own queues alone
     def commit(self, plan: Plan, now: float) -> None: ...  # a plan has completed; its tokens are not written down yet
+    @abstractmethod
     def release(self, sequence: Sequence) -> None: ...  # it has finished, or was aborted
 
 
 class Attention(Protocol):
     """How an iteration's tokens are laid out. What attends them is its tensor half (`minifuse/attention/batch.py`)."""
 
+    @abstractmethod
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout: ...
 
 
