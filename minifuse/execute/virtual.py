@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from minifuse.core.clock import VirtualClock
-from minifuse.core.measured import NOTHING_MEASURED, Measured
+from minifuse.core.measured import NOTHING_MEASURED, Measured, measured_of
 from minifuse.core.plan import Plan, sampled_work
 from minifuse.core.report import Completion, Ran
 from minifuse.core.request import Sequence
@@ -79,7 +79,17 @@ class VirtualExecutor:
     def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
         """What a plan produced, with what its moves cost on the link."""
         ran = self._run(plan, sequences)
-        return ran._replace(measured=carried) if plan.moves else ran
+        if not plan.moves:
+            return ran
+        counted = measured_of(ran)
+        measured = carried._replace(
+            num_messages=counted.num_messages,
+            message_bytes=counted.message_bytes,
+            num_gathers=counted.num_gathers,
+            gathered_rows=counted.gathered_rows,
+            gathering_s=counted.gathering_s,
+        )
+        return ran._replace(measured=measured)
 
     def _start_queued(self) -> None:
         """Let workers whose plan has ended begin with the next, now that the engine has committed the last."""
