@@ -260,11 +260,11 @@ replay(queued, batched, address="run=static&b=serial&i=2&request=r1")
 # is one product over all rows, with the mask added to the scores.
 
 # %%
-from minifuse.attention.padded import PaddedAttention
+from minifuse.attention.padded import Rows
 from minifuse.batching.static import run_to_completion
 from minifuse.memory.padded import Padded
 
-show_source(run_to_completion, Padded._open, PaddedAttention.attention)
+show_source(run_to_completion, Padded._open, Rows.attend)
 
 # %% [markdown]
 # Not all stages fit each other. Attention over a rectangle needs a memory that keeps one, and the memory

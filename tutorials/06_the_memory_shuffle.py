@@ -34,7 +34,7 @@ from collections import deque
 import matplotlib.pyplot as plt
 import torch
 
-from minifuse.attention.slots import SlotsAttention
+from minifuse.attention.rectangle import slots_to_clear
 from minifuse.core.errors import UsageError
 from minifuse.memory.shuffle import shuffle, shuffled_region
 from minifuse.memory.slots import Slots
@@ -338,7 +338,7 @@ show_source(Slots.place, Slots._shuffle, Slots.commit)
 
 # %%
 print("0 x NaN =", (torch.tensor(0.0) * torch.tensor(float("nan"))).item())
-show_source(SlotsAttention.cleared)
+show_source(slots_to_clear)
 
 # %% [markdown]
 # So the rest of a buffer is cleared when it gets another sequence, and only then.

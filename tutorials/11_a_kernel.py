@@ -536,7 +536,7 @@ plt.show()
 # chooses it: all requests have one query.
 
 # %%
-show_source(TritonAttention.attention)
+show_source(TritonAttention.reads)
 
 # %%
 q1 = many[:1]

@@ -33,23 +33,21 @@ class Backend(ABC):
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         rows = lay_out(plan, sequences)
         slots = torch.tensor(rows.slots, device=cache.device)
-        real = real_rows(plan, rows) if plan.shape else None
-        batch = batch_of(plan, sequences, rows, [self._wave(plan, rows, slots, span, cache) for span in plan.waves])
-        return batch if real is None else replace(batch, real=torch.tensor(real, device=cache.device))
-
-    def _wave(self, plan: Plan, rows: BatchRows, slots: Tensor, span: Span, cache: KVStorage) -> Wave:
-        """The rows of the work [span.start, span.stop); all rows of a shape that is computed whole."""
-        ends = [*rows.starts, len(rows.token_ids)]
-        start, stop = (0, len(rows.token_ids)) if plan.shape else (ends[span.start], ends[span.stop])
-        idle = plan.shape is not None and plan.num_idle > 0
-        live = (
-            torch.tensor([r for r, slot in enumerate(rows.slots) if slot >= 0], device=cache.device) if idle else None
-        )
-        return Wave(start, stop, slots[start:stop], live, self.reads(plan, rows, span, cache), self.cleared(plan, span))
+        ends = [*rows.starts, len(rows.slots)]
+        found = real_rows(plan, rows) if plan.shape else None
+        real = None if found is None else torch.tensor(found, device=cache.device)
+        live = None if real is None or not plan.num_idle else real
+        waves = []
+        for span in plan.waves:
+            start, stop = (0, ends[-1]) if plan.shape else (ends[span.start], ends[span.stop])
+            reads, cleared = self.reads(plan, rows, span, cache), self.cleared(plan, span)
+            waves.append(Wave(start, stop, slots[start:stop], live, reads, cleared))
+        batch = batch_of(plan, sequences, rows, waves)
+        return batch if real is None else replace(batch, real=real)
 
     def cleared(self, plan: Plan, span: Span) -> Seq[tuple[int, int]]:
         """Ranges of slots to be set to zero, which a wave reads behind a mask and which another sequence has had."""
-        return slots_to_clear(plan, plan.shape) if isinstance(plan.shape, Rectangle) else ()
+        return slots_to_clear(plan, span) if isinstance(plan.shape, Rectangle) else ()
 
     @abstractmethod
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:

@@ -14,42 +14,29 @@ from minifuse.stages import Attention
 __all__ = ["CellsStage", "PaddedCellsStage"]
 
 
-class _CellStage(Attention):
-    """What the layouts for models of cells share."""
+class CellsStage(Attention):
+    """The nodes of a batch and nothing else: no padding is computed, and a wave without nodes is left out."""
 
+    name = "cells"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
+    reads: ClassVar[frozenset[str]] = frozenset({"states", "rows"})
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
 
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        return Layout(tuple(wave for wave in placement.waves if wave.stop > wave.start) or (Span(0, len(work)),))
+
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
         """Raise `UsageError`: only a transformer needs a backend."""
-        raise UsageError(
-            f"The attention {self.name!r} was chosen for a transformer, and lays out cells, which attend to nothing: "
-            "choose an attention that serves transformers."
-        )
+        raise UsageError(f"The attention {self.name!r} lays out cells: choose one that serves transformers.")
 
 
-class CellsStage(_CellStage):
-    """The nodes of a batch and nothing else: no padding is computed, and a wave without nodes is left out."""
-
-    name = "cells"
-    reads: ClassVar[frozenset[str]] = frozenset({"states", "rows"})
-
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
-        return _ragged(work, placement)
-
-
-class PaddedCellsStage(_CellStage):
+class PaddedCellsStage(CellsStage):
     """A row for each request of the batch at every step, ended ones too: padding is computed and counted as idle."""
 
     name = "padded_cells"
-    reads: ClassVar[frozenset[str]] = frozenset({"rows"})
+    reads = frozenset({"rows"})
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
-        return Layout(placement.waves, placement.shape) if placement.shape else _ragged(work, placement)
-
-
-def _ragged(work: tuple[Work, ...], placement: Placement) -> Layout:
-    """All work in its waves, empty ones left out."""
-    return Layout(tuple(wave for wave in placement.waves if wave.stop > wave.start) or (Span(0, len(work)),))
+        return Layout(placement.waves, placement.shape) if placement.shape else super().layout(work, placement)

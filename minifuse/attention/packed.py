@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from operator import itemgetter
 from threading import Barrier
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.ragged import tables_of
+from minifuse.attention.paged import index_of
 from minifuse.attention.rows import BatchRows
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.plan import Plan, Span
@@ -58,18 +58,14 @@ class PackedAttention(Backend):
         torch.set_num_threads(count)  # what a thread has set would be the default of those that torch meets later
         return pool
 
-    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> list[Lane]:
         first = rows.starts[span.start]
         lanes = []
         for lane in lanes_of(plan, span):
             work = [plan.work[index] for index in lane]
-            tables, page = tables_of(tuple([plan.places[index] for index in lane]))
             starts = [rows.starts[index] - first for index in lane]
             queries = [row + i for row, item in zip(starts, work, strict=True) for i in range(item.num_tokens)]
-            index = RaggedIndex.of(
-                *([item.num_tokens for item in work], [item.stop for item in work], tables, page),
-                *(cache.num_heads, cache.num_kv_heads, cache.device),
-            )
+            index = index_of(work, [plan.places[index] for index in lane], cache)
             lanes.append(Lane(torch.tensor(queries, device=cache.device), index))
         return lanes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple
@@ -36,7 +36,7 @@ def seconds_of(num_queries: int, num_context: int, *, hidden_size: int, flops: f
 
 
 def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
-    """Divide pieces of work among lanes, greedily (4.2), in O(n log n).
+    """Divide pieces of work among lanes, greedily (4.2), with O(n log n) comparisons.
 
     The longest piece that is left opens a lane, which is then filled: always with the longest piece that does not make
     the lane longer than the longest piece of all, and of equal ones with the first. Every lane is full before the next
@@ -58,38 +58,24 @@ def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
     """
     if most is not None and most < 1:
         raise ValueError(f"work cannot be packed into {most} lanes: give at least 1, or None")
-    order = sorted(range(len(seconds)), key=lambda piece: -seconds[piece])  # stable: of equal ones the first
-    lengths = [-seconds[piece] for piece in order]  # ascending, to be searched
-    left = list(range(len(order) + 1))  # left[i]: a place from i on at which a piece may be left; the end: none is
-
-    def find(place: int) -> int:
-        """The first place from this one on at which a piece is left, or the end."""
-        root = place
-        while left[root] != root:
-            root = left[root]
-        while left[place] != root:
-            left[place], place = root, left[place]
-        return root
-
+    left = sorted(range(len(seconds) - 1, -1, -1), key=lambda piece: seconds[piece])  # of equal ones the first is last
+    lengths = [seconds[piece] for piece in left]
+    longest = lengths[-1] if lengths else 0.0
     lanes: list[list[int]] = []
     ends: list[float] = []
-    longest = -lengths[0] if lengths else 0.0
-    while (place := find(0)) < len(order) and len(lanes) != most:
-        lane, end = [], 0.0
-        while place < len(order):
-            left[place] = place + 1
-            lane.append(order[place])
-            end -= lengths[place]
-            place = find(bisect_left(lengths, end - longest))
+    while left and len(lanes) != most:
+        lane, end = list[int](), 0.0
+        while place := bisect_right(lengths, longest - end):
+            lane.append(left.pop(place - 1))
+            end += lengths.pop(place - 1)
         lanes.append(lane)
         ends.append(end)
     heap = [(end, number) for number, end in enumerate(ends)]
     heapify(heap)
-    while (place := find(place)) < len(order):
-        left[place] = place + 1
+    for piece in reversed(left):
         end, number = heap[0]
-        lanes[number].append(order[place])
-        heapreplace(heap, (end - lengths[place], number))
+        lanes[number].append(piece)
+        heapreplace(heap, (end + seconds[piece], number))
     return tuple(map(tuple, lanes))
 
 

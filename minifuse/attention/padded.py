@@ -10,23 +10,54 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.rectangle import View, rows_of, view_of
+from minifuse.attention.rectangle import View, view_of
 from minifuse.attention.rows import BatchRows
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.storage import KVStorage
 
-__all__ = ["PaddedAttention"]
+__all__ = ["PaddedAttention", "Rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rectangle:
-    rows: int
-    columns: int
+class Rows:
+    """Adjacent rows of slots as views, without a gather, and what each query of a row attends to."""
+
     keys: tuple[Tensor, ...]  # per layer a view [rows, num_kv_heads, width, head_dim]
     values: tuple[Tensor, ...]
     mask: Tensor  # [rows, 1, columns, width], added to the scores
+
+    @classmethod
+    def of(cls, cache: KVStorage, offset: int, stride: int, first: int, mask: Tensor) -> Rows:
+        """View the slots from `first` on of rows of `stride` slots, as many as the mask has.
+
+        >>> # offset 10, stride 4, first 0, a mask of 2 rows and 3 slots: slots 10 to 12, and slots 14 to 16
+        """
+        rows, _, _, width = mask.shape
+        keys, values = (
+            kv[:, offset : offset + rows * stride]
+            .unflatten(1, (rows, stride))
+            .narrow(2, first, width)
+            .transpose(2, 3)
+            .unbind(0)
+            for kv in (cache.keys, cache.values)
+        )
+        return cls(keys, values, mask)
+
+    def attend(self, q: Tensor, layer: int) -> Tensor:
+        """Attend queries [rows * columns, num_heads, head_dim] to one layer: [rows * columns, num_heads * head_dim]."""
+        keys, values = self.keys[layer], self.values[layer]
+        rows, _, columns, _ = self.mask.shape
+        num_kv_heads = keys.shape[1]
+        if columns == 1:
+            # A decode step: query heads that share a KV head are the rows of one product, [rows, kv heads, group, dim].
+            grouped = q.unflatten(1, (num_kv_heads, -1))
+            return scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask).view(rows, -1)
+        heads = q.unflatten(0, (rows, columns)).transpose(1, 2)  # [rows, num_heads, columns, head_dim]
+        shared = q.shape[1] > num_kv_heads
+        attended = scaled_dot_product_attention(heads, keys, values, attn_mask=self.mask, enable_gqa=shared)
+        return attended.transpose(1, 2).reshape(len(q), -1)
 
 
 class PaddedAttention(Backend):
@@ -52,31 +83,11 @@ class PaddedAttention(Backend):
         if not isinstance(rectangle, Rectangle):
             raise LawBroken("layout", "the padded layout got a plan without a rectangle")
         view = view_of(plan, rectangle)
-        keys, values = rows_of(cache, rectangle.offset, rectangle.rows, rectangle.stride, view.width, view.first)
         mask = _mask(view, rectangle, cache.keys.dtype, cache.device)
-        return _Rectangle(rectangle.rows, rectangle.stop - rectangle.start, keys, values, mask)
+        return Rows.of(cache, rectangle.offset, rectangle.stride, view.first, mask)
 
-    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: _Rectangle) -> Tensor:
-        _, num_heads, head_dim = q.shape
-        num_kv_heads = cache.num_kv_heads
-        group = num_heads // num_kv_heads
-        if reads.columns == 1:
-            # A decode step: query heads that share a KV head are the rows of one product, [rows, kv heads, group, dim].
-            attended = scaled_dot_product_attention(
-                q.view(reads.rows, num_kv_heads, group, head_dim),
-                reads.keys[layer],
-                reads.values[layer],
-                attn_mask=reads.mask,
-            )
-            return attended.view(reads.rows, -1)
-        attended = scaled_dot_product_attention(
-            q.unflatten(0, (reads.rows, reads.columns)).transpose(1, 2),
-            reads.keys[layer],
-            reads.values[layer],
-            attn_mask=reads.mask,
-            enable_gqa=group > 1,
-        )  # [rows, num_heads, columns, head_dim]
-        return attended.transpose(1, 2).reshape(reads.rows * reads.columns, -1)
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Rows) -> Tensor:
+        return reads.attend(q, layer)
 
 
 def _mask(view: View, rectangle: Rectangle, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence as Seq
 
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.ragged import tables_of
+from minifuse.attention.ragged import contexts_of
 from minifuse.attention.rows import BatchRows
 from minifuse.attention.vectorised import RaggedIndex, attend
-from minifuse.core.plan import Plan, Span
+from minifuse.core.plan import Place, Plan, Span, Work
 from minifuse.memory.storage import KVStorage
 
-__all__ = ["PagedAttention"]
+__all__ = ["PagedAttention", "index_of"]
+
+
+def index_of(work: Seq[Work], places: Seq[Place], cache: KVStorage) -> RaggedIndex:
+    """Where the queries of this work, side by side in this order, and their contexts are."""
+    return RaggedIndex.of(*contexts_of(work, places), cache.num_heads, cache.num_kv_heads, cache.device)
 
 
 class PagedAttention(Backend):
     """Every piece of work is some queries at the end of a context, in blocks or in consecutive slots."""
 
-    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
-        work = plan.work[slice(*span)]
-        tables, page = tables_of(plan.places[slice(*span)])
-        queries = [item.num_tokens for item in work]
-        contexts = [item.stop for item in work]
-        return RaggedIndex.of(queries, contexts, tables, page, cache.num_heads, cache.num_kv_heads, cache.device)
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> RaggedIndex:
+        return index_of(plan.work[slice(*span)], plan.places[slice(*span)], cache)
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: RaggedIndex) -> Tensor:
         return attend(q, cache.keys[layer], cache.values[layer], reads)

@@ -13,11 +13,11 @@ from minifuse.attention.rectangle import view_of
 from minifuse.attention.rows import BatchRows
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages
-from minifuse.core.plan import Extent, Place, Plan, Span
+from minifuse.core.plan import Extent, Place, Plan, Span, Work
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.ragged import Ragged
 
-__all__ = ["ragged", "tables_of"]
+__all__ = ["contexts_of", "ragged", "tables_of"]
 
 
 def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Ragged:
@@ -44,16 +44,19 @@ def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Rag
         queries, contexts = [1] * shape.size, [position + 1 for position in rows.positions]
         tables, page = [((shape.offset + row) * shape.width,) for row in range(shape.size)], 0
     else:
-        work = plan.work[slice(*span)]
-        queries, contexts = [item.num_tokens for item in work], [item.stop for item in work]
-        tables, page = tables_of(plan.places[slice(*span)])
+        queries, contexts, tables, page = contexts_of(plan.work[slice(*span)], plan.places[slice(*span)])
     widest = max(map(len, tables))
     cu_seqlens = list(accumulate(queries, initial=0))
     block_tables = [[*table, *[-1] * (widest - len(table))] for table in tables]
     return Ragged(tensor(cu_seqlens), tensor(contexts), tensor(block_tables), page, max(queries), max(contexts), first)
 
 
-def tables_of(places: tuple[Place, ...]) -> tuple[list[tuple[int, ...]], int]:
+def contexts_of(work: Seq[Work], places: Seq[Place]) -> tuple[list[int], list[int], list[tuple[int, ...]], int]:
+    """Of each piece of work the queries, the tokens that the last of them attends to, and the table; and the page."""
+    return [item.num_tokens for item in work], [item.stop for item in work], *tables_of(places)
+
+
+def tables_of(places: Seq[Place]) -> tuple[list[tuple[int, ...]], int]:
     """The block tables and the slots in a block; for sequences in consecutive slots, their first slots and 0.
 
     >>> tables_of((Pages((4, 7), 16),)), tables_of((Extent(40, 9),))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import runs_of
-from minifuse.core.plan import Plan
+from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Rectangle
 
-if TYPE_CHECKING:  # what counts slots reads this, and imports no torch
-    from torch import Tensor
-
-    from minifuse.memory.storage import KVStorage
-
-__all__ = ["View", "rows_of", "slots_to_clear", "view_of"]
+__all__ = ["View", "slots_to_clear", "view_of"]
 
 
 class View(NamedTuple):
@@ -58,26 +53,29 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
     return View(first, width, held)
 
 
-def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
-    """Ranges of slots whose KV is set to zero: rows that have got another sequence, but for that one's own tokens.
+def slots_to_clear(plan: Plan, span: Span) -> list[tuple[int, int]]:
+    """Ranges of slots whose KV a wave sets to zero: rows, or buffers, that have got another sequence, but for its own.
 
     A masked key has the weight 0, and 0 x NaN is NaN. A row holds zeros and the KV of its own sequence after this, so
     that nothing of another one can reach it, in a gap, in padding, or in columns that the window will move on to.
     (Baton, 4.1, sets the KV of the old sequence to -inf, of which a product with 0 is NaN too.) A row gets another
     sequence when it is admitted, or by a move to it, or later, when it begins with another plan than its group: so an
     insertion costs a row, however many there are.
+
+    >>> # a prompt of 3 tokens in the buffer of slots 16 to 23: slots [19, 24)
     """
     ranges: list[tuple[int, int]] = []
     if not plan.admitted and not plan.moves and all(work.start for work in plan.work):
         return ranges
-    moved = {move.target for move in plan.moves if move.target_tier == "device"}
-    rows = {(slot - rectangle.offset) // rectangle.stride for slot in moved}
-    for (name, first, left, _), runs in zip(plan.work, runs_of(plan), strict=True):
-        row, _ = rectangle.locate(runs[0][0])
-        if first and name not in plan.admitted and row not in rows:
+    moved = [move.target for move in plan.moves if move.target_tier == "device"]
+    placed = list(zip(plan.work, runs_of(plan), strict=True))
+    for (name, first, left, _), runs in placed[slice(*span)]:
+        begin, length = runs[0]
+        if isinstance(plan.shape, Rectangle):
+            begin, length = plan.shape.slot(plan.shape.locate(begin)[0], 0), plan.shape.stride
+        end = begin + length
+        if first and name not in plan.admitted and not any(begin <= slot < end for slot in moved):
             continue
-        begin = rectangle.offset + row * rectangle.stride
-        end = begin + rectangle.stride
         kept = []
         for slot, length in runs:
             if left > 0:
@@ -87,24 +85,3 @@ def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
             ranges.append((begin, start))
             begin = stop
     return [(start, stop) for start, stop in ranges if start < stop]
-
-
-def rows_of(
-    cache: KVStorage, offset: int, rows: int, width: int, length: int, first: int = 0
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """View the slots [first, first + length) of adjacent rows of `width` slots, layer by layer.
-
-    >>> # offset 10, rows 2, width 4, length 3: slots 10 to 12, and slots 14 to 16
-
-    Returns:
-        Keys and values, each [rows, num_kv_heads, length, head_dim].
-    """
-    keys, values = (
-        kv[:, offset : offset + rows * width]
-        .unflatten(1, (rows, width))
-        .narrow(2, first, length)
-        .transpose(2, 3)
-        .unbind(0)
-        for kv in (cache.keys, cache.values)
-    )
-    return keys, values

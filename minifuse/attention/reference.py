@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence as Seq
 
 import torch
 from torch import Tensor
@@ -33,11 +33,6 @@ class _RowByRow(TorchOperators):
         return super().rotate_and_write(heads, None, keys, values, slots, live)
 
 
-class _Query(NamedTuple):
-    row: int  # of the wave
-    slots: Tensor  # [context], the slots that it attends to
-
-
 class ReferenceAttention(Backend):
     """Query by query over a fresh copy of its context, so that every product has the same operands in the same shapes.
 
@@ -47,17 +42,18 @@ class ReferenceAttention(Backend):
 
     operators: Operators = _RowByRow()
 
-    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Seq[tuple[int, Tensor]]:
+        """Each query's row of the wave, and the slots of its context."""
         first = 0 if plan.shape else rows.starts[span.start]
         queries = []
         for i in range(*span):
             work = plan.work[i]
             slots = torch.tensor(plan.places[i].slots(0, work.stop), device=cache.device)
             for token in range(work.start, work.stop):
-                queries.append(_Query(rows.starts[i] - first + token - work.start, slots[: token + 1]))
+                queries.append((rows.starts[i] - first + token - work.start, slots[: token + 1]))
         return queries
 
-    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: list[_Query]) -> Tensor:
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Seq[tuple[int, Tensor]]) -> Tensor:
         out = torch.zeros(len(q), q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
         for row, slots in reads:
             k, v = (kv[layer].index_select(0, slots) for kv in (cache.keys, cache.values))  # [context, kv heads, dim]

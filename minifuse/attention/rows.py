@@ -67,8 +67,7 @@ def _first_row(shape: Shape, slots: Seq[int]) -> int:
     """
     if isinstance(shape, Region):
         return slots[0] // shape.width - shape.offset
-    if not isinstance(shape, Rectangle):
-        raise LawBroken("layout", f"texts were laid out as {shape}: give a rectangle or a region")
+    assert isinstance(shape, Rectangle)
     row, column = shape.locate(slots[0])
     last = column + len(slots) - 1
     if column < shape.start or last >= shape.stop or (last > column and slots[-1] != shape.slot(row, last)):

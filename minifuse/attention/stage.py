@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import Layout, Placement, Span, Work
 from minifuse.core.stages import option
+from minifuse.parsing import one_of
 from minifuse.stages import Attention
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class AttentionStage(Attention):
         if dtype not in KERNEL_DTYPES:
             raise UsageError(
                 f"attention.backend is triton and --dtype is {dtype}: the kernels compute in "
-                f"{', '.join(KERNEL_DTYPES[:-1])} or {KERNEL_DTYPES[-1]}; give one of them, or attention.backend=torch."
+                f"{one_of(KERNEL_DTYPES)}; give one of them, or attention.backend=torch."
             )
         if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
             raise MachineError(
@@ -91,16 +92,12 @@ class AttentionStage(Attention):
             raise UsageError(
                 f"The numerics are reference, and the attention {self.name!r} has none: give --numerics fast."
             )
+        made: AttentionBackend
         if chosen == "triton":
-            return _construct(self.kernels, reference)
-        return _construct(self.reference if reference else self.tensors)
-
-
-def _construct(path: str, *arguments: object) -> AttentionBackend:
-    """An instance of the class that `path`, "module:class", names."""
-    module, _, name = path.partition(":")
-    made: AttentionBackend = getattr(importlib.import_module(module), name)(*arguments)
-    return made
+            made = resolve_name(self.kernels)(reference)
+        else:
+            made = resolve_name(self.reference if reference else self.tensors)()
+        return made
 
 
 class PerSequenceStage(AttentionStage):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
 from minifuse.kernels.multi_token import multi_token_attention
 from minifuse.kernels.packed import WorkLists, packed_attention
-from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.slots import slots_attention
 from minifuse.kernels.split_kv import decode_attention
 from minifuse.kernels.triton_operators import TritonOperators
@@ -26,18 +25,7 @@ from minifuse.model.operators import Operators
 
 __all__ = ["TritonAttention"]
 
-
-@dataclass(frozen=True, slots=True)
-class _Buffers:
-    region: Region
-    lengths: Tensor  # [size] int32
-    longest: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    ragged: Ragged
-    lists: WorkLists
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, and keys and values of one layer
 
 
 class TritonAttention(Backend):
@@ -52,30 +40,25 @@ class TritonAttention(Backend):
     def __init__(self, reference: bool = False) -> None:
         self.reference = reference
 
-    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Attend:
+        """The kernel that a wave takes, with all that it reads but queries, keys and values."""
+
+        def tensor(numbers: Iterable[int]) -> Tensor:
+            return torch.tensor([*numbers], dtype=torch.int32, device=cache.device)
+
         if isinstance(plan.shape, Region) and not self.reference:
             lengths = [position + 1 for position in rows.positions]
-            return _Buffers(plan.shape, torch.tensor(lengths, dtype=torch.int32, device=cache.device), max(lengths))
+            of_region = partial(slots_attention, lengths=tensor(lengths), max_length=max(lengths))
+            return partial(of_region, **plan.shape._asdict())
         sequences = ragged(plan, rows, span, cache.device)
-        if not plan.layout.lanes or self.reference:
-            return sequences
-        lanes = lanes_of(plan, span)
-        starts = list(accumulate(map(len, lanes), initial=0))
-        numbers = [index - span.start for lane in lanes for index in lane]
-        lists = (torch.tensor(some, dtype=torch.int32, device=cache.device) for some in (starts, numbers))
-        return _Lanes(sequences, WorkLists(*lists))
+        if plan.layout.lanes and not self.reference:
+            lanes = lanes_of(plan, span)
+            numbers = [index - span.start for lane in lanes for index in lane]
+            lists = WorkLists(tensor(accumulate(map(len, lanes), initial=0)), tensor(numbers))
+            return partial(packed_attention, ragged=sequences, lists=lists)
+        if sequences.max_queries == 1 and not self.reference:
+            return partial(decode_attention, ragged=sequences)
+        return partial(multi_token_attention, ragged=sequences, reference=self.reference)
 
-    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Ragged | _Buffers | _Lanes) -> Tensor:
-        keys, values = cache.keys[layer], cache.values[layer]
-        if isinstance(reads, _Buffers):
-            offset, size, width = reads.region
-            out = slots_attention(
-                q, keys, values, reads.lengths, offset=offset, size=size, width=width, max_length=reads.longest
-            )
-        elif isinstance(reads, _Lanes):
-            out = packed_attention(q, keys, values, reads.ragged, reads.lists)
-        elif reads.max_queries == 1 and not self.reference:
-            out = decode_attention(q, keys, values, reads)
-        else:
-            out = multi_token_attention(q, keys, values, reads, reference=self.reference)
-        return out.flatten(1)
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Attend) -> Tensor:
+        return reads(q, cache.keys[layer], cache.values[layer]).flatten(1)

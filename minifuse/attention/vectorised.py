@@ -61,11 +61,13 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class RaggedIndex:
-    """Where an iteration's queries, keys and values are: made once, and the same for every layer."""
+    """Where an iteration's queries, keys and values are: made once, and the same for every layer.
+
+    For S sequences of up to BLOCK queries each, it reads at most WASTE * contexts + SLACK * S tokens of KV.
+    """
 
     groups: tuple[_Group, ...]
     order: Tensor  # [T * num_heads], the row among those of all groups that each row of the output is
-    num_gathered: int  # tokens of KV read, with padding: for up to BLOCK queries each, <= WASTE * contexts + SLACK * S
 
     @classmethod
     def of(
@@ -98,9 +100,7 @@ class RaggedIndex:
         order = torch.empty(row * num_heads, dtype=torch.long)
         if groups:
             order[torch.cat([group.queries for group in groups])] = torch.arange(row * num_heads)
-        num_gathered = sum(group.kv.numel() for group in groups) // num_kv_heads
-        parts = tuple(part for group in groups for part in _parts(group, device))
-        return cls(parts, order.to(device), num_gathered)
+        return cls(tuple(part for group in groups for part in _parts(group, device)), order.to(device))
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tensor:

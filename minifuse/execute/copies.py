@@ -26,75 +26,72 @@ from minifuse.contracts.lawful import by_layer
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Place, Plan
 
-__all__ = ["Copy", "Key", "copies", "followed", "timetable"]
+__all__ = ["Copy", "copies", "timetable"]
 
 Slot = tuple[str, int]  # of a tier, or a block of slots
 Actor = int  # the number of a copy, or ~wave
 
 
 class Copy(NamedTuple):
-    """Neighbouring moves of one moment and one direction, made together: in each layer i once that layer allows it.
+    """Neighbouring moves of one moment and one direction, made together in one layer, once that layer allows it.
 
-    Waves and copies are numbered within a layer. Where all layers have the same slots, negative numbers are those of
-    layer i - 1, counted from its end (-1 is its last wave), and numbers from the number of waves on those of layer
-    i + 1.
+    Waves and copies are numbered through all layers: wave w of layer i is i * (waves of a layer) + w.
     """
 
     moves: tuple[Move, ...]
-    begins: int | None  # layer i is copied when this wave has attended; None: from the plan's beginning
-    needed: int | None  # this wave waits until layer i is copied; None: only the plan's end does
-    follows: tuple[int, ...]  # copies that must be made before it
+    layer: int
+    begins: int  # they are copied when this wave has attended; -1: from the plan's beginning
+    needed: int  # this wave waits for them; the number of all waves: only the plan's end does
+    follows: tuple[int, ...]  # copies that must be made before it, which begin no later
 
 
-Key = tuple[int, int]  # a layer, and the number of a copy
-
-
-def copies(plan: Plan, *, in_turn: bool = False) -> list[Copy]:
+def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
     """The plan's moves that are made layer by layer, in the order in which they would be made one after the other.
 
-    That order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1, and so on. A copy
-    runs beside whatever touches other slots than it does, so what is computed is what that order computes.
+    In each layer that order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1, and
+    so on. A copy runs beside whatever touches other slots than it does, so what that order computes is computed.
 
     >>> # a reads and writes slots 0..4 in wave 0, b 8..12 in wave 1, c 0..4 in wave 2:
     >>> #   after 0:  swap_out 0..4           begins = 0, needed = 2: runs beside wave 1
-    >>> #   before 1: swap_in to 8..12        begins = None, needed = 1: runs beside wave 0
+    >>> #   before 1: swap_in to 8..12        begins = -1, needed = 1: runs beside wave 0
     >>> #   before 2: swap_in to 0..4         begins = 0, needed = 2, follows the swap_out: runs beside wave 1
-    >>> # and if all layers have the same slots, before 1: begins = -2, when layer i - 1 has attended wave 1 of three
+    >>> # and if all layers have the same slots, before 1 of layer 1: begins = 1, when layer 0 has attended wave 1 of 3
 
     Args:
         in_turn: all layers have the same slots of the device, one after the other.
     """
-    moves = sorted((move for move in plan.moves if by_layer(move)), key=_moment)  # stable: the plan's order is kept
-    alike = groupby(moves, lambda move: (_moment(move), move.source_tier, move.target_tier))
+    in_order = sorted((move for move in plan.moves if by_layer(move)), key=_moment)  # stable: the plan's order is kept
+    alike = groupby(in_order, lambda move: (_moment(move), move.source_tier, move.target_tier))
     groups = [(moment, tuple(group)) for (moment, _, _), group in alike]
-    if not in_turn and not any(_moment(move) for move in moves):  # as most are: no wave is in their way
-        return [Copy(group, None, 0, tuple(range(number))) for number, (_, group) in enumerate(groups)]
-    return _beside_the_waves(plan, groups, 2 if in_turn else 1)
-
-
-def timetable(found: list[Copy], num_waves: int, num_layers: int) -> tuple[dict[int, list[Key]], dict[int, list[Key]]]:
-    """The copies that begin after each wave of each layer, and those that it waits for.
-
-    Waves are numbered through all layers: wave w of layer i is i * num_waves + w. After -1 begins what begins with the
-    plan, and no copy before those that it follows. What only the plan's end waits for is not among the needed.
-    """
-    begun: defaultdict[int, list[Key]] = defaultdict(list)
-    needed: defaultdict[int, list[Key]] = defaultdict(list)
-    turns: dict[Key, int] = {}  # after which each begins
+    looked_at = 1
+    if in_turn or any(_moment(move) for move in in_order):
+        looked_at = min(num_layers, 2) if in_turn else 1
+        found = _beside_the_waves(plan, groups, looked_at)
+    else:  # as most are: no wave is in their way
+        found = [Copy(group, 0, -1, 0, tuple(range(number))) for number, (_, group) in enumerate(groups)]
+    num_waves, last = len(plan.waves), num_layers * len(plan.waves)
+    made: list[Copy] = []
     for layer in range(num_layers):
-        first = layer * num_waves
-        for number, copy in enumerate(found):
-            begins = -1 if copy.begins is None else max(-1, first + copy.begins)
-            turns[layer, number] = turn = max([begins, *(turns[key] for key in followed(found, layer, number))])
-            begun[turn].append((layer, number))
-            if copy.needed is not None and (layer + 1 < num_layers or copy.needed < num_waves):
-                needed[first + copy.needed].append((layer, number))
+        like = min(layer, looked_at - 1)  # the layer with as much before it; of the first it is known who needs it
+        later, base = (layer - like) * num_waves, (layer - like) * len(groups)
+        for number in range(len(groups)):
+            moves, _, begins, _, before = found[like * len(groups) + number]
+            needed = found[number].needed
+            needed = min(last, needed + layer * num_waves) if needed < looked_at * num_waves else last
+            follows = tuple([base + other for other in before])
+            begins = max([begins + later if begins >= 0 else -1, *[made[other].begins for other in follows]])
+            made.append(Copy(moves, layer, begins, needed, follows))
+    return made
+
+
+def timetable(found: list[Copy]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """The copies that begin after each wave, and those that it waits for."""
+    begun: defaultdict[int, list[int]] = defaultdict(list)
+    needed: defaultdict[int, list[int]] = defaultdict(list)
+    for number, copy in enumerate(found):
+        begun[copy.begins].append(number)
+        needed[copy.needed].append(number)
     return begun, needed
-
-
-def followed(found: list[Copy], layer: int, number: int) -> list[Key]:
-    """The copies, in this layer and in the one before, that a copy must follow."""
-    return [(layer if one >= 0 else layer - 1, one % len(found)) for one in found[number].follows if one >= 0 or layer]
 
 
 def _moment(move: Move) -> int:
@@ -102,26 +99,18 @@ def _moment(move: Move) -> int:
     return 2 * move.wave + (move.moment == "after")
 
 
-class _Found(NamedTuple):
-    """A copy with numbers through all layers that are looked at; begins = -1: at once."""
-
-    begins: int
-    needed: int
-    follows: list[int]
-
-
 def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]], num_layers: int) -> list[Copy]:
     """What may run beside what, by the blocks that each touches: slots by themselves where KV is not in blocks.
 
     Args:
-        num_layers: that are looked at, one after the other on the same slots: in the last, every copy has those before
-            it in its way; of the first it is known who needs it. Two are enough, as each touches what all touch.
+        num_layers: that are looked at, one after the other on the same slots. Two are enough, as each touches what all
+            touch: in the last, every copy has those before it in its way.
     """
     unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
-    num_waves, num_groups = len(plan.waves), len(groups)
+    num_waves = len(plan.waves)
     end = num_layers * num_waves
-    sources = [[slot for move in group for slot in _sources(move, unit)] for _, group in groups]
-    targets = [[slot for move in group for slot in _targets(move, unit)] for _, group in groups]
+    sources = [[slot for m in group for slot in _blocks(m.source_tier, m.source, m, unit)] for _, group in groups]
+    targets = [[slot for m in group for slot in _blocks(m.target_tier, m.target, m, unit)] for _, group in groups]
     moved = {slot for slots in (*sources, *targets) for slot in slots}
     of_waves = [_of_wave(plan, wave, unit, moved) for wave in range(num_waves)]
     readers: defaultdict[Slot, set[Actor]] = defaultdict(set)
@@ -138,7 +127,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]], nu
             writers[slot].add(actor)
         return before - {actor}
 
-    found: list[_Found] = []
+    found: list[Copy] = []
     in_turn: list[tuple[float, Actor]] = [(moment, number) for number, (moment, _) in enumerate(groups)]
     in_turn += [(_BETWEEN + 2 * wave, ~wave) for wave in range(num_waves)]
     in_turn.sort()
@@ -151,21 +140,13 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]], nu
                         found[copy] = found[copy]._replace(needed=min(found[copy].needed, wave))
                 continue
             earlier = act(len(found), *(_in_layer(slots[actor], layer) for slots in (sources, targets)))
-            follows = sorted(copy for copy in earlier if copy >= 0)
+            follows = tuple(sorted(copy for copy in earlier if copy >= 0))
             begins = max([-1, *(~wave for wave in earlier if wave < 0), *(found[copy].begins for copy in follows)])
             wave, is_after = divmod(int(moment), 2)
             wave += layer * num_waves
-            found.append(_Found(max(begins, wave) if is_after else begins, end if is_after else wave, follows))
-    base, base_wave = (num_layers - 1) * num_groups, end - num_waves  # of the last layer
-    return [
-        Copy(
-            group,
-            None if last.begins < 0 else last.begins - base_wave,
-            None if first.needed == end else first.needed,
-            tuple(copy - base for copy in last.follows),
-        )
-        for (_, group), first, last in zip(groups, found, found[base:], strict=False)
-    ]
+            begins, needed = (max(begins, wave), end) if is_after else (begins, wave)
+            found.append(Copy(groups[actor][1], layer, begins, needed, follows))
+    return found
 
 
 def _in_layer(slots: list[Slot], layer: int) -> list[Slot]:
@@ -196,18 +177,10 @@ def _blocks_of(place: Place, start: int, stop: int, unit: int) -> list[Slot]:
     return list(dict.fromkeys([("device", slot // unit) for slot in place.slots(start, stop)]))
 
 
-def _sources(move: Move, unit: int) -> list[Slot]:
-    return _blocks(move.source_tier, move.source, move.num_tokens, unit)
+def _blocks(tier: str, start: int, move: Move, unit: int) -> list[Slot]:
+    """The blocks of `unit` slots that a move's slots, from `start` on, lie in.
 
-
-def _targets(move: Move, unit: int) -> list[Slot]:
-    return _blocks(move.target_tier, move.target, move.num_tokens, unit)
-
-
-def _blocks(tier: str, start: int, count: int, unit: int) -> list[Slot]:
-    """The blocks of `unit` slots that these slots lie in.
-
-    >>> _blocks("host", 6, 4, 4)
+    >>> _blocks("host", 6, Move("copy", 6, 0, num_tokens=4), 4)
     [('host', 1), ('host', 2)]
     """
-    return [(tier, block) for block in range(start // unit, (start + count - 1) // unit + 1)]
+    return [(tier, block) for block in range(start // unit, (start + move.num_tokens - 1) // unit + 1)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
-from threading import Lock
+from queue import PriorityQueue
+from typing import Any, TypeVar
 
 __all__ = ["FETCH", "STORE", "WAITED", "CopyThread"]
 
 WAITED, FETCH, STORE = range(3)  # urgency: a plan waits for it; behind everything, to the device; to the host
+
+T = TypeVar("T")
 
 
 class CopyThread:
@@ -18,24 +20,26 @@ class CopyThread:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "minifuse-copies")
-        self._lock = Lock()
         self._numbers = count()
-        self._queue: list[tuple[int, int, int, Callable[[], None]]] = []  # a heap
+        self._queue: PriorityQueue[tuple[int, int, int, Callable[[], Any], Future[Any]]] = PriorityQueue()
 
-    def submit(self, urgency: int, work: Callable[[], None], step: int = 0) -> None:
+    def submit(self, urgency: int, work: Callable[[], T], step: int = 0) -> Future[T]:
         """Make a copy when nothing more urgent is to be made, nor anything as urgent of an earlier step.
 
         Raises:
             RuntimeError: the thread has been closed.
         """
-        with self._lock:
-            heapq.heappush(self._queue, (urgency, step, next(self._numbers), work))
+        made: Future[T] = Future()
+        self._queue.put((urgency, step, next(self._numbers), work, made))
         self._pool.submit(self._most_urgent)
+        return made
 
     def _most_urgent(self) -> None:
-        with self._lock:
-            work = heapq.heappop(self._queue)[-1]
-        work()
+        *_, work, made = self._queue.get()
+        try:
+            made.set_result(work())
+        except BaseException as error:
+            made.set_exception(error)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

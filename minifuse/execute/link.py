@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
+from operator import attrgetter
 from typing import NamedTuple
 
 from minifuse.core.measured import Measured
-from minifuse.core.plan import Move, Plan
-from minifuse.execute.copies import Copy, Key, copies, followed, timetable
+from minifuse.core.plan import Move, Plan, Tier
+from minifuse.execute.copies import Copy, copies, timetable
 
-__all__ = ["Link", "traffic"]
+__all__ = ["Link", "Way", "traffic", "way_of"]
+
+Way = Tier | None  # the tier that a copy goes to from the other; None: within the device
 
 
-def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: tuple[float, float] = (0.0, 0.0)) -> Measured:
-    """What these moves carry in each direction; `seconds` are for how long: to the host, and to the device."""
-    tokens = {"host": 0, "device": 0}
+def way_of(move: Move) -> Way:
+    """Where a move goes; None within the device."""
+    return move.target_tier if move.crosses else None
+
+
+def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, float]) -> Measured:
+    """What these moves carry each way; `seconds` are for how long."""
+    num_bytes = Counter[Way]()
     for move in moves:
-        if move.crosses:
-            tokens[move.target_tier] += move.num_tokens
-    to_host, to_device = (tokens[tier] * bytes_per_token for tier in ("host", "device"))
-    return Measured(to_host_bytes=to_host, to_host_s=seconds[0], to_device_bytes=to_device, to_device_s=seconds[1])
+        num_bytes[way_of(move)] += move.num_tokens * bytes_per_token
+    return Measured(
+        to_host_bytes=num_bytes["host"],
+        to_host_s=seconds["host"],
+        to_device_bytes=num_bytes["device"],
+        to_device_s=seconds["device"],
+    )
 
 
 class Link:
@@ -55,7 +66,7 @@ class Link:
         bytes_per_token: int = 0,
         bandwidth: float = math.inf,
         num_layers: int = 1,
-        attention: Callable[[Plan], Sequence[float]] | None = None,
+        attention: Callable[[Plan], Seq[float]] | None = None,
         *,
         in_turn: bool = False,
     ) -> None:
@@ -65,20 +76,21 @@ class Link:
         self._in_turn = in_turn
         self._token_s = bytes_per_token / bandwidth
         self._free_s = 0.0  # when the link has carried all that it has begun with
-        # Moves behind everything that have not begun, a heap: those to the device first, then in the order given.
-        self._queue: list[tuple[bool, int, _Queued]] = []
-        self._num_queued = 0
-        self._foreseen: tuple[tuple[float, int, int], float | None] | None = None  # a state, and the next landing then
+        self._queue: list[_Queued] = []  # that have not begun: those to the device first, then in the order given
         self._landing: deque[tuple[float, Plan]] = deque()  # plans of which every move has begun, and when they land
 
     def seconds(self, moves: Iterable[Move]) -> float:
         """For how long these moves keep the link busy."""
         return self._token_s * sum(move.num_tokens for move in moves if move.crosses)
 
+    def _busy(self, moves: Seq[Move]) -> dict[Way, float]:
+        """For how long these moves keep the link busy, each way."""
+        ways: tuple[Way, Way] = ("host", "device")
+        return {way: self.seconds(move for move in moves if move.target_tier == way) for way in ways}
+
     def carried(self, plan: Plan) -> Measured:
         """The plan's bytes, and for how long they keep the link busy, by direction."""
-        busy = (self.seconds(move for move in plan.moves if move.target_tier == tier) for tier in ("host", "device"))
-        return traffic(plan.moves, self.bytes_per_token, (next(busy), next(busy)))
+        return traffic(plan.moves, self.bytes_per_token, self._busy(plan.moves))
 
     def run(self, plan: Plan, computing_s: float, now: float) -> Measured:
         """A plan begins that waits for its moves and computes for so long. Returns what it carries, and the exposed."""
@@ -87,12 +99,11 @@ class Link:
         if not any(move.crosses for move in plan.moves):
             return carried
         # From here on times are counted from now: adding small durations to a large time would round them.
-        first = self.carried(replace(plan, moves=tuple(move for move in plan.moves if move.moment == "first")))
-        first_s = first.to_host_s + first.to_device_s
+        first_s = sum(self._busy([move for move in plan.moves if move.moment == "first"]).values())
         link = max(0.0, self._free_s - now)
         exposed_s = link + first_s if first_s else 0.0
         link += first_s
-        if layered := copies(plan, in_turn=self._in_turn):
+        if layered := copies(plan, self.num_layers, in_turn=self._in_turn):
             late_s, link = self._layer_by_layer(plan, layered, computing_s, link - exposed_s)
             exposed_s, link = exposed_s + late_s, exposed_s + link
         self._free_s = now + link
@@ -101,22 +112,22 @@ class Link:
     def _layer_by_layer(self, plan: Plan, layered: list[Copy], computing_s: float, link: float) -> tuple[float, float]:
         """A plan computes from time 0 on, with a link that is free from time `link` on. Returns the seconds by which
         it ends later than it would without copies, and when the link is free again."""
-        num_layers, clock = self.num_layers, 0.0
-        shares = [self.seconds(copy.moves) / num_layers for copy in layered]
+        num_layers, num_waves, clock = self.num_layers, len(plan.waves), 0.0
+        of_one_layer = layered[: len(layered) // num_layers]
+        shares = num_layers * [self.seconds(copy.moves) / num_layers for copy in of_one_layer]
         layer_s, *attention = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
-        num_waves = len(attention)
-        begun, needed = timetable(layered, num_waves, num_layers)
-        copied: dict[Key, float] = {}  # when each is there
+        begun, needed = timetable(layered)
+        copied: dict[int, float] = {}  # when each is there
         for turn in range(-1, num_layers * num_waves):
             if turn >= 0:
                 wave = turn % num_waves
                 clock += 0.0 if wave else layer_s
-                clock = max([clock, *(copied[key] for key in needed.get(turn, ()))]) + attention[wave]
-            for layer, number in begun.get(turn, ()):  # goes on the link, in order
-                ready = max([clock, *(copied[key] for key in followed(layered, layer, number))])
+                clock = max([clock, *(copied[number] for number in needed.get(turn, ()))]) + attention[wave]
+            for number in begun.get(turn, ()):  # goes on the link, in order
+                ready = max([clock, *(copied[before] for before in layered[number].follows)])
                 if shares[number]:
                     ready = link = max(link, ready) + shares[number]
-                copied[layer, number] = ready
+                copied[number] = ready
         return max(0.0, max([clock, *copied.values()]) - computing_s), link
 
     def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
@@ -135,28 +146,20 @@ class Link:
     def behind(self, plan: Plan, now: float) -> None:
         """Begin with the moves of a plan without work as soon as the link has nothing more urgent to carry."""
         self.advance(now)
-        moves = sorted(plan.moves, key=_goes_out)
-        for i, move in enumerate(moves, 1):
-            self._num_queued += 1
-            queued = _Queued(plan, now, self.seconds([move]), is_last=i == len(moves))
-            heapq.heappush(self._queue, (_goes_out(move), self._num_queued, queued))
+        for i, move in enumerate(sorted(plan.moves, key=_goes_out), 1):
+            queued = _Queued(_goes_out(move), plan, now, self.seconds([move]), is_last=i == len(plan.moves))
+            insort(self._queue, queued, key=attrgetter("goes_out"))
 
-    def next_landing(self) -> float | None:
-        """When the next plan without work will have landed, if no other needs the link before; None: there is none."""
+    def next_landing(self) -> float:
+        """When the next plan without work will have landed, if no other needs the link before; infinity: none will."""
         if self._landing:
             return self._landing[0][0]
-        state = self._free_s, self._num_queued, len(self._queue)
-        if self._foreseen is None or self._foreseen[0] != state:
-            self._foreseen = state, self._foresee()
-        return self._foreseen[1]
-
-    def _foresee(self) -> float | None:
         free_s = self._free_s
-        for _, _, queued in sorted(self._queue):
+        for queued in self._queue:
             free_s = max(free_s, queued.since_s) + queued.seconds
             if queued.is_last:
                 return free_s
-        return None
+        return math.inf
 
     def landed(self, now: float) -> list[Plan]:
         """The plans without work that have landed by now, in the order in which they did."""
@@ -169,11 +172,11 @@ class Link:
     def advance(self, now: float) -> None:
         """Begin with every move behind everything for which the link was free before now."""
         while self._queue:
-            plan, since_s, seconds, is_last = self._queue[0][2]
+            _, plan, since_s, seconds, is_last = self._queue[0]
             begins = max(self._free_s, since_s)
             if begins >= now and begins + seconds > now:  # a plan that begins just now may need the link first
                 return
-            heapq.heappop(self._queue)
+            del self._queue[0]
             self._free_s = begins + seconds
             if is_last:
                 self._landing.append((self._free_s, plan))
@@ -182,6 +185,7 @@ class Link:
 class _Queued(NamedTuple):
     """A move behind everything that has not begun."""
 
+    goes_out: bool
     plan: Plan
     since_s: float
     seconds: float

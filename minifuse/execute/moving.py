@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
-from minifuse.attention.batch import AttentionBackend, Batch, Wave
+from minifuse.attention.batch import AttentionBackend, Wave
 from minifuse.contracts.attention import checked_backend
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
-from minifuse.execute.streams import Streams
 from minifuse.execute.texts import TorchRunner
-from minifuse.execute.transfers import PlanTransfers
+from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.memory.storage import KVStorage
 from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.operators import Rotation
@@ -25,33 +21,21 @@ from minifuse.stages import Attention, Memory
 __all__ = ["AttendingBesideMoves", "MovingRunner", "torch_runner"]
 
 
-class Moves(Protocol):
-    """The moves of one plan (`minifuse.execute.transfers.MovesOfPlan`)."""
-
-    def before(self, layer: int, wave: int) -> None: ...
-
-    def after(self, layer: int, wave: int) -> None: ...
-
-
 class AttendingBesideMoves:
     """The attention of one plan: each wave of each layer waits for the moves that it needs there, and for no others."""
 
-    def __init__(self, attention: AttentionBackend, moves: Moves, num_waves: int) -> None:
+    def __init__(self, attention: AttentionBackend, moves: MovesOfPlan) -> None:
         self.operators = attention.operators
+        self.batch = attention.batch
         self._attention = attention
         self._moves = moves
-        self._num_waves = num_waves
-        self._attended = 0  # waves, of all layers
-
-    def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
-        return self._attention.batch(plan, sequences, cache)
+        self._turn = 0  # waves attended, of all layers
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
-        number = self._attended % self._num_waves
-        self._attended += 1
-        self._moves.before(layer, number)
+        self._moves.before(self._turn)
         attended = self._attention.attend(heads, rotary, cache, layer, wave)
-        self._moves.after(layer, number)
+        self._moves.after(self._turn)
+        self._turn += 1
         return attended
 
 
@@ -65,8 +49,6 @@ class MovingRunner:
     def __init__(self, run: TorchRunner, transfers: PlanTransfers) -> None:
         self.run = run
         self.transfers = transfers
-        self._device = run.cache.device
-        self._streams = Streams(self._device)
 
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
@@ -77,15 +59,14 @@ class MovingRunner:
         if not plan.work:
             return self.transfers.behind(plan).result()
         attention = self.run.attention
-        with attention.operators.lock, self._streams.of(plan.worker):
+        with attention.operators.lock, self.transfers.streams.of(plan.worker):
             if not plan.moves:
                 ran = self.run.compute(plan, sequences, attention)
             else:
-                moves = self.transfers.begin(plan)
-                beside = AttendingBesideMoves(attention, moves, len(plan.waves))
-                ran = self.run.compute(plan, sequences, beside)
+                moves = MovesOfPlan(self.transfers, plan)
+                ran = self.run.compute(plan, sequences, AttendingBesideMoves(attention, moves))
                 ran = ran._replace(measured=moves.end())
-            if (plan.moves or not ran.tokens) and self._device.type == "cuda":
+            if self.transfers.on_gpu and (plan.moves or not ran.tokens):
                 torch.cuda.current_stream().synchronize()  # KV may not be written yet, or not be copied
         return ran
 

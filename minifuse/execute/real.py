@@ -101,6 +101,9 @@ class RealExecutor:
         if self._next:
             plan, sequences = self._next.popleft()
             ran = self._run(plan, sequences)
+            if not self._ended:
+                self._reported_s = self._clock.now()
+                return [Completion(plan, ran, self._reported_s)]
             self._note(plan, lambda: ran)
             until = math.inf  # what has landed meanwhile is one event with its end
         with self._changed:

@@ -16,18 +16,11 @@ class Streams:
         self.device = device
         self._streams: dict[int | str, torch.cuda.Stream] = {}
 
-    def of(self, worker: int) -> AbstractContextManager[object]:
-        """A context in which work goes to the stream of `worker`."""
-        if worker == 0 or self.device.type != "cuda":
+    def of(self, user: int | str) -> AbstractContextManager[object]:
+        """A context in which work goes to the stream of a worker, or of the copies to "host" or "device"."""
+        if user == 0 or self.device.type != "cuda":
             return nullcontext()
-        return torch.cuda.stream(self._stream(worker))
-
-    def copying(self, tier: str) -> torch.cuda.Stream:
-        """On a GPU, the stream of the copies that go to a tier: "host" or "device"."""
-        return self._stream(tier)
-
-    def _stream(self, key: int | str) -> torch.cuda.Stream:
-        if key not in self._streams:
-            self._streams[key] = torch.cuda.Stream(self.device)
-            self._streams[key].wait_stream(torch.cuda.default_stream(self.device))
-        return self._streams[key]
+        if user not in self._streams:
+            self._streams[user] = torch.cuda.Stream(self.device)
+            self._streams[user].wait_stream(torch.cuda.default_stream(self.device))
+        return torch.cuda.stream(self._streams[user])

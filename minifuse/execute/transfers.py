@@ -3,124 +3,82 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from concurrent.futures import Future
+from functools import partial
 from itertools import groupby
-from typing import Literal, Protocol
+from typing import Self
 
 import torch
 
 from minifuse.core.measured import Measured
 from minifuse.core.plan import Move, Plan
 from minifuse.core.report import Ran
-from minifuse.execute.copies import Copy, Key, copies, followed, timetable
+from minifuse.execute.copies import Copy, copies, timetable
 from minifuse.execute.copy_thread import FETCH, STORE, WAITED, CopyThread
-from minifuse.execute.link import traffic
+from minifuse.execute.link import Way, traffic, way_of
 from minifuse.execute.streams import Streams
 from minifuse.kernels.operators import TORCH, KVTensors
 from minifuse.model.operators import Operators
 
 __all__ = ["MovesOfPlan", "PlanTransfers"]
 
-Way = Literal["host", "device"]  # the tier that a copy goes to; copies within the device go with those to it
-
 
 class MovesOfPlan:
     """The moves of one plan: `before` and `after` each wave of each layer, what may or must be done then.
 
-    >>> # moves = transfers.begin(plan)                     the moves that come first are done, the others begin
-    >>> # for each layer, each wave:
-    >>> #     moves.before(layer, wave)                      wait for what the wave needs in this layer
+    Waves are numbered through all layers.
+
+    >>> # moves = MovesOfPlan(transfers, plan)               the moves that come first are done, the others begin
+    >>> # for each turn, a wave of a layer:
+    >>> #     moves.before(turn)                             wait for what the wave needs in this layer
     >>> #     ...attend...
-    >>> #     moves.after(layer, wave)                       begin with what the wave was in the way of
+    >>> #     moves.after(turn)                              begin with what the wave was in the way of
     >>> # measured = moves.end()
     """
 
     def __init__(self, transfers: PlanTransfers, plan: Plan) -> None:
         self._plan = plan
         self._transfers = transfers
-        self._queue = transfers.queue()
-        self._copies = copies(plan, in_turn=transfers.cache.in_turn)
-        self._num_waves = len(plan.waves)
-        self._begun_by, self._needed_by = timetable(self._copies, self._num_waves, transfers.num_layers)
-        self._marks: dict[Key, Mark] = {}
-        self._waited: set[Key] = set()
-        self._seconds: dict[Way, float] = {"host": 0.0, "device": 0.0}
-        self._moving_s = self._within_s = 0.0
-        for way, moves in groupby((move for move in plan.moves if move.moment == "first"), _way):
-            self._first(way, list(moves))
-        self._begin(-1)
+        self._copies = copies(plan, transfers.num_layers, in_turn=transfers.cache.in_turn)
+        self._begun_by, self._needed_by = timetable(self._copies)
+        self._marks: dict[int, Mark] = {}  # of the copies that have begun
+        self._waits: dict[int, Callable[[], float]] = {}  # for each copy waited for, the seconds that computing waited
+        self._seconds: defaultdict[Way, float] = defaultdict(float)
+        for way, moves in groupby((move for move in plan.moves if move.moment == "first"), way_of):
+            self._seconds[way] += transfers.at_once(list(moves))
+        self._within_s = self._seconds[None]
+        self._first_s = sum(self._seconds.values())
+        self.after(-1)
 
-    def _first(self, way: Way | None, moves: list[Move]) -> None:
-        """Make moves in all layers, while nothing is computed."""
-        seconds = self._transfers.at_once(moves)
-        self._moving_s += seconds
-        if way is None:
-            self._within_s += seconds
-        else:
-            self._seconds[way] += seconds
+    def before(self, turn: int) -> None:
+        """Let what comes next wait for the copies that a wave of a layer needs."""
+        for number in self._needed_by.get(turn, ()):
+            self._wait(number)
 
-    def before(self, layer: int, wave: int) -> None:
-        """Let what comes next wait for the copies that a wave needs in a layer."""
-        for key in self._needed_by.get(layer * self._num_waves + wave, ()):
-            self._wait(key)
+    def after(self, turn: int) -> None:
+        """A wave of a layer has attended: begin with the copies that it was in the way of."""
+        for number in self._begun_by.get(turn, ()):
+            copy = self._copies[number]
+            self._marks[number] = self._transfers.start(copy, [self._marks[before] for before in copy.follows])
 
-    def after(self, layer: int, wave: int) -> None:
-        """A wave has attended in a layer: begin with the copies that it was in the way of."""
-        self._begin(layer * self._num_waves + wave)
-
-    def _begin(self, turn: int) -> None:
-        for layer, number in self._begun_by.get(turn, ()):
-            follows = [self._marks[key] for key in followed(self._copies, layer, number)]
-            self._marks[layer, number] = self._queue.start(self._copies[number], layer, follows)
-
-    def _wait(self, key: Key) -> None:
-        if key not in self._waited:
-            self._waited.add(key)
-            self._queue.wait(self._marks[key])
+    def _wait(self, number: int) -> None:
+        if number not in self._waits:
+            self._waits[number] = self._transfers.wait(self._marks[number])
 
     def end(self) -> Measured:
         """Wait for every copy. Returns what was carried, and for how long moves held the computing up."""
-        for key in self._marks:
-            self._wait(key)
-        exposed_s = self._queue.exposed_s()
-        for (_, number), mark in self._marks.items():
-            if (way := _way(self._copies[number].moves[0])) is not None:
-                self._seconds[way] += mark.seconds()
-        moving_s = self._moving_s + exposed_s
-        carried = traffic(
-            self._plan.moves, self._transfers.bytes_per_token, (self._seconds["host"], self._seconds["device"])
-        )
+        for number in self._marks:
+            self._wait(number)
+        if self._transfers.on_gpu:
+            torch.cuda.current_stream().synchronize()
+        moving_s = self._first_s + sum([seconds() for seconds in self._waits.values()])
+        for number, mark in self._marks.items():
+            self._seconds[way_of(self._copies[number].moves[0])] += mark.result()
+        carried = traffic(self._plan.moves, self._transfers.bytes_per_token, self._seconds)
         return carried._replace(moving_s=moving_s, exposed_s=moving_s - self._within_s)
-
-
-def _way(move: Move) -> Way | None:
-    """The tier that a move goes to; None within the device."""
-    return move.target_tier if move.crosses else None
-
-
-class Mark(Protocol):
-    """A copy that has been started, in one layer."""
-
-    def seconds(self) -> float:
-        """How long it took, once it has ended."""
-        ...
-
-
-class CopyQueue(Protocol):
-    """Where a plan's copies run beside its computing."""
-
-    def start(self, copy: Copy, layer: int, follows: list[Mark]) -> Mark:
-        """Copy in one layer, after what has been computed so far and after the copies `follows`."""
-        ...
-
-    def wait(self, mark: Mark) -> None:
-        """Let what is computed next wait for a copy."""
-        ...
-
-    def exposed_s(self) -> float:
-        """For how long computing has waited. On a GPU this waits for all that has been computed."""
-        ...
 
 
 class PlanTransfers:
@@ -136,61 +94,42 @@ class PlanTransfers:
         self.cache = cache
         self.num_layers = cache.keys.shape[0]
         self.bytes_per_token = 2 * self.num_layers * cache.keys[0, :1].numel() * cache.keys.element_size()
-        self._on_gpu = cache.device.type == "cuda"
+        self.on_gpu = cache.device.type == "cuda"
         self.operators = operators
         self.streams = Streams(cache.device)
         self.thread = CopyThread()
-        self.fetched: torch.cuda.Event | None = None  # on a GPU, the end of the last copy to the device
-
-    def begin(self, plan: Plan) -> MovesOfPlan:
-        """Make the moves of a plan that come first, and begin with those that are made layer by layer."""
-        return MovesOfPlan(self, plan)
+        self._fetched: _Timed | None = None  # on a GPU, the last copy to the device
 
     def behind(self, plan: Plan) -> Future[Ran]:
         """Begin with the moves of a plan without work. The future is done when all of them have landed."""
-        by_way = groupby(sorted(plan.moves, key=lambda move: move.target_tier), _way)  # to the device first
-        groups = [(way, list(moves)) for way, moves in by_way]
-        pieces = deque((way, moves, layer) for way, moves in groups for layer in range(self.num_layers))
-        landed: Future[Ran] = Future()
-        seconds: dict[Way, float] = {"host": 0.0, "device": 0.0}
+        pieces: list[tuple[Way, Future[float]]] = []
+        urgency = STORE
+        for way, group in groupby(sorted(plan.moves, key=lambda move: move.target_tier), way_of):  # to the device first
+            urgency, moves = FETCH if way == "device" else STORE, list(group)
+            for layer in range(self.num_layers):
+                copy = partial(self._copy_behind, moves, layer)
+                pieces.append((way, self.thread.submit(urgency, copy, plan.step)))
 
-        def proceed() -> None:
-            """Copy one piece, then stand in line again with the next: what is more urgent goes in between."""
-            try:
-                way, moves, layer = pieces.popleft()
-                assert way is not None
-                seconds[way] += self._copy_behind(way, moves, layer)
-                if pieces:
-                    stand_in_line()
-                else:
-                    carried = traffic(plan.moves, self.bytes_per_token, (seconds["host"], seconds["device"]))
-                    landed.set_result(Ran({}, measured=carried))
-            except BaseException as error:
-                landed.set_exception(error)
+        def landed() -> Ran:
+            seconds: defaultdict[Way, float] = defaultdict(float)
+            for way, piece in pieces:
+                seconds[way] += piece.result()
+            return Ran({}, measured=traffic(plan.moves, self.bytes_per_token, seconds))
 
-        def stand_in_line() -> None:
-            self.thread.submit(FETCH if pieces[0][0] == "device" else STORE, proceed, plan.step)
+        return self.thread.submit(urgency, landed, plan.step)
 
-        stand_in_line()
-        return landed
-
-    def _copy_behind(self, way: Way, moves: list[Move], layer: int) -> float:
+    def _copy_behind(self, moves: Seq[Move], layer: int) -> float:
         """Copy one layer in the copy thread. Returns the seconds that it took."""
-        if not self._on_gpu:
+        if not self.on_gpu:
             return self.copy(moves, layer)
-        with torch.inference_mode(), torch.cuda.stream(self.streams.copying(way)):
-            if way == "host" and self.fetched is not None:
-                self.fetched.synchronize()
-            begins, ends = _timed_event(), _timed_event()
-            begins.record()
-            self.operators.move(self.cache, moves, layer)
-            ends.record()
-            if way == "device":
-                self.fetched = ends
-        ends.synchronize()
-        return _between(begins, ends)
+        with torch.inference_mode():
+            if moves[0].target_tier == "host" and self._fetched is not None:
+                self._fetched.ends.synchronize()
+            copied = self._on_stream(moves, layer)
+        copied.ends.synchronize()
+        return copied.result()
 
-    def copy(self, moves: tuple[Move, ...] | list[Move], layer: int) -> float:
+    def copy(self, moves: Seq[Move], layer: int) -> float:
         """Copy moves in one layer, on a CPU. Returns the seconds that it took.
 
         Plain torch, whatever the operators: the interpreter of Triton's kernels has one thread.
@@ -199,115 +138,71 @@ class PlanTransfers:
         TORCH.move(self.cache, moves, layer)
         return time.perf_counter() - begins
 
+    def start(self, copy: Copy, follows: list[Mark]) -> Mark:
+        """Make a copy after what has been computed so far and after the copies `follows`.
+
+        In the thread each copy is after those started before.
+        """
+        if not self.on_gpu:
+            return self.thread.submit(WAITED, partial(self.copy, copy.moves, copy.layer))
+        computed = torch.cuda.Event()
+        computed.record()
+        events = [mark.ends for mark in follows if isinstance(mark, _Timed)]
+        return self._on_stream(copy.moves, copy.layer, computed, *events)
+
+    def wait(self, mark: Mark) -> Callable[[], float]:
+        """Let what is computed next wait for a copy. Returns what tells for how long, once it has waited."""
+        if isinstance(mark, _Timed):
+            with _Timed() as waited:
+                torch.cuda.current_stream().wait_event(mark.ends)
+            return waited.result
+        begins = time.perf_counter()
+        mark.result()
+        waited_s = time.perf_counter() - begins
+        return lambda: waited_s
+
+    def _on_stream(self, moves: Seq[Move], layer: int, *events: torch.cuda.Event) -> _Timed:
+        """Copy moves in one layer, on a GPU, on the stream of their direction, after these events."""
+        way = moves[0].target_tier
+        with self.streams.of(way):
+            for event in events:
+                torch.cuda.current_stream().wait_event(event)
+            with _Timed() as copied:
+                self.operators.move(self.cache, moves, layer)
+        if way == "device":
+            self._fetched = copied
+        return copied
+
     def at_once(self, moves: list[Move]) -> float:
         """Copy moves in all layers while the caller waits. Returns the seconds that it took."""
         begins = time.perf_counter()
         self.operators.move(self.cache, moves)
-        if self._on_gpu:
+        if self.on_gpu:
             torch.cuda.current_stream().synchronize()
         return time.perf_counter() - begins
-
-    def queue(self) -> CopyQueue:
-        """Where the copies of one more plan run."""
-        return _StreamQueue(self) if self._on_gpu else _ThreadQueue(self)
 
     def close(self) -> None:
         """Stop. What is behind everything and has not begun is not copied any more."""
         self.thread.close()
 
 
-class _Copied:
-    """A copy in the thread. `seconds` waits for it."""
+class _Timed:
+    """What is given to the current stream of a GPU in this context, between two events."""
 
     def __init__(self) -> None:
-        self.done: Future[float] = Future()
+        self.begins, self.ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def seconds(self) -> float:
-        return self.done.result()
+    def __enter__(self) -> Self:
+        self.begins.record()
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        self.ends.record()
 
-class _ThreadQueue:
-    """Copies in the copy thread, in the order in which they are started: each follows those before it."""
-
-    def __init__(self, transfers: PlanTransfers) -> None:
-        self._transfers = transfers
-        self._exposed_s = 0.0
-
-    def start(self, copy: Copy, layer: int, follows: list[Mark]) -> Mark:
-        mark = _Copied()
-
-        def work() -> None:
-            try:
-                mark.done.set_result(self._transfers.copy(copy.moves, layer))
-            except BaseException as error:
-                mark.done.set_exception(error)
-
-        self._transfers.thread.submit(WAITED, work)
-        return mark
-
-    def wait(self, mark: Mark) -> None:
-        begins = time.perf_counter()
-        mark.seconds()
-        self._exposed_s += time.perf_counter() - begins
-
-    def exposed_s(self) -> float:
-        return self._exposed_s
+    def result(self) -> float:
+        """How many seconds it took, once it has ended."""
+        milliseconds: float = self.begins.elapsed_time(self.ends)
+        return milliseconds / 1e3
 
 
-class _Recorded:
-    """A copy on a stream, between two events."""
-
-    def __init__(self) -> None:
-        self.begins, self.ends = _timed_event(), _timed_event()
-
-    def seconds(self) -> float:
-        return _between(self.begins, self.ends)
-
-
-class _StreamQueue:
-    """Copies on the stream of their direction."""
-
-    def __init__(self, transfers: PlanTransfers) -> None:
-        self._transfers = transfers
-        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []  # around each wait of the computing stream
-
-    def start(self, copy: Copy, layer: int, follows: list[Mark]) -> Mark:
-        transfers, mark = self._transfers, _Recorded()
-        way = copy.moves[0].target_tier
-        computed = torch.cuda.Event()
-        computed.record()
-        stream = transfers.streams.copying(way)
-        stream.wait_event(computed)
-        for other in follows:
-            assert isinstance(other, _Recorded)
-            stream.wait_event(other.ends)
-        with torch.cuda.stream(stream):
-            mark.begins.record()
-            transfers.operators.move(transfers.cache, copy.moves, layer)
-            mark.ends.record()
-        if way == "device":
-            transfers.fetched = mark.ends
-        return mark
-
-    def wait(self, mark: Mark) -> None:
-        assert isinstance(mark, _Recorded)
-        begins, ends = _timed_event(), _timed_event()
-        begins.record()
-        torch.cuda.current_stream().wait_event(mark.ends)
-        ends.record()
-        self._waits.append((begins, ends))
-
-    def exposed_s(self) -> float:
-        if not self._waits:
-            return 0.0
-        torch.cuda.current_stream().synchronize()
-        return sum(_between(begins, ends) for begins, ends in self._waits)
-
-
-def _timed_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)
-
-
-def _between(begins: torch.cuda.Event, ends: torch.cuda.Event) -> float:
-    milliseconds: float = begins.elapsed_time(ends)
-    return milliseconds / 1e3
+Mark = Future[float] | _Timed  # a copy that has been started, in one layer; `result`, once it has ended, is its seconds

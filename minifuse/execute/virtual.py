@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 
 from minifuse.core.clock import VirtualClock
-from minifuse.core.measured import Measured, measured_of
+from minifuse.core.measured import NOTHING_MEASURED, Measured, measured_of
 from minifuse.core.plan import Plan, sampled_work
 from minifuse.core.report import Completion, Ran
 from minifuse.core.request import Sequence
@@ -72,15 +73,23 @@ class VirtualExecutor:
             self._link.behind(plan, self._now)
             return
         seconds = self._cost(plan)
+        measured = self._link.run(plan, seconds, self._now) if plan.moves else NOTHING_MEASURED
+        self._push(plan, lambda: self._ran(plan, sequences, measured), self._served + seconds + measured.exposed_s)
+
+    def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
+        """What a plan produced, with what its moves cost on the link."""
+        ran = self._run(plan, sequences)
         if not plan.moves:
-            self._push(plan, lambda: self._run(plan, sequences), self._served + seconds)
-            return
-        measured = self._link.run(plan, seconds, self._now)
-        self._push(
-            plan,
-            lambda: _moved(self._run(plan, sequences), measured),
-            self._served + seconds + measured.exposed_s,
+            return ran
+        counted = measured_of(ran)
+        measured = carried._replace(
+            num_messages=counted.num_messages,
+            message_bytes=counted.message_bytes,
+            num_gathers=counted.num_gathers,
+            gathered_rows=counted.gathered_rows,
+            gathering_s=counted.gathering_s,
         )
+        return ran._replace(measured=measured)
 
     def _start_queued(self) -> None:
         """Let workers whose plan has ended begin with the next, now that the engine has committed the last."""
@@ -104,20 +113,21 @@ class VirtualExecutor:
         self._now = now
 
     def _next_end(self) -> float:
+        if not self._running:
+            return math.inf
         end = self._running[0][0]
         return self._now + (end - self._served) * len(self._running) if self._shared else end
 
     def wait(self, until: float | None) -> list[Completion]:
         self._start_queued()
-        landing = self._link.next_landing()
-        times = [time for time in (self._next_end() if self._running else None, landing) if time is not None]
-        if times and (until is None or min(times) <= until):
-            now = min(times)
-            self._clock.sleep_until(now)
-            return self._land(now) if now == landing else self._end(now)
-        if until is not None:
-            self._clock.sleep_until(until)
-        return []
+        landing, end = self._link.next_landing(), self._next_end()
+        now = min(landing, end, math.inf if until is None else until)
+        if now == math.inf:
+            return []
+        self._clock.sleep_until(now)
+        if now == landing:
+            return self._land(now)
+        return self._end(now) if now == end else []
 
     def wake(self) -> None:
         """Nothing to do: it never sleeps."""
@@ -137,23 +147,9 @@ class VirtualExecutor:
         """Complete the plans without work whose moves have landed now."""
         self._advance(now)
         plans = self._link.landed(now)
-        return [Completion(plan, _moved(self._run(plan, {}), self._link.carried(plan)), now) for plan in plans]
+        return [Completion(plan, self._ran(plan, {}, self._link.carried(plan)), now) for plan in plans]
 
     def close(self) -> None:
         """Call `on_close`, which stops what computes the plans."""
         if self._on_close is not None:
             self._on_close()
-
-
-def _moved(ran: Ran, carried: Measured) -> Ran:
-    """What a plan produced, with what its moves cost on the link."""
-    counted = measured_of(ran)
-    return ran._replace(
-        measured=carried._replace(
-            num_messages=counted.num_messages,
-            message_bytes=counted.message_bytes,
-            num_gathers=counted.num_gathers,
-            gathered_rows=counted.gathered_rows,
-            gathering_s=counted.gathering_s,
-        )
-    )

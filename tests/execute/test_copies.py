@@ -11,7 +11,7 @@ from minifuse.contracts.lawful import Lawful
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Runs
 from minifuse.core.plan import Extent, Layout, Move, Placement, Plan, Span, Work
-from minifuse.execute.copies import Copy, copies, followed, timetable
+from minifuse.execute.copies import Copy, copies, timetable
 
 
 def plan_of(*extents: tuple[int, int], moves: tuple[Move, ...]) -> Plan:
@@ -36,32 +36,31 @@ def test_offload_and_upload_run_beside_the_wave_between_them() -> None:
         into(20, 8, 3, moment="before", wave=1),
         into(10, 0, 3, moment="before", wave=2),
     )
-    assert copies(plan_of((0, 4), (8, 4), (0, 4), moves=moves)) == [
-        Copy(moves[:1], begins=0, needed=2, follows=()),
-        Copy(moves[1:2], begins=None, needed=1, follows=()),
-        Copy(moves[2:], begins=0, needed=2, follows=(0,)),
+    assert copies(plan_of((0, 4), (8, 4), (0, 4), moves=moves), 1) == [
+        Copy(moves[:1], 0, begins=0, needed=2, follows=()),
+        Copy(moves[1:2], 0, begins=-1, needed=1, follows=()),
+        Copy(moves[2:], 0, begins=0, needed=2, follows=(0,)),
     ]
 
 
 def test_what_is_in_no_waves_way_begins_with_the_plan_or_right_after_its_wave_and_ends_with_the_plan() -> None:
     moves = (out(0, 0, 4, moment="after", wave=0), into(9, 30, 2, moment="before", wave=1))
-    first, second = copies(plan_of((0, 4), (8, 4), moves=moves))
-    assert (first.begins, first.needed) == (0, None)
-    assert (second.begins, second.needed) == (None, 1)
+    first, second = copies(plan_of((0, 4), (8, 4), moves=moves), 1)
+    assert (first.begins, first.needed) == (0, 2)
+    assert (second.begins, second.needed) == (-1, 1)
 
 
 def test_moves_before_the_first_wave_begin_at_once_in_their_order() -> None:
     """Blocks that are swapped out and given away at once: out before in, in every layer."""
     moves = (out(4, 0, 4, moment="before"), into(8, 4, 4, moment="before"), Move("copy", 0, 12, 2, moment="before"))
-    assert copies(plan_of((4, 5), moves=moves)) == [
-        Copy(moves[:1], None, 0, ()),
-        Copy(moves[1:2], None, 0, (0,)),
-        Copy(moves[2:], None, 0, (0, 1)),
+    assert copies(plan_of((4, 5), moves=moves), 2) == [
+        *(Copy(moves[:1], 0, -1, 0, ()), Copy(moves[1:2], 0, -1, 0, (0,)), Copy(moves[2:], 0, -1, 0, (0, 1))),
+        *(Copy(moves[:1], 1, -1, 1, ()), Copy(moves[1:2], 1, -1, 1, (3,)), Copy(moves[2:], 1, -1, 1, (3, 4))),
     ]
 
 
 def test_the_others_are_not_among_them() -> None:
-    assert copies(plan_of((0, 4), moves=(into(0, 0, 3), Move("shuffle", 9, 8, 1)))) == []
+    assert copies(plan_of((0, 4), moves=(into(0, 0, 3), Move("shuffle", 9, 8, 1))), 2) == []
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -75,7 +74,7 @@ def test_whatever_overtakes_touches_other_slots(seed: int) -> None:
         ends = rng.randrange(10), rng.randrange(10), rng.randint(1, 3)
         moves.append(rng.choice([out, into, lambda *e, **w: Move("embed", *e, **w)])(*ends, **when))
     plan = plan_of(*waves, moves=tuple(moves))
-    found = copies(plan)
+    found = copies(plan, 1)
     assert sorted(move for copy in found for move in copy.moves) == sorted(moves)
     touched = [_touched_by_wave(plan, wave) for wave in range(len(waves))]
     for number, copy in enumerate(found):
@@ -86,10 +85,10 @@ def test_whatever_overtakes_touches_other_slots(seed: int) -> None:
             hindering = [w for w in earlier if _clash(touched[w], mine)]
             before = [i for i, other in enumerate(found[:number]) if _clash(_touched_by_copy(other), mine)]
             assert copy.follows == tuple(before)
-            least = max([-1, *hindering, *(_begins(found[i]) for i in before)])
-            assert _begins(copy) == (max(least, wave) if moment == "after" else least)
+            least = max([-1, *hindering, *(found[i].begins for i in before)])
+            assert copy.begins == (max(least, wave) if moment == "after" else least)
         later = [w for w in range(len(waves)) if w not in earlier and _clash(touched[w], mine)]
-        assert copy.needed == min([wave] if moment == "before" else later, default=None)
+        assert copy.needed == min([wave] if moment == "before" else later, default=len(waves))
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3, 4])
@@ -99,19 +98,20 @@ def test_what_touches_the_same_slots_keeps_its_order_in_all_layers(in_turn: bool
     for seed in range(60):
         rng = random.Random(seed)
         plan = _any_plan(rng)
-        num_waves, found = len(plan.waves), copies(plan, in_turn=in_turn)
-        begun, needed = timetable(found, num_waves, num_layers)
+        num_waves, found = len(plan.waves), copies(plan, num_layers, in_turn=in_turn)
+        begun, needed = timetable(found)
         before: dict[Any, set[Any]] = {}  # what has ended when a copy (a pair) or a wave (its number) begins
         ended: set[Any] = set()  # before what the device computes next
         for turn in range(-1, num_layers * num_waves):
             if turn >= 0:
-                for key in needed.get(turn, ()):
-                    ended |= {key, *before[key]}
+                for number in needed.get(turn, ()):
+                    ended |= {("copy", number), *before["copy", number]}
                 before[turn] = set(ended)
                 ended.add(turn)
-            for key in begun.get(turn, ()):
-                before[key] = ended.union(*({other, *before[other]} for other in followed(found, *key)))
-        assert len(before) == num_layers * (num_waves + len(found))
+            for number in begun.get(turn, ()):
+                followed = [("copy", other) for other in found[number].follows]
+                before["copy", number] = ended.union(*({other, *before[other]} for other in followed))
+        assert len(before) == num_layers * num_waves + len(found)
         actors = _in_program_order(plan, found, num_layers, in_turn)
         for place, (second, touched) in enumerate(actors):
             for first, earlier in actors[:place]:
@@ -136,7 +136,8 @@ def _in_program_order(plan: Plan, found: list[Copy], num_layers: int, in_turn: b
         ]
         for number, copy in enumerate(found):
             moment = 2 * copy.moves[0].wave + (copy.moves[0].moment == "after")
-            timed.append((moment, (layer, number), _touched_by_copy(copy)))
+            if copy.layer == layer:
+                timed.append((moment, ("copy", number), _touched_by_copy(copy)))
         actors += [(actor, here(touched)) for _, actor, touched in sorted(timed, key=lambda one: one[0])]
     return actors
 
@@ -169,11 +170,7 @@ def test_kv_in_blocks_is_compared_by_blocks(seed: int) -> None:
             lambda table: Runs(tuple((size * block, size) for block in table)),
         )
     )
-    assert copies(in_blocks) == copies(in_slots)
-
-
-def _begins(copy: Copy) -> int:
-    return -1 if copy.begins is None else copy.begins
+    assert copies(in_blocks, 2) == copies(in_slots, 2)
 
 
 def _touched_by_wave(plan: Plan, wave: int) -> tuple[set[Any], set[Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from execute.test_copies import into, out, plan_of
 from helpers import asks, seven
@@ -107,7 +109,7 @@ def test_behind_everything_exposes_nothing_but_the_rest_of_a_move_that_has_begun
     assert resource.next_landing() == 3.0 + 4.0 + 3.0
     assert resource.landed(9.9) == []
     assert [plan.step for plan in resource.landed(10.0)] == [9]
-    assert resource.next_landing() is None
+    assert resource.next_landing() == math.inf
 
 
 def test_what_is_fetched_goes_before_what_is_stored() -> None:

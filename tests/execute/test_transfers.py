@@ -20,10 +20,9 @@ from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.measured import measured_of
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
-from minifuse.execute import transfers as module
 from minifuse.execute.moving import AttendingBesideMoves, MovingRunner
 from minifuse.execute.texts import TorchRunner, forward
-from minifuse.execute.transfers import PlanTransfers
+from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.kernels.operators import TORCH
 from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.testing.texts.models import CONFIGS
@@ -129,15 +128,15 @@ def test_layer_0_computes_before_the_copy_of_the_last_layer_has_ended(log: Log) 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_a_layer_waits_for_its_own_copy(log: Log, monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
     """The copy ends only when something waits for it. A layer that did not wait would attend before that."""
-    held, wait, waits = log.hold(f"swap_in {layer}"), module._ThreadQueue.wait, []
+    held, wait, waits = log.hold(f"swap_in {layer}"), PlanTransfers.wait, []
 
-    def releasing(lane: Any, mark: Any) -> None:
+    def releasing(carrying: PlanTransfers, mark: Any) -> Any:
         waits.append(mark)
         if len(waits) == layer + 1:
             held.set()
-        wait(lane, mark)
+        return wait(carrying, mark)
 
-    monkeypatch.setattr(module._ThreadQueue, "wait", releasing)
+    monkeypatch.setattr(PlanTransfers, "wait", releasing)
     runner = moving(small_model("llama"), storage(), Attending(log, {}))
     runner(plan_of_a(into(5, 0, 3, moment="before")), sequences_of_a())
     order = log.events.index
@@ -177,11 +176,11 @@ def test_waves_and_moves_compute_what_they_would_one_after_the_other(
     model, attention = small_model("llama"), PerSequenceStage().backend(dtype="float64")
     runner = moving(model, beside, attention)
     with torch.inference_mode():
-        moves = runner.transfers.begin(plan)
+        moves = MovesOfPlan(runner.transfers, plan)
         batch = attention.batch(plan, sequences, beside)
-        logits = forward(model, batch, beside, AttendingBesideMoves(attention, moves, len(plan.waves)))
+        logits = forward(model, batch, beside, AttendingBesideMoves(attention, moves))
         moves.end()
-        one_by_one = AttendingBesideMoves(attention, OneByOne(plan, alone), len(plan.waves))
+        one_by_one = AttendingBesideMoves(attention, OneByOne(plan, alone))
         wanted = forward(model, attention.batch(plan, sequences, alone), alone, one_by_one)
     runner.transfers.close()
     assert torch.equal(logits, wanted)
@@ -189,21 +188,22 @@ def test_waves_and_moves_compute_what_they_would_one_after_the_other(
         assert torch.equal(getattr(beside, name), getattr(alone, name)), name
 
 
-class OneByOne:
+class OneByOne(MovesOfPlan):
     """The moves of a plan, each in its turn while everything waits."""
 
     def __init__(self, plan: Plan, cache: TieredStorage) -> None:
         self.plan, self.cache = plan, cache
         TORCH.move(cache, [move for move in plan.moves if move.moment == "first"])
 
-    def _make(self, moment: str, layer: int, wave: int) -> None:
+    def _make(self, moment: str, turn: int) -> None:
+        layer, wave = divmod(turn, len(self.plan.waves))
         TORCH.move(self.cache, [move for move in self.plan.moves if (move.moment, move.wave) == (moment, wave)], layer)
 
-    def before(self, layer: int, wave: int) -> None:
-        self._make("before", layer, wave)
+    def before(self, turn: int) -> None:
+        self._make("before", turn)
 
-    def after(self, layer: int, wave: int) -> None:
-        self._make("after", layer, wave)
+    def after(self, turn: int) -> None:
+        self._make("after", turn)
 
 
 def _any_plan(rng: random.Random) -> tuple[Plan, dict[str, Sequence]]:
@@ -254,7 +254,7 @@ def test_retrieval_goes_before_eviction(transfers: PlanTransfers, log: Log) -> N
     first = transfers.behind(behind(out(3, 7, 5, moment="behind"), step=1))
     log.await_event("swap_out 0 begins")
     second = transfers.behind(behind(into(20, 30, 2, moment="behind"), step=2))
-    moves = transfers.begin(plan_of_a(Move("embed", 9, 10, 1, moment="before"), into(5, 0, 3, moment="before")))
+    moves = MovesOfPlan(transfers, plan_of_a(Move("embed", 9, 10, 1, moment="before"), into(5, 0, 3, moment="before")))
     held.set()
     first.result(SECONDS)
     assert second.done()
@@ -273,16 +273,16 @@ def test_an_error_of_a_copy_is_raised_where_the_copy_is_waited_for(
         raise ValueError("broken")
 
     monkeypatch.setattr(PlanTransfers, "copy", broken)
-    moves = transfers.begin(plan_of_a(into(5, 0, 3, moment="before")))
+    moves = MovesOfPlan(transfers, plan_of_a(into(5, 0, 3, moment="before")))
     with pytest.raises(ValueError, match="broken"):
-        moves.before(0, 0)
+        moves.before(0)
     with pytest.raises(ValueError, match="broken"):
         transfers.behind(behind(out(3, 7, 5, moment="behind"))).result(SECONDS)
 
 
 def test_moves_that_come_first_are_made_in_order_and_counted_each_way(transfers: PlanTransfers) -> None:
     cache, before = transfers.cache, storage()
-    moves = transfers.begin(plan_of_a(out(4, 0, 2), into(10, 4, 2), Move("copy", 4, 30, 2)))
+    moves = MovesOfPlan(transfers, plan_of_a(out(4, 0, 2), into(10, 4, 2), Move("copy", 4, 30, 2)))
     assert torch.equal(cache.host_keys[:, :2], before.keys[:, 4:6])
     assert torch.equal(cache.keys[:, 4:6], before.host_keys[:, 10:12])
     assert torch.equal(cache.keys[:, 30:32], before.host_keys[:, 10:12])
@@ -298,4 +298,4 @@ def test_after_closing_nothing_more_is_copied(transfers: PlanTransfers) -> None:
     with pytest.raises(RuntimeError):
         transfers.behind(behind(out(3, 7, 5, moment="behind")))
     with pytest.raises(RuntimeError):
-        transfers.begin(plan_of_a(into(5, 0, 3, moment="before")))
+        MovesOfPlan(transfers, plan_of_a(into(5, 0, 3, moment="before")))

@@ -170,7 +170,7 @@ def test_an_insertion_copies_its_own_tokens_and_writes_no_more_than_its_row(tech
             continue
         joining = {*plan.admitted} | {move.target // shape.stride for move in plan.moves}
         copied = sum(move.num_tokens for move in plan.moves)
-        cleared = sum(stop - start for start, stop in slots_to_clear(plan, shape))
+        cleared = sum(stop - start for start, stop in slots_to_clear(plan, plan.waves[0]))
         assert copied + cleared <= len(joining) * shape.stride
         inserted += len(joining)
         if technique == "baton":
@@ -293,7 +293,7 @@ def test_nan_in_what_is_masked_changes_nothing(name: str, numerics: str) -> None
 @pytest.mark.parametrize("name", ["baton", "baton-pd"])
 def test_a_row_that_is_not_cleared_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of the test before fails without what it is about: a NaN behind the mask comes through."""
-    monkeypatch.setattr(backend, "slots_to_clear", lambda plan, rectangle: [])
+    monkeypatch.setattr(backend, "slots_to_clear", lambda plan, span: [])
     with pytest.raises(LawBroken) as broken:
         _run_spoiled(TECHNIQUES[name], "fast")
     assert broken.value.law in ("exact", "ghost")

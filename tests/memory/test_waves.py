@@ -16,7 +16,7 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Layout, Move, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Phase, Request, Sequence
-from minifuse.execute.copies import Key, copies, followed, timetable
+from minifuse.execute.copies import copies, timetable
 from minifuse.execute.link import Link
 from minifuse.memory.halves import even_waves
 from minifuse.memory.waves import Waves
@@ -261,26 +261,26 @@ def test_copies_and_waves_that_share_a_device_compute_what_they_would_one_after_
 
 def _play(plan: Plan, num_layers: int, rng: Random) -> None:
     """Check a plan in any order that its timetable allows. A slot holds a layer, and the host's slot of the token."""
-    found, num_waves = copies(plan, in_turn=True), len(plan.waves)
-    begun, needed = timetable(found, num_waves, num_layers)
+    found, num_waves = copies(plan, num_layers, in_turn=True), len(plan.waves)
+    begun, needed = timetable(found)
     offloads = {(move.wave, move.source): move.target for move in plan.moves if move.kind == "offload"}
     device: dict[int, tuple[int, int]] = {}
-    waiting: list[Key] = []
-    done: set[Key] = set()
+    waiting: list[int] = []
+    done: set[int] = set()
 
-    def make(key: Key) -> None:
+    def make(key: int) -> None:
         if key in done:
             return
         assert key in waiting
         done.add(key)
-        for before in followed(found, *key):
+        for before in found[key].follows:
             make(before)
-        for move in found[key[1]].moves:
+        for move in found[key].moves:
             for source, target in zip(range(move.source, move.source + move.num_tokens), count(move.target)):
                 if move.kind == "upload":
-                    device[target] = (key[0], source)
+                    device[target] = (found[key].layer, source)
                 assert device[source if move.kind == "offload" else target] == (
-                    key[0],
+                    found[key].layer,
                     target if move.kind == "offload" else source,
                 )
 

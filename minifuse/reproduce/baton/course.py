@@ -55,7 +55,7 @@ class Course:
         rows = {(slot - shape.offset) // shape.stride for slot in (*slots, *(move.target for move in copied))}
         self.insertions += len(rows)
         self.embedded += sum([move.num_tokens for move in copied])
-        for start, stop in slots_to_clear(plan, shape):
+        for start, stop in slots_to_clear(plan, plan.waves[0]):
             if (start - shape.offset) // shape.stride in rows:  # not those that were closed up
                 self.cleared += stop - start
 

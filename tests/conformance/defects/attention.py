@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from conformance.defects.harness import Patch, defect, instead_of
 
-from minifuse.attention import padded, per_sequence
+from minifuse.attention import padded, per_sequence, ragged
 from minifuse.attention import paged as paged_attention
 from minifuse.attention import slots as slot_attention
 from minifuse.attention.layouts import PagedStage
@@ -89,7 +89,7 @@ def idle_buffers_not_counted(patch: Patch) -> None:
 
 
 @defect("vllm", "ghost")
-@instead_of(paged_attention, "tables_of")
+@instead_of(ragged, "tables_of")
 def table_with_two_entries_exchanged(tables_of: Any, places: Any) -> Any:
     """Only where it is read: the books have the right table."""
     tables, page = tables_of(places)

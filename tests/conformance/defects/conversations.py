@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -236,7 +235,7 @@ def prompts_run_beside_single_tokens_with_unify_off(propose: Any, self: Unified,
 def the_first_layer_waits_for_the_copies_of_all(
     wait: Any, self: Link, plan: Any, layered: Any, computing_s: float, link: float
 ) -> tuple[float, float]:
-    link += sum(self.seconds(copy.moves) for copy in layered)
+    link += sum(self.seconds(copy.moves) for copy in layered if copy.layer == 0)
     return link, link
 
 
@@ -246,7 +245,7 @@ def evictions_go_before_retrievals(run: Any, self: Link, plan: Any, computing_s:
     """A plan that swaps in waits for all that was to be copied ahead of time."""
     self.advance(now)
     while self._queue and any(move.crosses for move in plan.moves):
-        first = heapq.heappop(self._queue)[2]
+        first = self._queue.pop(0)
         self._free_s = max(self._free_s, first.since_s) + first.seconds
         if first.is_last:
             self._landing.append((self._free_s, first.plan))

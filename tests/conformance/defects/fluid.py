@@ -85,7 +85,7 @@ def admitted_to_a_full_host(take: Any, self: RunTrial, sequence: Sequence, growi
 
 
 @defect("fluid", "exact", **TURNS)
-@instead_of(MovesOfPlan, "_begin")
+@instead_of(MovesOfPlan, "after")
 def copies_begin_without_waiting_for_waves(begin: Any, self: MovesOfPlan, turn: int) -> None:
     """Uploads overwrite what a wave has not attended to yet."""
     if turn < 0:
@@ -95,9 +95,11 @@ def copies_begin_without_waiting_for_waves(begin: Any, self: MovesOfPlan, turn: 
 
 @defect("fluid", "exact", kinds=("few",), memory__turns="layers", memory__block_size=1, memory__host=None)
 @instead_of(transfers, "copies")
-def layers_that_share_the_device_do_not_wait_for_each_other(copies: Any, plan: Any, *, in_turn: bool) -> Any:
+def layers_that_share_the_device_do_not_wait_for_each_other(
+    copies: Any, plan: Any, num_layers: int, *, in_turn: bool
+) -> Any:
     """All layers of a wave are uploaded at once, each over the one before."""
-    return copies(plan)
+    return copies(plan, num_layers)
 
 
 @defect("fluid", "layout")

@@ -46,9 +46,9 @@ def only_the_first_layer_is_copied(copy: Any, self: PlanTransfers, moves: Any, l
 @overlapped("exact")
 def no_layer_waits_and_the_copies_come_late(patch: Patch) -> None:
     """What should begin with the plan begins when all has been computed."""
-    begin, end = MovesOfPlan._begin, MovesOfPlan.end
-    patch.setattr(MovesOfPlan, "before", lambda self, layer, wave: None)
-    patch.setattr(MovesOfPlan, "_begin", lambda self, turn: None)
+    begin, end = MovesOfPlan.after, MovesOfPlan.end
+    patch.setattr(MovesOfPlan, "before", lambda self, turn: None)
+    patch.setattr(MovesOfPlan, "after", lambda self, turn: None)
 
     def late(self: MovesOfPlan) -> Any:
         begin(self, -1)
