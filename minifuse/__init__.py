@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING
 
 from minifuse.core.errors import MinifuseError
 from minifuse.core.request import Request, Sampling
-from minifuse.metrics import RunningMetrics, compute_metrics
+from minifuse.metrics import RunningMetrics, compute_metrics, flat_metrics
 from minifuse.model.source import Source, resolve
 from minifuse.serve.build import build_engine
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
-from minifuse.serve.rows import flat_metrics
 from minifuse.serve.run import Answer, Served
 from minifuse.serve.settings import Settings
 from minifuse.stages import register

@@ -12,9 +12,8 @@ import platform
 import time
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import NamedTuple
 
-__all__ = ["OtherWork", "Used", "processor", "share_cores", "usable_cores", "wait_passively"]
+__all__ = ["OtherWork", "processor", "share_cores", "usable_cores", "used_by_others", "wait_passively"]
 
 PROC = Path("/proc")  # Linux; elsewhere what others do is not known
 SHORTEST_S = 0.1  # in which use, told in steps of 0.01 s on every core, is known well enough
@@ -46,29 +45,25 @@ def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
         environment["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
-class Used(NamedTuple):
-    """Processor time on the cores that this process may use, in seconds."""
+def used_by_others() -> float | None:
+    """Seconds of the cores that this process may use, but not by it and what it has started; None: not known.
 
-    by_all: float
-    by_us: float  # with the processes that this one has started
-
-    @classmethod
-    def now(cls) -> Used | None:
-        """What has been used since the machine started; None where that is not known."""
-        ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1
-        try:
-            lines = (PROC / "stat").read_text().splitlines()
-            children = [(PROC / str(one.pid) / "stat").read_text() for one in multiprocessing.active_children()]
-        except OSError:
-            return None
-        busy = 0
-        mine = {f"cpu{number}" for number in usable_cores()}
-        for name, *counts in map(str.split, lines):
-            if name in mine:
-                user, nice, system, _, _, *interrupts = map(int, counts[:8])  # without idle and waiting for disks
-                busy += user + nice + system + sum(interrupts)
-        theirs = sum(int(ticks) for stat in children for ticks in stat.rpartition(")")[2].split()[11:13])
-        return cls(busy / ticks, sum(os.times()[:4]) + theirs / ticks)
+    Counted from a moment of its own: only the difference of two calls tells something.
+    """
+    ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1
+    try:
+        lines = (PROC / "stat").read_text().splitlines()
+        children = [(PROC / str(one.pid) / "stat").read_text() for one in multiprocessing.active_children()]
+    except OSError:
+        return None
+    busy = 0
+    mine = {f"cpu{number}" for number in usable_cores()}
+    for name, *counts in map(str.split, lines):
+        if name in mine:
+            user, nice, system, _, _, *interrupts = map(int, counts[:8])  # without idle and waiting for disks
+            busy += user + nice + system + sum(interrupts)
+    busy -= sum(int(used) for stat in children for used in stat.rpartition(")")[2].split()[11:13])
+    return busy / ticks - sum(os.times()[:4])
 
 
 class OtherWork:
@@ -80,15 +75,14 @@ class OtherWork:
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
-        self._begin = Used.now()
+        self._begin = used_by_others()
 
     def cores(self) -> float | None:
         """On average since then; None where it is not known, or the time was too short."""
-        end, seconds = Used.now(), time.perf_counter() - self._began_s
+        end, seconds = used_by_others(), time.perf_counter() - self._began_s
         if self._begin is None or end is None or seconds < SHORTEST_S:
             return None
-        others = (end.by_all - self._begin.by_all) - (end.by_us - self._begin.by_us)
-        return min(max(0.0, others / seconds), float(len(usable_cores())))
+        return min(max(0.0, (end - self._begin) / seconds), float(len(usable_cores())))
 
 
 def share_cores(num_parameters: int, others: float | None) -> None:

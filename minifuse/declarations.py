@@ -12,9 +12,10 @@ from minifuse.fault import class_site, is_own
 from minifuse.options import HOW, NoOptions
 from minifuse.parsing import did_you_mean, one_of
 
-__all__ = ["check_declared", "claims_no_order", "defaults", "nearest", "required"]
+__all__ = ["check_declared", "claims_no_order", "defaults", "nearest"]
 
 SERVED = {"transformer", "cells"}
+WAYS = {"memory": ("offers",), "attention": ("reads",)}  # in which KV may lie: they have no default
 
 
 def nearest(name: str, cls: type[Any]) -> str | None:
@@ -27,25 +28,8 @@ def nearest(name: str, cls: type[Any]) -> str | None:
 
 def defaults(protocol: type[Any]) -> dict[str, Any]:
     """The members of a protocol with a value or a body: the defaults of stages."""
-    members = {name: value for base in reversed(protocol.__mro__) for name, value in vars(base).items()}
-    return {name: value for name, value in members.items() if _is_public(name) and not _is_abstract(value)}
-
-
-def required(protocol: type[Any]) -> list[str]:
-    """The members of a protocol without a default: every stage has its own."""
-    annotated = {
-        name: hint for base in protocol.__mro__ for name, hint in vars(base).get("__annotations__", {}).items()
-    }
-    attributes = [name for name, hint in annotated.items() if "ClassVar" in str(hint) and not hasattr(protocol, name)]
-    return attributes + [name for name in dir(protocol) if _is_abstract(getattr(protocol, name))]
-
-
-def _is_public(name: str) -> bool:
-    return not name.startswith("_")
-
-
-def _is_abstract(member: Any) -> bool:
-    return getattr(member, "__isabstractmethod__", False)
+    names = {name for name in dir(protocol) if not name.startswith("_")} - protocol.__abstractmethods__
+    return {name: getattr(protocol, name) for name in names}
 
 
 def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
@@ -56,7 +40,8 @@ def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
         raise UsageError(f"{_named(cls)} has the kind {kind!r}{meant}: give {', '.join(protocols)}.")
     if not isinstance(name, str) or not name or name != "".join(name.split()):
         raise UsageError(f"{_named(cls)} has the name {name!r}: give a word, which the command line takes.")
-    if missing := [member for member in required(protocols[kind]) if not hasattr(cls, member)]:
+    required = (*WAYS.get(kind, ()), *sorted(protocols[kind].__abstractmethods__))
+    if missing := [member for member in required if not hasattr(cls, member)]:
         near = nearest(missing[0], cls)
         hint = f"is it misspelt as {near!r}? See" if near else "see"
         raise UsageError(

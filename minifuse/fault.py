@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,6 @@ __all__ = [
     "blaming",
     "call_check",
     "class_site",
-    "folder_of",
     "forgotten_base",
     "is_own",
     "last_line",
@@ -53,12 +53,11 @@ ALLOWED: dict[str, tuple[type[BaseException], ...]] = {  # what a method may rai
 LONGEST = 120  # characters of a value in a sentence
 
 
-class Wrong(Exception):
+class Wrong(LawBroken):
     """A stage returned what is not allowed: what was found, what is allowed, which law it breaks."""
 
     def __init__(self, found: str, allowed: str, law: str = "contract") -> None:
-        super().__init__(found, allowed)
-        self.found, self.allowed, self.law = found, allowed, law
+        super().__init__(law, f"{found}: {allowed}")
 
 
 class Hung(BaseException):
@@ -108,15 +107,6 @@ def class_site(cls: type[Any]) -> str:
         return f"{Path(codes[0].co_filename).name}, line {codes[0].co_firstlineno}" if codes else cls.__module__
 
 
-def folder_of(cls: type[Any]) -> Path | None:
-    """The folder that a class's file lies in."""
-    try:
-        file = inspect.getfile(cls)
-    except (OSError, TypeError):
-        return None
-    return Path(file).resolve().parent
-
-
 def method_site(cls: type[Any], name: str) -> str:
     """A method with its file and line; those of the class if minifuse has the method.
 
@@ -161,8 +151,8 @@ def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> S
 
     `note`: what is easily forgotten of this method, or the likely cause.
     """
-    folder = folder_of(cls)
-    place = last_line(error.__traceback__, () if folder is None else (folder,))
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    place = last_line(error.__traceback__, () if file is None else (Path(file).resolve().parent,))
     if isinstance(error, Hung):
         where = f", and was at {place}" if place else ""
         return StageFault(f"{method_site(cls, name)} did not return within {error.patience_s:g} s{where}", "progress")
@@ -208,15 +198,15 @@ def returned_by(stage: Any, method: str) -> Iterator[None]:
         yield
     except Wrong as wrong:
         site = method_site(type(stage), method)
-        raise StageFault(f"{site} returned {wrong.found}: {wrong.allowed}", wrong.law) from None
+        raise StageFault(f"{site} returned {wrong.what}", wrong.law) from None
 
 
 def call_check(stage: Any, *arguments: Any) -> None:
     """Call a stage's `check`. Raise `StageFault` if it returns something: it refuses by raising."""
     result = stage.check(*arguments)
     if result is not None:
-        site = method_site(type(stage), "check")
-        raise StageFault(f"{site} returned {shown(result)}: it raises what it refuses with, and returns nothing")
+        with returned_by(stage, "check"):
+            raise Wrong(shown(result), "it raises what it refuses with, and returns nothing")
 
 
 @contextmanager

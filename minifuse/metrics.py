@@ -51,6 +51,7 @@ __all__ = [
     "Metrics",
     "RunningMetrics",
     "compute_metrics",
+    "flat_metrics",
     "parse_goodput",
     "percentile",
     "read_events",
@@ -107,10 +108,9 @@ class _Memory:
         """Peak and mean of each kind, in tokens and in bytes; the mean is weighted with the time of each step."""
         found: dict[str, float | None] = {"capacity_tokens": self.capacity if self.num_steps else None}
         for kind, peak in self.peak.items():
-            mean: float | None = None
-            if self.num_steps:
-                timed = self.seconds > 0
-                mean = self.token_seconds[kind] / self.seconds if timed else self.tokens[kind] / self.num_steps
+            mean = _ratio(self.token_seconds[kind], self.seconds)
+            if mean is None:  # no time passed
+                mean = _ratio(self.tokens[kind], self.num_steps)
             found |= {f"peak_{kind}_tokens": peak if self.num_steps else None, f"mean_{kind}_tokens": mean}
         in_bytes = {name.replace("tokens", "bytes"): _bytes(value, bytes_per_token) for name, value in found.items()}
         return found | in_bytes
@@ -161,8 +161,8 @@ class RunningMetrics:
                 self.other_cores = event["wall"].get("other_cores")
 
     def _step(self, event: Event) -> None:
-        start_s, end_s = event["wall"]["start_s"], event["wall"]["end_s"]
-        of_cells, num = False, self.num
+        wall, num, of_cells = event["wall"], self.num, False
+        start_s, end_s = wall["start_s"], wall["end_s"]
         for name, start, stop, *cell in event["work"]:
             life = self.lives[name]
             if start_s < life.started_s:
@@ -174,29 +174,30 @@ class RunningMetrics:
             num["nodes" if of_cells else "decode" if decode else "prefill"] += stop - start
             num["recomputed"] += life.compute(start, stop, kind)
         if event["phase"] == Phase.PREPROCESSING.value:
-            self.num["preprocessing"] += 1
+            num["preprocessing"] += 1
         elif of_cells:  # every wave is a batch
-            self.num["iterations"] += max(1, len(event["waves"]))
-            self.num["work"] += len(event["work"])
+            num["iterations"] += max(1, len(event["waves"]))
+            num["work"] += len(event["work"])
         else:
-            self.num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
-            self.num["work"] += len({work[0] for work in event["work"]})  # two spans of one request count once
-        self.num["discarded"] += event.get("discarded", 0)
-        copies, rows, seconds = event["wall"].get("gathers", (0, 0, 0.0))
-        self.num["gathers"] += copies
-        self.num["gathered"] += rows
+            num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
+            num["work"] += len({work[0] for work in event["work"]})  # two spans of one request count once
+        copies, rows, seconds = wall.get("gathers", (0, 0, 0.0))
+        num["gathers"] += copies
+        num["gathered"] += rows
         self.gathering_s += seconds
-        self.moving_s += event["wall"].get("moving_s", 0.0)
-        if carried := event["wall"].get("transfers"):
+        self.moving_s += wall.get("moving_s", 0.0)
+        if carried := wall.get("transfers"):
             for way, total in self.transfers.items():
                 total[0] += carried[way][0]
                 total[1] += carried[way][1]
             self.hidden_s += carried["hidden_s"]
             self.exposed_s += carried["exposed_s"]
-        self.num["messages"] += event["wall"].get("messages", 0)
-        self.num["message_bytes"] += event["wall"].get("message_bytes", 0)
-        self.num["computed"] += event["computed"]
-        self.num["idle"] += event["idle"]
+        for name in ("messages", "message_bytes"):
+            num[name] += wall.get(name, 0)
+        for name in ("computed", "idle"):
+            num[name] += event[name]
+        num["discarded"] += event.get("discarded", 0)
+        num["evicted"] += len(event["evicted"])
         for kind, _, _, num_tokens, *_ in event["moves"]:
             moved = self.moves[kind]
             moved[0] += 1
@@ -206,7 +207,6 @@ class RunningMetrics:
         for name, reason in event["finished"].items():
             life = self.lives[name]
             life.reason, life.ended_s = reason, end_s
-        self.num["evicted"] += len(event["evicted"])
         for name in event["evicted"]:
             self.lives[name].evicted_s = start_s
         reused = {name: found for name, *found in event.get("reused", ())}
@@ -228,9 +228,6 @@ class RunningMetrics:
             self.num["history_on_device"] += min(on_device, life.history - on_host)  # more may be shared with others
         life.admit(now)
 
-    def _hit_rate(self, found: str) -> float | None:
-        return self.num[found] / self.num["history"] if self.num["history"] else None
-
     def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
         """Every metric of what has been read so far; `goodput` as from `parse_goodput`.
 
@@ -241,12 +238,8 @@ class RunningMetrics:
         served = list(self.lives.values())
         finished = [life for life in served if life.finished]
         arrived_s = min((life.arrival_s for life in served), default=math.inf)
-        duration_s = max(self.last_s - arrived_s, 0.0)
+        lasted_s = max(self.last_s - arrived_s, 0.0)
         num_output = sum(len(life.token_times) for life in served)
-
-        def per_second(count: int) -> float | None:
-            return count / duration_s if duration_s > 0 else None
-
         latencies = _latencies(finished)
         good = sum(
             all(life.latencies.get(f"{bound}_s", 0.0) <= limit for bound, limit in (goodput or {}).items())
@@ -254,27 +247,31 @@ class RunningMetrics:
         )
         reasons = Counter(life.reason for life in served) + Counter(refused=self.num["refused"])
         num = self.num
+        found = {tier: num[f"history_on_{tier}"] for tier in ("device", "host")}
         return {
             "requests": {
                 "total": reasons.total(),
                 **{reason.value: reasons[reason.value] for reason in FinishReason},
             },
-            "duration_s": duration_s,
-            "throughput": {"tokens_per_s": per_second(num_output), "requests_per_s": per_second(len(finished))},
+            "duration_s": lasted_s,
+            "throughput": {
+                "tokens_per_s": _ratio(num_output, lasted_s),
+                "requests_per_s": _ratio(len(finished), lasted_s),
+            },
             **latencies,
             "latency_bound_s": latencies["itl_s"] and latencies["itl_s"]["max"],
             "iterations": num["iterations"],
             "preprocessing_steps": num["preprocessing"],
-            "mean_batch_size": num["work"] / num["iterations"] if num["iterations"] else None,
+            "mean_batch_size": _ratio(num["work"], num["iterations"]),
             "tokens": {
                 "output": num_output,
                 **{kind: num[kind] for kind in ("computed", "prefill", "decode", "recomputed", "reused", "idle")},
-                "idle_share": num["idle"] / num["computed"] if num["computed"] else None,
+                "idle_share": _ratio(num["idle"], num["computed"]),
             },
             "history": {
                 "tokens": num["history"],
-                **{f"on_{tier}": num[f"history_on_{tier}"] for tier in ("device", "host")},
-                **{f"{tier}_hit_rate": self._hit_rate(f"history_on_{tier}") for tier in ("device", "host")},
+                **{f"on_{tier}": tokens for tier, tokens in found.items()},
+                **{f"{tier}_hit_rate": _ratio(tokens, num["history"]) for tier, tokens in found.items()},
             },
             "nodes": num["nodes"],
             "discarded": num["discarded"],
@@ -296,7 +293,7 @@ class RunningMetrics:
             "other_cores": self.other_cores,
             "goodput": None
             if goodput is None
-            else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": per_second(good)},
+            else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": _ratio(good, lasted_s)},
         }
 
     def grouped(self, by: str) -> Groups:
@@ -372,6 +369,22 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
         UsageError: an event is not as `minifuse.trace` writes it.
     """
     return read_events(events).result(goodput)
+
+
+def flat_metrics(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested metrics as one dict, a row of a sweep's table.
+
+    >>> flat_metrics({"ttft_s": {"p50": 0.25, "max": 1.0}, "iterations": 7, "itl_s": None})
+    {'ttft_s.p50': 0.25, 'ttft_s.max': 1.0, 'iterations': 7, 'itl_s': None}
+    """
+    row: dict[str, Any] = {}
+    for name, value in metrics.items():
+        row |= flat_metrics(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return row
+
+
+def _ratio(amount: float, of: float) -> float | None:
+    return amount / of if of > 0 else None
 
 
 def _bytes(tokens: float | None, bytes_per_token: int | None) -> float | None:

@@ -198,16 +198,15 @@ def number(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def one_of(words: Iterable[str]) -> str:
+def one_of(words: Iterable[str], conjunction: str = "or") -> str:
     """`a, b or c`: the words allowed, for a sentence."""
     *rest, last = words
-    return f"{', '.join(rest)} or {last}" if rest else last
+    return f"{', '.join(rest)} {conjunction} {last}" if rest else last
 
 
 def all_of(words: Iterable[str]) -> str:
     """`a, b and c`."""
-    *rest, last = words
-    return f"{', '.join(rest)} and {last}" if rest else last
+    return one_of(words, "and")
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
@@ -286,7 +285,7 @@ class Fields:
         return UsageError(f"{self.where}: {problem}.")
 
     def text(self, name: str, default: _D) -> str | _D:
-        return self._text(name, self._values[name], "a string in quotes") if name in self else default
+        return self._text(name, self._values[name]) if name in self else default
 
     def texts(self, name: str) -> str | tuple[str, ...] | None:
         """A string, or a list of at least one; None when absent."""
@@ -294,64 +293,58 @@ class Fields:
         if not isinstance(value, list):
             return None if value is None else self._text(name, value, "a string in quotes or a list of them")
         if not value:
-            raise self._wrong(name, "at least one string in it")
-        return tuple(self._text(f"{name}[{i}]", element, "a string in quotes") for i, element in enumerate(value))
+            raise self._wrong(name, value, "at least one string in it")
+        return tuple(self._text(f"{name}[{i}]", element) for i, element in enumerate(value))
 
-    def _text(self, what: str, value: object, allowed: str) -> str:
-        if not isinstance(value, str):
-            raise self.error(f"{what} is {_show(value)}: give {allowed}")
-        if not fits_utf8(value):  # JSON can spell what UTF-8 cannot
-            raise self.error(f"{what} is {_show(value)}: give text without half a surrogate pair")
-        return value
+    def _text(self, what: str, value: object, allowed: str = "a string in quotes") -> str:
+        if isinstance(value, str) and fits_utf8(value):
+            return value
+        raise self._wrong(what, value, "text without half a surrogate pair" if isinstance(value, str) else allowed)
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._values.get(name, default)
         if isinstance(value, bool):
             return value
-        raise self._wrong(name, "true or false")
+        raise self._wrong(name, value, "true or false")
 
     def integer(self, name: str, default: int, low: int | None = None) -> int:
         """A whole number of at least `low`, however large: the engine refuses a request that asks for too much."""
         value = self._values.get(name, default)
         if _is_integer(value) and (low is None or value >= low):
             return int(value)
-        raise self._wrong(name, "a whole number" + (f" from {low}" if _is_integer(value) else ""))
+        raise self._wrong(name, value, "a whole number" + (f" from {low}" if _is_integer(value) else ""))
 
-    def integers(self, name: str, default: tuple[int, ...], or_one: bool = False) -> tuple[int, ...]:
+    def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
         """A list of whole numbers, or just one of them."""
         value = self._values.get(name, list(default))
-        if or_one and _is_integer(value):
-            value = [value]
-        return self._integers(name, value, "a whole number or a list of them" if or_one else "a list of whole numbers")
+        return self._integers(name, [value] if _is_integer(value) else value, "a whole number or a list of them")
 
     def integer_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
         """A list of whole numbers, or a list of such lists: `[1, 2]` is `[[1, 2]]`."""
-        value = self._values[name]
+        value, allowed = self._values[name], "a list of whole numbers"
         if isinstance(value, list) and value and isinstance(value[0], list):
-            return tuple(
-                self._integers(f"{name}[{i}]", element, "a list of whole numbers") for i, element in enumerate(value)
-            )
-        return (self._integers(name, value, "a list of whole numbers or a list of such lists"),)
+            return tuple(self._integers(f"{name}[{i}]", element, allowed) for i, element in enumerate(value))
+        return (self._integers(name, value, f"{allowed} or a list of such lists"),)
 
     def _integers(self, what: str, value: object, allowed: str) -> tuple[int, ...]:
         if not isinstance(value, list):
-            raise self.error(f"{what} is {_show(value)}: give {allowed}")
+            raise self._wrong(what, value, allowed)
         for i, element in enumerate(value):
             if not _is_integer(element):
-                raise self.error(f"{what}[{i}] is {_show(element)}: give only whole numbers in {what}")
+                raise self._wrong(f"{what}[{i}]", element, f"only whole numbers in {what}")
         return tuple(value)
 
-    def number(self, name: str, default: float, low: float, high: float = math.inf, above: bool = False) -> float:
-        """A finite number of low..high, which may be a whole number that no float holds; with `above`, not `low`."""
+    def number(self, name: str, default: float, high: float = math.inf, above: bool = False) -> float:
+        """A finite number of 0..high, which may be a whole number that no float holds; with `above`, not 0."""
         value: Any = self._values.get(name, default)
         is_number = isinstance(value, float) or _is_integer(value)
-        if is_number and value < math.inf and low <= value <= high and not (above and value == low):
+        if is_number and value < math.inf and 0 <= value <= high and not (above and value == 0):
             return value  # type: ignore[no-any-return]
-        least = f"above {low:g}" if above else f"of at least {low:g}"
-        raise self._wrong(name, f"a finite number {least}" + (f" and at most {high:g}" if high < math.inf else ""))
+        least, most = "above 0" if above else "of at least 0", f" and at most {high:g}" if high < math.inf else ""
+        raise self._wrong(name, value, f"a finite number {least}{most}")
 
-    def _wrong(self, name: str, allowed: str) -> UsageError:
-        return self.error(f"{name} is {_show(self._values[name])}: give {allowed}")
+    def _wrong(self, what: str, value: object, allowed: str) -> UsageError:
+        return self.error(f"{what} is {_show(value)}: give {allowed}")
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]

@@ -43,7 +43,7 @@ from minifuse.core.request import Request, Sequence
 from minifuse.core.requests import Requests
 from minifuse.cores import OtherWork
 from minifuse.trace_file import TraceFile, parse, read_text
-from minifuse.trace_step import BlockTables, step_decisions
+from minifuse.trace_step import BlockTables, step_decisions, step_figures
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
 
@@ -107,7 +107,9 @@ class Trace(RunObserver):
         `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
         """
         arrival = {"arrival_s": request.arrival_s}
+        history = None if request.after is None and not num_history else num_history
         text = None if self._texts is None else self._texts.text(request.prompt[num_history:])
+        more = {"user": request.user, "after": request.after, "history_tokens": history, "text": text}
         self._add(
             {
                 "event": "request",
@@ -118,10 +120,7 @@ class Trace(RunObserver):
                 "priority": request.priority,
                 "conversation": request.conversation,
                 "group": request.group,
-                **({} if request.user is None else {"user": request.user}),
-                **({} if request.after is None else {"after": request.after}),
-                **({} if request.after is None and not num_history else {"history_tokens": num_history}),
-                **({} if text is None else {"text": text}),
+                **{name: value for name, value in more.items() if value is not None},
             }
         )
 
@@ -132,10 +131,7 @@ class Trace(RunObserver):
     def aborted(self, request_id: str, end_s: float) -> None:
         self._add({"event": "aborted", "id": request_id, "wall": {"end_s": end_s}})
 
-    def completed(self, report: StepReport, requests: Requests) -> None:
-        self.step(report)
-
-    def step(self, report: StepReport) -> None:
+    def completed(self, report: StepReport, requests: Requests | None = None) -> None:
         self._add(report)
 
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
@@ -164,9 +160,6 @@ class Trace(RunObserver):
         if self._file is not None:
             self._file.close()
 
-    def __iter__(self) -> Iterator[Event]:
-        return self.events()
-
     def events(self) -> Iterator[Event]:
         """Every event so far, in order.
 
@@ -184,8 +177,10 @@ class Trace(RunObserver):
     def _add(self, event: Event | StepReport) -> None:
         if self._into is None:
             self._events.append(event)
+        elif isinstance(event, StepReport):
+            self._into({"event": "step", **step_figures(event), "wall": _wall(event)})
         else:
-            self._into(_figures(event) if isinstance(event, StepReport) else event)
+            self._into(event)
         if self._file is not None:
             self._file.write(_as_event(event, self._told))
 
@@ -193,38 +188,9 @@ class Trace(RunObserver):
 def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
     """An event for JSON; a step of which the block tables were `told` so far."""
     if isinstance(event, StepReport):
-        step = {"event": "step", **step_decisions(event, told), "wall": _wall(event)}
-        told.forget(event.finished)
-        return step
-    if event["event"] == "aborted":
-        told.forget([event["id"]])
+        event = {"event": "step", **step_decisions(event, told), "wall": _wall(event)}
+    told.forget(event)
     return event
-
-
-def _figures(report: StepReport) -> Event:
-    """A step as an event with nothing copied, without places and layout: decisions, and what metrics need."""
-    plan = report.plan
-    return {
-        "event": "step",
-        "step": plan.step,
-        "worker": plan.worker,
-        "work": plan.work,
-        "admitted": plan.admitted,
-        "evicted": plan.evicted,
-        "reasons": plan.reasons,
-        "phase": plan.phase.value,
-        "waves": plan.waves,
-        "moves": plan.moves,
-        "reused": plan.reused,
-        "computed": plan.num_computed,
-        "idle": plan.num_idle,
-        "tokens": report.tokens,
-        "discarded": report.discarded,
-        "finished": {name: reason.value for name, reason in report.finished.items()},
-        "kv": report.usage[:4],
-        "kept": report.usage[4:],
-        "wall": _wall(report),
-    }
 
 
 def _wall(event: StepReport) -> dict[str, Any]:
@@ -257,14 +223,11 @@ def whole_tables(events: Iterable[Event]) -> Iterator[Event]:
     """The events, the places of every step told whole: [blocks, size] for what lies in blocks."""
     told = BlockTables()
     for event in events:
-        if event["event"] != "step":
-            yield event
-            if event["event"] == "aborted":
-                told.forget([event["id"]])
-            continue
-        works = zip(event["work"], event["places"], strict=True)
-        yield {**event, "places": [told.whole(work[0], place) for work, place in works]}
-        told.forget(event["finished"])
+        if event["event"] == "step":
+            works = zip(event["work"], event["places"], strict=True)
+            event = {**event, "places": [told.whole(work[0], place) for work, place in works]}
+        yield event
+        told.forget(event)
 
 
 def read_trace(path: Path | str) -> list[Event]:
@@ -273,4 +236,4 @@ def read_trace(path: Path | str) -> list[Event]:
     Raises:
         UsageError: the file is missing, is not a trace, or is one of another version.
     """
-    return parse(read_text(Path(path), str(path)), str(path), SCHEMA).events
+    return parse(read_text(Path(path), str(path)), str(path), SCHEMA)[0]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import Any, Literal, TextIO
 
 from minifuse.core.errors import UsageError
 from minifuse.parsing import BYTE_ORDER_MARK, read_bounded
 
-__all__ = ["Lines", "TraceFile", "parse", "read_text"]
+__all__ = ["TraceFile", "parse", "read_text"]
 
 
 class TraceFile:
@@ -70,13 +70,6 @@ class TraceFile:
             self.close()
 
 
-class Lines(NamedTuple):
-    """The events in the lines of a trace, and the number of the line in which it was cut off, if it was."""
-
-    events: list[dict[str, Any]]
-    cut_off: int | None
-
-
 def read_text(where: Path | TextIO, name: str) -> str:
     """What a file holds, or a stream, which messages call `name`.
 
@@ -97,8 +90,8 @@ def read_text(where: Path | TextIO, name: str) -> str:
         raise _no_trace(name) from None
 
 
-def parse(text: str, name: str, schema: str) -> Lines:
-    """The events of a trace, up to where it was cut off, as when its run was killed.
+def parse(text: str, name: str, schema: str) -> tuple[list[dict[str, Any]], int | None]:
+    """The events of a trace, and the number of the line in which it was cut off, as when its run was killed.
 
     Args:
         name: what messages call it.
@@ -114,30 +107,24 @@ def parse(text: str, name: str, schema: str) -> Lines:
         raise UsageError(f"{name} is empty, and is not a trace: give a file that --trace wrote.")
     events: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
+        expected = "an event"
         try:
             event: Any = json.loads(line)
         except (ValueError, RecursionError):
-            if number == 1 and not line.startswith('{"event"'):
-                raise _no_trace(name) from None
-            if number < len(lines):
-                raise UsageError(
-                    f"Line {number} of {name} is not JSON, so that it is not a trace: write it again with --trace."
-                ) from None
-            if number == 1:
-                raise UsageError(
-                    f"{name} was cut off within its first line, and is not a trace: write it again with --trace."
-                ) from None
-            return Lines(events, number)
+            event, expected = None, "JSON"
+            if number == len(lines) > 1:
+                return events, number
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-            if number == 1:
+            if number == 1 and not line.startswith('{"event"'):
                 raise _no_trace(name)
-            raise UsageError(
-                f"Line {number} of {name} is not an event, so that it is not a trace: write it again with --trace."
-            )
+            wrong = f"Line {number} of {name} is not {expected}, so that it"
+            if expected == "JSON" and number == len(lines):
+                wrong = f"{name} was cut off within its first line, and"
+            raise UsageError(f"{wrong} is not a trace: write it again with --trace.")
         if number == 1:
             _check_version(event, name, schema)
         events.append(event)
-    return Lines(events, None)
+    return events, None
 
 
 def _check_version(first: dict[str, Any], name: str, schema: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -11,7 +11,31 @@ from minifuse.core.plan import TRANSFORMER, Place, Shape
 from minifuse.core.report import StepReport
 from minifuse.core.shapes import Rectangle, Region, StateRows
 
-__all__ = ["BlockTables", "step_decisions"]
+__all__ = ["BlockTables", "step_decisions", "step_figures"]
+
+
+def step_figures(report: StepReport) -> dict[str, Any]:
+    """A step with nothing copied, without places and layout: decisions, and what metrics need."""
+    plan = report.plan
+    return {
+        "step": plan.step,
+        "worker": plan.worker,
+        "work": plan.work,
+        "admitted": plan.admitted,
+        "evicted": plan.evicted,
+        "phase": plan.phase.value,
+        "waves": plan.waves,
+        "moves": plan.moves,
+        **({"reused": plan.reused} if plan.reused else {}),
+        "reasons": plan.reasons,
+        "computed": plan.num_computed,
+        "idle": plan.num_idle,
+        "tokens": report.tokens,
+        **({"discarded": report.discarded} if report.discarded else {}),
+        "finished": {name: reason.value for name, reason in report.finished.items()},
+        "kv": report.usage[:4],
+        **({"kept": report.usage[4:]} if any(report.usage[4:]) else {}),
+    }
 
 
 def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dict[str, Any]:
@@ -20,28 +44,17 @@ def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dic
     Args:
         tables: the block tables that earlier steps have told; None: tell them whole.
     """
-    plan, tell = report.plan, (tables or BlockTables()).told
+    plan, tell, told = report.plan, (tables or BlockTables()).told, step_figures(report)
+    told |= {name: list(told[name]) for name in ("admitted", "evicted", "kv", "kept") if name in told}
+    rows = ("waves", "moves", "reasons", "reused")
+    told |= {name: [list(row) for row in told[name]] for name in rows if name in told}
     return {
-        "step": plan.step,
-        "worker": plan.worker,
+        **told,
         "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
         "places": [tell(work.sequence, place) for work, place in zip(plan.work, plan.places, strict=True)],
-        "admitted": list(plan.admitted),
-        "evicted": list(plan.evicted),
-        "phase": plan.phase.value,
         "shape": _named(plan.shape),
-        "waves": [list(wave) for wave in plan.waves],
         "lanes": [list(lane) for lane in plan.layout.lanes],
-        "moves": [list(move) for move in plan.moves],
-        **({"reused": [list(one) for one in plan.reused]} if plan.reused else {}),
-        "reasons": [list(reason) for reason in plan.reasons],
-        "computed": plan.num_computed,
-        "idle": plan.num_idle,
         "tokens": {name: list(tokens) for name, tokens in report.tokens.items()},
-        **({"discarded": report.discarded} if report.discarded else {}),
-        "finished": {name: reason.value for name, reason in report.finished.items()},
-        "kv": list(report.usage[:4]),
-        **({"kept": list(report.usage[4:])} if any(report.usage[4:]) else {}),
     }
 
 
@@ -53,8 +66,7 @@ def _named(shape: Shape | None) -> dict[str, Any] | None:
     if shape is None:
         return None
     assert isinstance(shape, Rectangle | Region | StateRows)
-    usual = shape._field_defaults
-    fields = {name: value for name, value in shape._asdict().items() if name not in usual or value != usual[name]}
+    fields = {name: value for name, value in shape._asdict().items() if name != "begin" or value}
     return {"kind": type(shape).__name__, **fields}
 
 
@@ -96,7 +108,8 @@ class BlockTables:
         blocks = self.last[name] = (*self.last.get(name, ())[:kept], *new)
         return [list(blocks), size]
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Sequences that have finished. Whatever is told of them later is told whole."""
-        for name in names:
-            self.last.pop(name, None)
+    def forget(self, event: Mapping[str, Any]) -> None:
+        """Tell whole whatever is told later of the sequences that ended with this event."""
+        if event["event"] in ("step", "aborted"):
+            for name in event["finished"] if event["event"] == "step" else [event["id"]]:
+                self.last.pop(name, None)

@@ -7,6 +7,7 @@ tell of each (`Settings.why`), and afterwards by what reads the trace of any run
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from minifuse.core.plan import TRANSFORMER, Proposal, Reason, Work
 from minifuse.core.request import Phase
 from minifuse.core.requests import Observer, Requests
+from minifuse.parsing import number
 
 __all__ = ["Accounting", "Choice", "told_by_policy"]
 
@@ -95,16 +97,14 @@ def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collectio
     return own if choice.passed_over(choice.stopped_at(own, waiting)) == (code, text) else reasons
 
 
-def _amounts(works: Iterable[Work]) -> dict[str, int]:
+def _amounts(works: Iterable[Work]) -> Counter[str]:
     """How many tokens are computed, or nodes of each type of cell."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for work in works:
-        found[work.cell] = found.get(work.cell, 0) + work.num_tokens
+        found[work.cell] += work.num_tokens
     return found
 
 
 def _counted(count: int, cell: str) -> str:
     """`12 tokens`, or `64 nodes of encoder`."""
-    if cell == TRANSFORMER:
-        return f"{count} token{'s' * (count != 1)}"
-    return f"{count} node{'s' * (count != 1)} of {cell}"
+    return number(count, "token") if cell == TRANSFORMER else f"{number(count, 'node')} of {cell}"

@@ -40,5 +40,5 @@ def told_and_plain(name: str) -> tuple[list[Event], list[Event]]:
     for why in (True, False):
         engine, requests = crowded(technique(name), why)
         run_all(engine, requests)
-        found.append([*engine.trace])
+        found.append([*engine.trace.events()])
     return found[0], found[1]

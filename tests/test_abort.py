@@ -42,7 +42,7 @@ def test_a_running_request_ends_with_the_tokens_that_it_has() -> None:
     sequence = engine.finished["a"]
     assert (sequence.answer, sequence.finish_reason, sequence.ended_s) == ([-1, -1], ABORTED, 2.0)
     assert engine.memory.usage().reserved == 0
-    assert list(engine.requests.ended_between) == ["a"]
+    assert [one.id for one in engine.requests.ended] == ["a", "b"]
     assert {"event": "aborted", "id": "a", "wall": {"end_s": 2.0}} in list(engine.trace.events())
 
 

@@ -142,7 +142,7 @@ def test_a_turn_whose_whole_text_is_too_long_is_refused_when_it_arrives_with_tho
     sentence(RequestRefused(engine.refused["b"]), "'b'", "45 prompt tokens", "context is 48")
     sentence(RequestRefused(engine.refused["c"]), "'c' follows 'b', which was refused")
     sentence(RequestRefused(engine.refused["d"]), "'d' follows 'c', which was refused")
-    assert list(engine.requests.ended_between) == ["b", "c", "d"]
+    assert [one.id for one in engine.requests.ended] == ["x", "a", "b", "c", "d"]
     with pytest.raises(RequestRefused, match="follows 'b', which was refused"):
         engine.submit(asks("e", after="b"))
     assert compute_metrics(engine.trace.events())["requests"]["refused"] == 4

@@ -334,7 +334,7 @@ def test_a_trace_as_the_engine_writes_it() -> None:
         layout=Layout(shape=Rectangle(0, 2, 9, 0, 2)),
         moves=(Move("embed", 5, 0, 2),),
     )
-    trace.step(StepReport(plan, 1.0, 2.0, {"a": (3,)}, {"a": FinishReason.STOP}, KVUsage(2, 9, 9)))
+    trace.completed(StepReport(plan, 1.0, 2.0, {"a": (3,)}, {"a": FinishReason.STOP}, KVUsage(2, 9, 9)))
     trace.ended((), 2.0)
     metrics = compute_metrics(trace.events())
     assert (metrics["tokens"]["computed"], metrics["tokens"]["idle"], metrics["ttft_s"]) == (4, 2, alike(2.0))

@@ -43,7 +43,7 @@ REPORT = StepReport(
 
 def test_a_step_as_an_event() -> None:
     trace = Trace()
-    trace.step(REPORT)
+    trace.completed(REPORT)
     *_, event = trace.events()
     assert event == {
         "event": "step",
@@ -195,7 +195,7 @@ def test_a_table_is_told_as_what_is_new() -> None:
     for held, ended in zip(tables, finished, strict=True):
         work = tuple(Work(name, 0, 2) for name in held)
         plan = Plan(0, 0, work, tuple(Pages(blocks, 16) for blocks in held.values()))
-        trace.step(StepReport(plan, 0.0, 1.0, {}, ended, KVUsage(0, 0, 64)))
+        trace.completed(StepReport(plan, 0.0, 1.0, {}, ended, KVUsage(0, 0, 64)))
     events = list(trace.events())
     assert [event["places"] for event in events[1:]] == [
         [[0, [4, 7], 16], [0, [4, 5], 16]],
@@ -288,7 +288,7 @@ def test_every_field_of_a_report_but_its_times_is_a_decision() -> None:
 
     def logged(report: StepReport) -> bytes:
         trace = Trace()
-        trace.step(report)
+        trace.completed(report)
         return decisions(trace.events())
 
     def with_plan(**changes: Any) -> StepReport:

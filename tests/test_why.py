@@ -111,14 +111,16 @@ def test_every_technique_tells_of_each_and_decides_alike(row: Technique) -> None
 
 
 def _without_reasons(engine: ServingEngine) -> bytes:
-    return decisions({name: value for name, value in event.items() if name != "reasons"} for event in engine.trace)
+    return decisions(
+        {name: value for name, value in event.items() if name != "reasons"} for event in engine.trace.events()
+    )
 
 
 def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
     engine = make_engine("dynamic", settings={"batching.max_batch": "2", "batching.window": "2s"}, why=True)
     run_all(engine, [asks(f"r{i}", 2, 3) for i in range(13)])
     lines = WhyLines()
-    for event in engine.trace:
+    for event in engine.trace.events():
         lines.read(event)
     written = capsys.readouterr().err.splitlines()
     assert written[:6] == [
@@ -140,7 +142,7 @@ def test_lines_of_a_wait(capsys: pytest.CaptureFixture[str]) -> None:
     engine = make_engine("dynamic", settings={"batching.max_batch": "8", "batching.window": "2s"}, why=True)
     run_all(engine, [asks("a", 2, 1), asks("b\x1b[2J", 2, 1)])
     lines = WhyLines()
-    for event in engine.trace:
+    for event in engine.trace.events():
         lines.read(event)
     assert capsys.readouterr().err.splitlines() == [
         "    0.000 s nothing runs until 2.000 s",

@@ -39,7 +39,7 @@ class Batch:
 
 
 class AttentionBackend(Protocol):
-    """The tensor half of an attention stage, which alone makes `Batch`."""
+    """The tensor half of an attention stage. It alone makes `Batch`."""
 
     operators: Operators
 

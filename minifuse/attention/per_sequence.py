@@ -58,7 +58,7 @@ class PerSequenceAttention:
         """Attend queries [rows, num_heads, head_dim] to one layer: [rows, num_heads * head_dim]."""
         # Query heads that share a KV head are rows of one small matrix product: [num_kv_heads, group, head_dim].
         grouped = q.unflatten(1, (cache.num_kv_heads, -1))
-        # On a CPU two plain products are a little faster in float32, and several times slower in 16 bits.
+        # For one query two plain products are a little faster in float32; on a CPU several times slower in 16 bits.
         plain = q.dtype.itemsize >= 4
         queries = (grouped * q.shape[2] ** -0.5 if plain else grouped).unbind(0)
         outputs = []

@@ -20,7 +20,7 @@ class Iteration(QueuePolicy):
     """Newcomers join, and finished sequences leave, at every iteration.
 
     Prompts and single tokens share an iteration. With a token_budget a long prompt is computed in pieces over several
-    iterations, so that it does not delay the next token of other requests.
+    iterations, so that it hardly delays the next token of the sequences before it.
     """
 
     name = "iteration"

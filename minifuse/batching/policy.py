@@ -16,7 +16,7 @@ Missing = list[tuple[Sequence, tuple[Span, ...]]]  # sequences, each with the sp
 
 
 class QueuePolicy(Batching):
-    """Schedules running sequences, then waiting ones, in rank order, until admission or memory refuses."""
+    """Schedules running sequences, then waiting ones, in rank order, up to the first refused."""
 
     kind: ClassVar[str] = "batching"
     Options: ClassVar[type] = QueueOptions

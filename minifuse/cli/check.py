@@ -159,10 +159,10 @@ def _search_reading(options: CheckOptions, mixes: Any, tally: Tally, progress: _
     from minifuse.testing.drawn import own_options
     from minifuse.testing.reads import recorded
 
-    own = [declared for _, row in mixes for declared in own_options(row).items()]
-    with recorded({cls for _, (cls, _) in own}) as read:
+    own = [option for _, row in mixes for option in own_options(row).items()]
+    with recorded({declared.options for _, declared in own}) as read:
         stopped = _search(options, mixes, tally, progress)
-    tally.unread += dict.fromkeys(name for name, (cls, field) in own if (cls, field.name) not in read)
+    tally.unread += dict.fromkeys(name for name, declared in own if (declared.options, declared.name) not in read)
     tally.leave_out_uncompared()
     return stopped
 

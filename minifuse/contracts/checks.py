@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from traceback import walk_tb
+from typing import Any
 
 from minifuse.contracts.attention import check_layout
-from minifuse.contracts.lawful import check_sequences
+from minifuse.contracts.known import Known
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
-from minifuse.contracts.proposal import Planned, check_proposal
+from minifuse.contracts.proposal import check_proposal
 from minifuse.core.errors import LawBroken, StageFault
 from minifuse.core.observers import RunObserver
-from minifuse.core.places import State
-from minifuse.core.plan import Place, Placement, Plan, Proposal
+from minifuse.core.plan import Placement, Plan, Proposal
 from minifuse.core.report import StepReport
 from minifuse.core.requests import Requests
-from minifuse.fault import Wrong, blamed, is_own, method_site, returned_by
+from minifuse.fault import blamed, is_own, method_site, returned_by
 from minifuse.stages import Attention, Batching, Memory
 
 __all__ = ["Checks", "checks_of"]
@@ -34,10 +34,8 @@ class Checks(RunObserver):
         self.checks_batching = all_stages or not is_own(type(batching))
         self.checks_memory = all_stages or not is_own(type(memory))
         self.checks_attention = all_stages or not is_own(type(attention))
-        self._planned = Planned()
+        self._known: dict[str, Known] = {}  # of every sequence that was admitted and has not ended
         self._worker = 0  # of the last proposal
-        self._places: dict[str, Place] = {}  # where each sequence lay last, while nothing has been moved
-        self._slots: dict[tuple[str, int], int] = {}  # sequence and node -> where the node was written
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is None or not (self.checks_batching or self.checks_memory):
@@ -47,25 +45,11 @@ class Checks(RunObserver):
         # A policy of minifuse's own passes on the reasons of a room.
         stage, method = (self.batching, "propose") if self.checks_batching else (self.memory, "room")
         with returned_by(stage, method):
-            self._planned.check_unchanged(requests)
-            check_proposal(proposal, self.batching, self.memory, requests, self._planned, worker)
+            check_proposal(proposal, self.batching, self.memory, requests, self._known, worker)
         self._worker = worker
-        if proposal.work and self.checks_batching:
-            self._check_conserved(worker, proposal, requests)
-        if proposal.evict and not self.memory.evicts:
-            found = "a Proposal that evicts" if self.checks_batching else "a room whose extend refuses"
-            with returned_by(stage, method):
-                raise Wrong(found, "only a memory with evicts = True is evicted from", "conservation")
         if is_own(type(self.batching)):
             return proposal
         return replace(proposal, room=None)  # tried again when it is placed: it may be of an earlier proposal
-
-    def _check_conserved(self, worker: int, proposal: Proposal, requests: Requests) -> None:
-        try:
-            check_sequences(worker, proposal, requests)
-        except LawBroken as broken:
-            with returned_by(self.batching, "propose"):
-                raise Wrong("a Proposal that cannot be", broken.what, broken.law) from None
 
     def _check_missing(self, names: Iterable[str], requests: Requests) -> None:
         for sequence in [requests.sequences[name] for name in names if name in requests.sequences]:
@@ -74,35 +58,35 @@ class Checks(RunObserver):
                     check_missing(self.memory.missing(sequence), sequence)
 
     def placed(self, proposal: Proposal, placement: Placement, requests: Requests) -> None:
-        self._planned.add(proposal, self._worker, requests)
-        if not self.checks_memory:
-            return
-        with returned_by(self.memory, "place"):
-            check_placement(placement, proposal, self.memory, requests, self._places, self._slots)
-        if placement.moves or proposal.evict:
-            self._places.clear()
+        self._known |= {sequence.id: Known(len(sequence)) for sequence in proposal.admit}
+        if self.checks_memory:
+            with returned_by(self.memory, "place"):
+                check_placement(placement, proposal, self.memory, requests, self._known)
+        self._move(placement.moves or proposal.evict)
         for work, place in zip(proposal.work, placement.places, strict=True):
-            if isinstance(place, State):
-                self._slots[work.sequence, work.start] = place.slot
-            else:
-                self._places[work.sequence] = place
+            self._known[work.sequence].plan(work, place, self._worker)
 
     def planned(self, plan: Plan, placement: Placement) -> None:
-        if plan.work:
-            if self.checks_attention:
-                with returned_by(self.attention, "layout"):
-                    check_layout(plan.layout, plan.work, placement)
-        elif self.checks_memory:
-            with returned_by(self.memory, "ahead"):
-                check_moves("", plan.moves, self.memory, 0)
-            if plan.moves:
-                self._places.clear()
+        if plan.work and self.checks_attention:
+            with returned_by(self.attention, "layout"):
+                check_layout(plan.layout, plan.work, placement)
+        elif not plan.work:
+            if self.checks_memory:
+                with returned_by(self.memory, "ahead"):
+                    check_moves(plan.moves, self.memory, 0)
+            self._move(plan.moves)
+
+    def _move(self, moves: Collection[Any]) -> None:
+        """Forget where sequences lie if anything is moved."""
+        for known in self._known.values() if moves else ():
+            known.place = None
 
     def completed(self, report: StepReport, requests: Requests) -> None:
-        self._planned.complete(report.plan, requests)
-        known = requests.sequences
-        self._places = {name: place for name, place in self._places.items() if name in known}
-        self._slots = {(name, node): slot for (name, node), slot in self._slots.items() if name in known}
+        for name in self._known.keys() - requests.sequences.keys():
+            del self._known[name]
+        for work in report.plan.work:
+            if work.sequence in self._known:
+                self._known[work.sequence].complete(work, len(requests.sequences[work.sequence]))
         if self.checks_memory:
             with returned_by(self.memory, "commit" if report.plan.work else "landed"):
                 check_usage(report.usage, self.memory)

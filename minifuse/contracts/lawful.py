@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from minifuse.contracts.moves import check_move
-from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Placement, Plan, Proposal
+from minifuse.core.plan import Move, Placement, Plan, Proposal
 from minifuse.core.request import Phase
 from minifuse.core.requests import Observer, Requests
+from minifuse.fault import Wrong
 
-__all__ = ["Lawful", "check_sequences"]
+__all__ = ["Lawful", "by_layer", "check_move", "check_sequences"]
 
 WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
 ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)
@@ -28,7 +27,7 @@ class Lawful(Observer):
 
 
 def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None:
-    """Raise `LawBroken` unless waiting sequences are admitted, running ones evicted, and admitted ones worked on.
+    """Raise `Wrong` unless waiting sequences are admitted, running ones evicted, and admitted ones worked on.
 
     No sequence may be evicted, or scheduled again, while a plan of its own runs. With a depth above one, a plan may
     continue a sequence whose last plan is queued on the same worker; the nodes of a cell graph may be divided among
@@ -36,35 +35,52 @@ def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None
     """
     sequences, in_flight = requests.sequences, requests.in_flight
     joining, leaving = {one.id for one in proposal.admit}, {one.id for one in proposal.evict}
-    if joining or leaving:
-        _check_changes(worker, proposal, requests)
+    for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
+        for one in some:
+            if sequences.get(one.id) is not one:
+                raise _wrong(worker, f"to {verb} {one.id}, which is not one received and not yet released")
+            if one.phase not in phases:
+                raise _wrong(worker, f"to {verb} {one.id}, which is {one.phase.value}")
+            if in_flight.workers_of(one.id):
+                raise _wrong(worker, f"to {verb} {one.id}, whose last work is not done")
+    if len(joining) + len(leaving) < len(proposal.admit) + len(proposal.evict):
+        raise _wrong(worker, "to admit or to evict a sequence a second time")
     names = {work.sequence for work in proposal.work}
     if leaving and (gone := names & leaving):
-        raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
+        raise _wrong(worker, f"to evict {min(gone)} and to work on it")
     for name in names:
         sequence = sequences.get(name)
         if sequence is None or (sequence.phase not in ADMITTED and name not in joining):
-            raise LawBroken("conservation", f"worker {worker} was to work on {name}, which was never admitted")
+            raise _wrong(worker, f"to work on {name}, which was never admitted")
     for plan, _, used in in_flight:
         in_order = in_flight.depth > 1 and plan.worker == worker
         for name in () if in_order else used & names:
             if sequences[name].graph is None:
-                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
+                raise _wrong(worker, f"given {name}, whose last work is not done")
 
 
-def _check_changes(worker: int, proposal: Proposal, requests: Requests) -> None:
-    """Raise `LawBroken` unless each sequence that is admitted waits, and each that is evicted runs."""
-    for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
-        for one in some:
-            state = ""
-            if requests.sequences.get(one.id) is not one:
-                state = "which is not one received and not yet released"
-            elif one.phase not in phases:
-                state = f"which is {one.phase.value}"
-            elif requests.in_flight.workers_of(one.id):
-                state = "whose last work is not done"
-            if state:
-                raise LawBroken("conservation", f"worker {worker} was to {verb} {one.id}, {state}")
-    changed = (*proposal.admit, *proposal.evict)
-    if len({one.id for one in changed}) < len(changed):
-        raise LawBroken("conservation", f"worker {worker} was to admit or to evict a sequence a second time")
+def _wrong(worker: int, what: str) -> Wrong:
+    return Wrong("a Proposal that cannot be", f"worker {worker} was {what}", "conservation")
+
+
+def by_layer(move: Move) -> bool:
+    """Whether it is made layer by layer, beside the waves."""
+    return move.moment in ("before", "after")
+
+
+def check_move(move: Move, num_waves: int) -> None:
+    """Raise `Wrong` if there can be no such move in a plan of so many waves; 0: in a plan without work."""
+    behind = move.moment == "behind"
+    if move.source_tier == move.target_tier == "host":
+        allowed = "move KV on the device, or to or from it"
+    elif behind != (num_waves == 0):
+        allowed = "moves behind everything have a plan of their own, without waves"
+    elif behind and not move.crosses:
+        allowed = "only transfers may be behind everything"
+    elif by_layer(move) and not 0 <= move.wave < num_waves:
+        allowed = "its wave is one of its plan's"
+    elif move.num_tokens < 1 or min(move.source, move.target) < 0:
+        allowed = "give slots from 0, and at least one token"
+    else:
+        return
+    raise Wrong(f"{move} in a plan of {num_waves} waves", allowed, "layout")

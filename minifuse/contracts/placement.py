@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 
-from minifuse.contracts.moves import MOMENTS, MOVE_KINDS, by_layer, check_move
-from minifuse.contracts.values import check_cover, check_tuple, is_whole
+from minifuse.contracts.form import check_cover, check_form
+from minifuse.contracts.known import Known
+from minifuse.contracts.lawful import by_layer, check_move
+from minifuse.core.cell_graph import CellGraph
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Runs, State, runs_in
 from minifuse.core.plan import Extent, Move, Place, Placement, Proposal, Shape, Span, Work
@@ -20,111 +24,90 @@ from minifuse.fault import Wrong, shown
 
 __all__ = ["check_missing", "check_moves", "check_placement", "check_room", "check_usage"]
 
-PLACES: dict[str, tuple[type[Any], ...]] = {  # by what a memory offers
-    "extents": (Extent,),
-    "slots": (Extent,),
-    "rectangle": (Extent, Runs),
-    "pages": (Pages,),
-    "states": (State,),
-    "rows": (State,),
+PLACES: dict[str, Any] = {  # by what a memory offers
+    "extents": Extent,
+    "slots": Extent,
+    "rectangle": Extent | Runs,
+    "pages": Pages,
+    "states": State,
+    "rows": State,
 }
 SHAPES: dict[str, type[Any]] = {"rectangle": Rectangle, "slots": Region}
 
 
 def check_placement(
-    placement: Any,
-    proposal: Proposal,
-    memory: Any,
-    requests: Requests,
-    last: Mapping[str, Place],
-    slots: Mapping[tuple[str, int], int],
+    placement: Any, proposal: Proposal, memory: Any, requests: Requests, known: Mapping[str, Known]
 ) -> None:
-    """Raise `Wrong` unless each piece of work has a place, and they form the shape.
-
-    Args:
-        last: where each sequence lay until now, if nothing has been moved since.
-        slots: where each node of a sequence was written, by sequence and node.
-    """
-    if not isinstance(placement, Placement):
-        raise Wrong(shown(placement), "give a Placement (minifuse.core.plan): a place for each piece of work")
-    kinds = tuple({kind for offer in memory.offers for kind in PLACES.get(offer, (Extent, Runs, Pages, State))})
-    names = " or ".join(sorted(kind.__name__ for kind in kinds))
-    check_tuple("a Placement whose places are ", placement.places, kinds, f"{names}, as it offers")
+    """Raise `Wrong` unless each piece of work has a place, and they form the shape. Notes where nodes are written."""
+    check_form(placement, Placement)
     if len(placement.places) != len(proposal.work):
         count = f"{len(placement.places)} places for {len(proposal.work)} pieces of work"
         raise Wrong(f"a Placement of {count}", "give one for each, in the order of the work")
     check_cover("a Placement whose waves are ", placement.waves, len(proposal.work))
-    check_tuple("a Placement whose moves are ", placement.moves, Move, "Move")
-    check_moves("a Placement with ", placement.moves, memory, max(1, len(placement.waves)))
-    known = {} if placement.moves or proposal.evict else last
+    check_moves(placement.moves, memory, max(1, len(placement.waves)))
+    kinds = reduce(or_, [PLACES.get(offer, Extent | Runs | Pages | State) for offer in sorted(memory.offers)])
+    stayed = not placement.moves and not proposal.evict
     for work, place in zip(proposal.work, placement.places, strict=True):
-        _check_place(work, place, known.get(work.sequence), memory.layers_in_turn * memory.capacity)
+        last = known[work.sequence].place if stayed else None
+        if last is None or place != last or place.capacity < work.stop:  # otherwise it is as it was, as most are
+            _check_place(work, place, kinds, last, memory.layers_in_turn * memory.capacity)
     _check_shape(memory, placement, proposal)
-    if all(isinstance(place, State) for place in placement.places):
-        _check_states(proposal, placement, requests.sequences, slots)
-        return
-    for wave in placement.waves or (Span(0, len(placement.places)),):  # the next may overwrite what one has written
-        _check_slots(proposal.work[slice(*wave)], placement.places[slice(*wave)])
+    for start, stop in placement.waves or proposal.waves or (Span(0, len(proposal.work)),):
+        placed = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
+        writer = _check_written(placed)
+        written = sorted(writer)
+        for work, place in placed:
+            if isinstance(place, State):
+                _check_state(work, place, unfolded(requests.sequences[work.sequence]), known[work.sequence].slots)
+            else:
+                _check_read(work, place, writer, written)
+        for work, place in placed:
+            if isinstance(place, State):
+                known[work.sequence].slots[work.start] = place.slot
 
 
-def _check_place(work: Work, place: Place, last: Place | None, capacity: int) -> None:
+def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacity: int) -> None:
     """Raise `Wrong` unless a place holds a piece of work, where its sequence lay before.
 
     Args:
+        kinds: what the memory offers.
         last: where the sequence lay until now, if nothing has been moved since.
     """
-    if place == last and place.capacity >= work.stop:
-        return  # as of most sequences
-    runs: tuple[tuple[int, int], ...]
-    if isinstance(place, Extent):
-        right, runs = is_whole(place.offset) and is_whole(place.capacity), ((place.offset, place.capacity),)
-    elif isinstance(place, Runs):
-        runs = place.runs
-        right = type(runs) is tuple and all(type(run) is tuple and len(run) == 2 for run in runs)
-        right = right and all(is_whole(slot) and is_whole(length, 1) for slot, length in runs)
-    elif isinstance(place, Pages):
-        right = type(place.blocks) is tuple and all(map(is_whole, place.blocks)) and is_whole(place.size, 1)
-        runs = tuple((block * place.size, place.size) for block in place.blocks) if right else ()
-    else:
-        assert isinstance(place, State)
-        right = type(place.reads) is tuple and all(map(is_whole, (*place.reads, place.slot)))
-        runs = tuple((slot, 1) for slot in (*place.reads, place.slot)) if right else ()
-    if not right:
-        raise Wrong(_with(place, work), "slots, blocks and sizes are whole numbers, and lists of them tuples")
-    if any(slot + length > capacity for slot, length in runs):
-        raise Wrong(_with(place, work), f"memory has the slots 0 to {capacity - 1}", "budget")
-    if isinstance(place, State):
+    check_form(place, kinds)
+    kept = 0 if last is None else min(work.start, last.capacity)
+    if not all(0 <= slot <= slot + length <= capacity for slot, length in _runs(place)):
+        allowed, law = f"memory has the slots 0 to {capacity - 1}", "budget"
+    elif isinstance(place, State):
         return
-    if place.capacity < work.stop:
-        allowed = f"it has {place.capacity} slots: a place holds all tokens up to the last of the work"
-        raise Wrong(_with(place, work), allowed, "layout")
-    if last is None or last is place or not work.start:
-        return
-    kept = min(work.start, last.capacity)
-    if isinstance(last, Extent) and isinstance(place, Extent):
-        same = last.offset == place.offset
-    else:
-        same = [*last.slots(0, kept)] == [*place.slots(0, kept)]
-    if not same:
+    elif place.capacity < work.stop:
+        allowed, law = f"it has {place.capacity} slots: a place holds all tokens up to the last of the work", "layout"
+    elif last is not None and list(last.slots(0, kept)) != list(place.slots(0, kept)):
         allowed = f"what it has written lies in {shown(last)}: leave it there, or move it with a Move"
-        raise Wrong(_with(place, work), allowed, "conservation")
+        law = "conservation"
+    else:
+        return
+    raise Wrong(f"a Placement with {shown(place)} for {work}", allowed, law)
 
 
-def _with(place: Place, work: Work) -> str:
-    return f"a Placement with {shown(place)} for {shown(work)}"
+def _runs(place: Any) -> Iterable[tuple[int, int]]:
+    """The ranges of slots of a place, each with its first slot and its length."""
+    if isinstance(place, Pages):
+        return ((block * place.size, place.size) for block in place.blocks)
+    if isinstance(place, State):
+        return ((slot, 1) for slot in (*place.reads, place.slot))
+    return runs_in(place)
 
 
 def _check_shape(memory: Any, placement: Placement, proposal: Proposal) -> None:
     """Raise `Wrong` unless the shape is offered, lies in memory, and computes the work."""
-    shape, wanted = placement.shape, [SHAPES[offer] for offer in sorted(memory.offers) if offer in SHAPES]
+    shape: Any = placement.shape
+    wanted = [SHAPES[offer] for offer in sorted(memory.offers) if offer in SHAPES]
     if shape is None:
         if wanted and proposal.phase is not Phase.PREPROCESSING:
             names = " or ".join(kind.__name__ for kind in wanted)
             raise Wrong("a Placement without a shape", f"it offers {shown(memory.offers)}: give a {names}", "layout")
         return
-    found = f"a Placement whose shape is {shown(shape)}"
-    if not isinstance(shape, Rectangle | Region | StateRows) or not all(type(n) is int for n in shape):
-        raise Wrong(found, "give None, a Rectangle, a Region or StateRows, of whole numbers")
+    found = f"a Placement whose shape is {shape}"
     if isinstance(shape, Rectangle):
         stop = shape.offset + shape.rows * shape.stride
         right = shape.rows > 0 and shape.begin <= shape.start < shape.stop <= shape.begin + shape.stride
@@ -156,120 +139,74 @@ def _is_inside(shape: Shape, work: Work, place: Place) -> bool:
     return column >= shape.start and last < shape.stop and slots[-1] == shape.slot(row, last)
 
 
-def _check_slots(works: tuple[Work, ...], places: tuple[Place, ...]) -> None:
-    """Raise `Wrong` if a slot is written twice, or written where another sequence reads."""
-    if len(works) == 1:
-        return
+def _check_written(placed: list[tuple[Work, Place]]) -> dict[int, Work]:
+    """The work that writes each slot. Raise `Wrong` if one is written twice; a later wave may overwrite it."""
     writer: dict[int, Work] = {}
-    for work, place in zip(works, places, strict=True):
+    for work, place in placed:
         for slot in place.slots(work.start, work.stop):
             other = writer.setdefault(slot, work)
             if other is not work:
                 found = f"a Placement in which {other} and {work} write slot {slot}"
-                raise Wrong(found, "each token has a slot of its own", "conservation")
-    written = sorted(writer)
-    for work, place in zip(works, places, strict=True):
-        for first, last in _runs(place, work.start):
-            for slot in written[bisect_left(written, first) : bisect_left(written, last)]:
-                if writer[slot].sequence != work.sequence:
-                    found = f"a Placement in which {writer[slot]} writes slot {slot}, which {work} reads"
-                    raise Wrong(found, "what is shared is not written: give the writer a copy", "conservation")
+                raise Wrong(found, "each token, and each node, has a slot of its own", "conservation")
+    return writer
 
 
-def _runs(place: Place, stop: int) -> Iterator[tuple[int, int]]:
-    """The slots of the tokens before `stop`, as ranges."""
-    if isinstance(place, Pages):
-        runs: Iterator[tuple[int, int]] = ((block * place.size, place.size) for block in place.blocks)
-    else:
-        runs = iter(runs_in(place) if isinstance(place, Extent | Runs) else ())
-    for slot, length in runs:
-        if stop <= 0:
-            return
-        yield slot, slot + min(stop, length)
-        stop -= length
+def _check_read(work: Work, place: Place, writer: dict[int, Work], written: list[int]) -> None:
+    """Raise `Wrong` if a text reads what another sequence writes; `written`: the slots, in order."""
+    left = work.start
+    for first, length in _runs(place):
+        for slot in written[bisect_left(written, first) : bisect_left(written, first + min(left, length))]:
+            if writer[slot].sequence != work.sequence:
+                found = f"a Placement in which {writer[slot]} writes slot {slot}, which {work} reads"
+                raise Wrong(found, "what is shared is not written: give the writer a copy", "conservation")
+        if (left := left - length) <= 0:
+            break
 
 
-def _check_states(
-    proposal: Proposal,
-    placement: Placement,
-    sequences: Mapping[str, Sequence],
-    known: Mapping[tuple[str, int], int],
-) -> None:
-    """Raise `Wrong` if nodes share a slot, or read where nothing was written for them."""
-    slots = dict(known)
-    for start, stop in proposal.waves or (Span(0, len(proposal.work)),):
-        written: dict[int, Work] = {}
-        placed = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
-        for work, place in placed:
-            assert isinstance(place, State)
-            other = written.setdefault(place.slot, work)
-            if other is not work:
-                found = f"a Placement in which {other} and {work} write slot {place.slot}"
-                raise Wrong(found, "each node has a slot of its own", "conservation")
-            name, reads = work.sequence, unfolded(sequences[work.sequence]).topology.reads[work.start]
-            needed = tuple([slots.get((name, node)) for node in reads])
-            if place.reads != needed:
-                found = f"a Placement with {shown(place)} for {shown(work)}"
-                raise Wrong(found, f"the nodes that it reads were written to the slots {needed}", "ghost")
-        slots |= {(work.sequence, work.start): place.slots(0, 1)[0] for work, place in placed}
+def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, int]) -> None:
+    """Raise `Wrong` unless a node reads where the nodes that it needs were written."""
+    needed = tuple([slots.get(node) for node in graph.topology.reads[work.start]])
+    if place.reads != needed:
+        allowed = f"the nodes that it reads were written to the slots {needed}"
+        raise Wrong(f"a Placement with {place} for {work}", allowed, "ghost")
 
 
-def check_moves(where: str, moves: tuple[Move, ...], memory: Any, num_waves: int) -> None:
+def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
     """Raise `Wrong` unless a plan of so many waves can make these moves; 0: behind everything."""
-    check_tuple(where, moves, Move, "Move, an empty one if nothing is to be moved")
-    for move in moves:
-        _check_move(where, move, memory, num_waves)
-
-
-def _check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
-    found = f"{where}{shown(move)}"
+    check_form(moves, tuple[Move, ...])
     sizes = {"device": memory.layers_in_turn * memory.capacity, "host": memory.host_capacity}
-    if (
-        move.kind not in MOVE_KINDS
-        or move.moment not in MOMENTS
-        or not {move.source_tier, move.target_tier} <= sizes.keys()
-    ):
-        raise Wrong(
-            found, f"a kind is one of {', '.join(MOVE_KINDS)}, a moment of {', '.join(MOMENTS)}, a tier device or host"
-        )
-    if not all(is_whole(n) for n in (move.source, move.target, move.num_tokens, move.wave)):
-        raise Wrong(found, "slots, tokens and waves are whole numbers")
-    if (
-        move.source + move.num_tokens > sizes[move.source_tier]
-        or move.target + move.num_tokens > sizes[move.target_tier]
-    ):
-        raise Wrong(found, f"the device has {sizes['device']} slots, and the host {sizes['host']}", "layout")
-    if memory.layers_in_turn > 1 and not by_layer(move):
-        raise Wrong(found, 'where layers take turns, a moment is "before" or "after": one layer at a time', "layout")
-    try:
+    for move in moves:
         check_move(move, num_waves)
-    except LawBroken as broken:
-        raise Wrong(found, str(broken).partition(": ")[2], "layout") from None
+        if (
+            move.source + move.num_tokens > sizes[move.source_tier]
+            or move.target + move.num_tokens > sizes[move.target_tier]
+        ):
+            allowed = f"the device has {sizes['device']} slots, and the host {sizes['host']}"
+            raise Wrong(str(move), allowed, "layout")
+        if memory.layers_in_turn > 1 and not by_layer(move):
+            raise Wrong(str(move), 'where layers take turns, a moment is "before" or "after": one at a time', "layout")
 
 
 def check_usage(usage: Any, memory: Any) -> None:
     """Raise `Wrong` unless it counts what fits in memory."""
-    if not isinstance(usage, KVUsage):
-        raise Wrong(shown(usage), "give KVUsage(used, reserved, capacity)")
-    right = all(map(is_whole, usage)) and usage.used <= usage.reserved and usage.capacity == memory.capacity
+    check_form(usage, KVUsage)
     device, host = usage.reserved + usage.kept, usage.host + usage.kept_on_host
-    if not right or device > usage.capacity or host > memory.host_capacity:
+    fits = usage.used <= usage.reserved and device <= usage.capacity and host <= memory.host_capacity
+    if not fits or min(usage) < 0 or usage.capacity != memory.capacity:
         allowed = f"used <= reserved, and with what is kept <= capacity, which is {memory.capacity}"
-        raise Wrong(
-            shown(usage), f"{allowed}; on the host {memory.host_capacity}, all of them whole numbers", "conservation"
-        )
+        raise Wrong(str(usage), f"{allowed}; on the host {memory.host_capacity}, none below 0", "conservation")
     if memory.layers_in_turn > 1 and usage.used + usage.kept:
-        raise Wrong(shown(usage), "where layers take turns, the device holds nothing between two plans", "conservation")
+        raise Wrong(str(usage), "where layers take turns, the device holds nothing between two plans", "conservation")
 
 
 def check_missing(spans: Any, sequence: Sequence) -> None:
     """Raise `Wrong` unless these spans are in order, and end with the text."""
-    check_tuple("", spans, Span, "Span(start, stop)")
+    check_form(spans, tuple[Span, ...])
     if sequence.graph is not None:
         return
     reached, length = -1, len(sequence)
     for start, stop in spans:
-        if not is_whole(start) or not is_whole(stop) or not reached < start < stop <= length:
+        if not reached < start < stop <= length:
             allowed = f"spans [start, stop) of the {length} tokens of {sequence.id!r}, in order, none empty"
             raise Wrong(shown(spans), f"give {allowed}")
         reached = stop

@@ -227,29 +227,9 @@ class CellGraph:
         )
 
     @property
-    def sources(self) -> tuple[tuple[int, ...], ...]:
-        return self.topology.sources
-
-    @property
-    def reads(self) -> tuple[tuple[int, ...], ...]:
-        return self.topology.reads
-
-    @property
-    def readers(self) -> tuple[tuple[int, ...], ...]:
-        return self.topology.readers
-
-    @property
-    def results(self) -> frozenset[int]:
-        return self.topology.results
-
-    @property
     def reported(self) -> Mapping[int, int]:
         """The nodes whose outputs are reported as results, and the number under which each is."""
         return self.topology.reported
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        return self.topology.order
 
     @property
     def most_held(self) -> int:
@@ -266,15 +246,15 @@ class CellGraph:
                     f"{name} has node {number} (cell {node.cell!r}), which reads node {wrong}, and the graph has nodes "
                     f"0 to {len(self.nodes) - 1}: let it read one of them."
                 )
-        if len(self.order) < len(self.nodes):
+        if len(self.topology.order) < len(self.nodes):
             cycle = " -> ".join(map(str, self._cycle()))
             raise RequestRefused(f"{name} unfolds into a graph with a cycle ({cycle}): a node cannot wait for itself.")
 
     def _cycle(self) -> list[int]:
         """The nodes of one cycle, each reading the one before it, the first once more at the end."""
-        inside = set(range(len(self.nodes))).difference(self.order)
+        inside = set(range(len(self.nodes))).difference(self.topology.order)
         walk = [min(inside)]
         while True:  # backwards: every node left over reads another one left over
-            walk.append(next(source for source in self.sources[walk[-1]] if source in inside))
+            walk.append(next(source for source in self.topology.sources[walk[-1]] if source in inside))
             if walk[-1] in walk[:-1]:
                 return walk[walk.index(walk[-1]) :][::-1]

@@ -13,7 +13,7 @@ class Running(NamedTuple):
 
     plan: Plan
     submitted_s: float
-    sequences: Set[str]  # it works on them or, as in a group that is pre-processed together, admits them
+    sequences: Set[str]  # that it works on, or admits without work (a prompt of one token, beside its group)
 
 
 class InFlight:

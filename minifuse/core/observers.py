@@ -34,8 +34,9 @@ class Observers(RunObserver):
         for event in EVENTS:
             ignored = getattr(RunObserver, event)
             told = [getattr(one, event) for one in observers if getattr(type(one), event, ignored) is not ignored]
+            tell = _proposed if event == "proposed" else _tell
             if told:  # mostly one, which is called as if it were alone: an iteration has many events
-                setattr(self, event, told[0] if len(told) == 1 else partial(TELL.get(event, _tell), told))
+                setattr(self, event, told[0] if len(told) == 1 else partial(tell, told))
 
 
 def _tell(listeners: list[Any], *event: Any, **more: Any) -> None:
@@ -47,6 +48,3 @@ def _proposed(listeners: list[Any], worker: int | None, proposal: Proposal, requ
     for listener in listeners:
         proposal = listener(worker, proposal, requests)
     return proposal
-
-
-TELL: dict[str, Any] = {"proposed": _proposed}

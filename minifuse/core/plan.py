@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from minifuse.core.request import Phase, Sequence
 
-TRANSFORMER = "transformer"  # the one cell of a text: an iteration
+TRANSFORMER = "transformer"  # the cell type of all work on texts
 Tier = Literal["device", "host"]
 MoveKind = Literal["shuffle", "copy", "swap_in", "swap_out", "upload", "offload", "embed"]
 Moment = Literal["first", "before", "after", "behind"]
@@ -113,13 +113,13 @@ class Proposal:
     """
 
     work: tuple[Work, ...] = ()
-    admit: tuple[Sequence, ...] = ()  # newcomers, in order: memory has no place for them yet
+    admit: tuple[Sequence, ...] = ()  # newcomers, in order: they get their places when this is placed
     reasons: tuple[Reason, ...] = ()  # why others wait
     wake_at: float | None = None  # when to ask again at the latest
     phase: Phase = Phase.RUNNING
     evict: tuple[Sequence, ...] = ()  # they leave the device before any newcomer is admitted
     growing: bool = False  # newcomers get what they need now, and may be evicted later
-    waves: tuple[Span, ...] = ()  # ranges of work to be computed one after the other; none: all at once
+    waves: tuple[Span, ...] = ()  # of cell graphs: ranges of work computed one after the other; none: all at once
     room: Room | None = field(default=None, repr=False, compare=False)  # the trial in which this was settled
 
 
@@ -128,9 +128,9 @@ class Placement:
     """Where memory put a proposal's work: a place for each piece."""
 
     places: tuple[Place, ...]
-    shape: Shape | None = None  # that the places form
+    shape: Shape | None = None  # that the places form: attention may compute it whole
     moves: tuple[Move, ...] = ()
-    waves: tuple[Span, ...] = ()  # ranges of work whose KV is in place at the same time; none: all of it is
+    waves: tuple[Span, ...] = ()  # ranges of work; the KV of one range is in place at a time; none: all KV is
     reused: tuple[tuple[str, int, int], ...] = ()  # tokens found in memory: sequence, on the device, on the host
 
 

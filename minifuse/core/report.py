@@ -16,7 +16,7 @@ class Ran(NamedTuple):
     tokens: Mapping[str, tuple[int, ...]]
     measured: Any = None  # what it cost beside its computing (`minifuse/core/measured.py`)
     results: Mapping[str, Mapping[int, Any]] = {}  # of cell graphs: the outputs that no other node reads, by node
-    not_finite: tuple[str, ...] = ()  # sequences without a next token: their logits were NaN or infinite
+    not_finite: tuple[str, ...] = ()  # sequences without a next token: their largest logit was NaN or infinite
 
 
 class Completion(NamedTuple):
@@ -49,4 +49,4 @@ class StepReport:
     finished: Mapping[str, FinishReason]
     usage: KVUsage  # while the iteration ran: what finished with it is still counted
     measured: Any = None
-    discarded: int = 0  # tokens or nodes computed for sequences that had ended before
+    discarded: int = 0  # tokens or nodes computed for sequences that had ended, or beyond an answer's end

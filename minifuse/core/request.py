@@ -72,8 +72,8 @@ class Phase(Enum):
     """The life of a request (Flover, section V)."""
 
     RECEIVED = "received"
-    PREPROCESSING = "preprocessing"  # its prompt is computed apart, by techniques that do so
-    READY = "ready"
+    PREPROCESSING = "preprocessing"  # its prompt is computed apart (Flover)
+    READY = "ready"  # its prompt is computed: the next iteration takes it in
     RUNNING = "running"
     SUSPENDED = "suspended"  # evicted, until it runs again (Pensieve, 3.4.3.5)
     FINISHED = "finished"

@@ -54,8 +54,8 @@ class Requests:
     def reach(self, event_s: float) -> None:
         """Advance time to an event, receiving earlier arrivals each at its own time.
 
-        A plan that runs in this thread hides arrivals until it has ended. The policy learns of them before it learns of
-        that end, as it does in virtual time.
+        While this thread computes a plan, it notices no arrival. The policy still learns of each arrival first and of
+        the plan's end second, as in virtual time.
         """
         while (arrives_s := self.arrivals.next_s) is not None and arrives_s < event_s:
             self.now = max(self.now, arrives_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from minifuse.parsing import INT64, brief, fits_utf8, plain
 
 __all__ = ["by_request", "check_are_requests", "check_name", "check_prompts", "checked_sampling", "read"]
 
+LARGEST = sys.float_info.max
 NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
@@ -68,8 +68,8 @@ def checked_sampling(sampling: Sampling) -> Sampling:
     values = {name: plain(getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "seed")}
     temperature, top_k, top_p, seed = values.values()
     for name, is_allowed, allowed in (
-        ("temperature", _is_number(temperature) and 0 <= temperature < math.inf, "a number from 0"),
-        ("top_k", _is_whole(top_k) and top_k >= 0, "a whole number from 0"),
+        ("temperature", _is_number(temperature) and 0 <= temperature <= LARGEST, f"a number from 0 to {LARGEST:g}"),
+        ("top_k", _is_whole(top_k) and 0 <= top_k <= INT64[1], f"a whole number from 0 to {INT64[1]}"),
         ("top_p", _is_number(top_p) and 0 <= top_p <= 1, "a number from 0 to 1"),
         ("seed", _is_whole(seed), "a whole number"),
     ):
@@ -122,13 +122,6 @@ def _check_types(request: Request) -> None:
     stop_ids: object = request.stop_ids
     if not isinstance(stop_ids, tuple) or not all(map(_is_whole, stop_ids)):
         raise RequestRefused(f"{name} has stop_ids = {brief(request.stop_ids)}: give token ids, such as (3,).")
-    sampling = request.sampling
-    for field_name, value, most in (
-        ("temperature", sampling.temperature, sys.float_info.max),
-        ("top_k", sampling.top_k, INT64[1]),
-    ):
-        if value > most:
-            raise RequestRefused(f"{name} has {field_name} = {brief(value)}: give at most {most}.")
 
 
 def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-from minifuse.contracts.moves import by_layer
+from minifuse.contracts.lawful import by_layer
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Place, Plan
 

@@ -6,23 +6,22 @@ import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from threading import Condition
 from typing import NamedTuple
 
 from minifuse.core.plan import Plan
 from minifuse.core.report import Completion, Ran
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Clock, RunPlan
-from minifuse.execute.poll import Pending, Poller
 
 __all__ = ["RealExecutor"]
 
-LONGEST_WAIT_S = 3600.0  # at once; a longer wait is one after the other: there is a limit to what a queue can be asked
+LONGEST_WAIT_S = 3600.0  # at once; a longer wait is one after the other: there is a limit to what a lock can be asked
 
 
 class _Ended(NamedTuple):
     plan: Plan
-    future: Future[Ran]
+    result: Callable[[], Ran]  # raises what the plan has raised
     ended_s: float
 
 
@@ -35,7 +34,7 @@ class RealExecutor:
     virtual time.
 
     If `issue` is given, each worker's plans are issued with it instead, in order, without waiting for any to be
-    computed: a thread polls for that (BatchMaker, 2.5).
+    computed: another thread waits for that, with what it returned (BatchMaker, 2.5).
 
     Args:
         threads: plans of all workers but the first that are computed at the same time, at most; further plans wait. The
@@ -54,7 +53,7 @@ class RealExecutor:
         *,
         threads: int | None = None,
         depth: int = 1,
-        issue: Callable[[Plan, dict[str, Sequence]], Pending] | None = None,
+        issue: Callable[[Plan, dict[str, Sequence]], Callable[[], Ran]] | None = None,
         on_close: Callable[[], None] | None = None,
         behind: Callable[[Plan], Future[Ran]] | None = None,
     ) -> None:
@@ -64,92 +63,70 @@ class RealExecutor:
         self._on_close = on_close
         self._next: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans of a single worker
         self._issue = issue
-        self._poller = Poller() if issue else None
         self._threads: list[ThreadPoolExecutor] = []  # of the first worker, then of the rest
         if workers > 1 or issue:
             shares = [1] * workers if depth > 1 or issue else [1, threads or workers]
             self._threads = [ThreadPoolExecutor(share, f"minifuse-worker-{i}") for i, share in enumerate(shares)]
-        self._num_running = 0
-        self._ended: SimpleQueue[_Ended | None] = SimpleQueue()  # None: a wait is to end early
-        self._woken = False  # there is a None in it
-        self._unreported: list[_Ended] = []
+        # Of each worker, to wait for the plans that it has issued.
+        self._waiting = [ThreadPoolExecutor(1, f"minifuse-waiting-{i}") for i in range(workers if issue else 0)]
+        self._changed = Condition()  # guards the next two
+        self._ended: list[_Ended] = []  # not reported yet
+        self._woken = False
         self._reported_s = 0.0  # the time of the last event: later events are not before it
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        beside = self._behind is not None and not plan.work
-        if not self._threads and not beside:
+        if self._behind is not None and not plan.work:
+            ran = self._behind(plan)
+        elif not self._threads:
             self._next.append((plan, sequences))
             return
-        self._num_running += 1
-
-        def ended(future: Future[Ran]) -> None:
-            self._ended.put(_Ended(plan, future, self._clock.now()))
-
-        if self._behind is not None and beside:
-            self._behind(plan).add_done_callback(ended)
-            return
-        threads = self._threads[min(plan.worker, len(self._threads) - 1)]
-        if self._issue is None or self._poller is None:
-            threads.submit(self._run, plan, sequences).add_done_callback(ended)
         else:
-            computed = self._poller.watch(plan.worker, threads.submit(self._issue, plan, sequences))
-            computed.add_done_callback(ended)
+            threads = self._threads[min(plan.worker, len(self._threads) - 1)]
+            if self._issue is None:
+                ran = threads.submit(self._run, plan, sequences)
+            else:
+                issued = threads.submit(self._issue, plan, sequences)
+                ran = self._waiting[plan.worker].submit(lambda: issued.result()())
+        ran.add_done_callback(lambda ran: self._note(plan, ran.result))
+
+    def _note(self, plan: Plan, result: Callable[[], Ran]) -> None:
+        """A plan has ended now."""
+        ended = _Ended(plan, result, self._clock.now())
+        with self._changed:
+            self._ended.append(ended)
+            self._changed.notify()
 
     def wait(self, until: float | None) -> list[Completion]:
+        until = math.inf if until is None else until
         if self._next:
             plan, sequences = self._next.popleft()
             ran = self._run(plan, sequences)
-            if not self._num_running:
-                return [Completion(plan, ran, self._clock.now())]
-            self._num_running += 1  # what has landed meanwhile is one event with its end
-            future: Future[Ran] = Future()
-            future.set_result(ran)
-            self._ended.put(_Ended(plan, future, self._clock.now()))
-            until = None
-        woken = False
-        while not (self._unreported or woken) and (until is None or self._clock.now() < until):
-            woken = self._note(None if until is None else max(0.0, until - self._clock.now()))
-        while not self._ended.empty():
-            woken |= self._note(0.0)
-        due: list[_Ended] = []
-        later: list[_Ended] = []
-        for ended in self._unreported:
-            (due if until is None or ended.ended_s <= until else later).append(ended)
+            self._note(plan, lambda: ran)
+            until = math.inf  # what has landed meanwhile is one event with its end
+        with self._changed:
+            while not (self._ended or self._woken) and (now := self._clock.now()) < until:
+                self._changed.wait(min(until - now, LONGEST_WAIT_S))
+            self._woken = False
+            due = [ended for ended in self._ended if ended.ended_s <= until]
+            self._ended = [ended for ended in self._ended if ended.ended_s > until]
         if not due:
-            now = self._clock.now()
-            self._reported_s = max(self._reported_s, now if until is None else min(until, now) if woken else until)
+            self._reported_s = max(self._reported_s, min(until, self._clock.now()))
             return []
-        self._unreported = later
-        self._num_running -= len(due)
         # A plan may have ended before the last event, and been noted after it: it is an event of its own, and a replay
         # must not take the two for one.
         later_s = math.nextafter(self._reported_s, math.inf)
         self._reported_s = max(later_s, *(ended.ended_s for ended in due))
         due.sort(key=lambda ended: ended.plan.step)
-        return [Completion(plan, future.result(), self._reported_s) for plan, future, _ in due]
-
-    def _note(self, timeout: float | None) -> bool:
-        """Note the next plan that has ended, if one does in time. Returns whether the wait is to end early instead."""
-        try:
-            ended = self._ended.get(timeout=None if timeout is None else min(timeout, LONGEST_WAIT_S))
-        except Empty:
-            return False
-        if ended is not None:
-            self._unreported.append(ended)
-        else:
-            self._woken = False
-        return ended is None
+        return [Completion(plan, result(), self._reported_s) for plan, result, _ in due]
 
     def wake(self) -> None:
-        if not self._woken:
+        with self._changed:
             self._woken = True
-            self._ended.put(None)
+            self._changed.notify()
 
     def close(self) -> None:
         """Wait for the plans that run, then stop all threads, and call `on_close`."""
-        for threads in self._threads:
+        for threads in (*self._threads, *self._waiting):
             threads.shutdown(wait=True, cancel_futures=True)
-        if self._poller is not None:
-            self._poller.close()
         if self._on_close is not None:
             self._on_close()

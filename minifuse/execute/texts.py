@@ -37,7 +37,10 @@ class TorchRunner:
         self.attention = attention
 
     def compute(self, plan: Plan, sequences: dict[str, Sequence], attention: AttentionBackend) -> Ran:
-        """Sample a token of every sequence whose work reached its last token."""
+        """Sample a token of every sequence whose work reached its last token.
+
+        `attention` is the runner's own; for a plan with moves, one around it that waits for them.
+        """
         names, logits = self.logits(plan, sequences, attention)
         sampled = [sequences[name] for name in names]
         positions = [len(sequence.tokens) for sequence in sampled]

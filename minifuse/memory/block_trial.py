@@ -13,14 +13,18 @@ __all__ = ["BlockTrial"]
 
 
 class BlockTrial(Trial):
-    """Counts free blocks, and the blocks that each sequence has and is promised."""
+    """Counts free blocks, and the blocks that each sequence has and is promised.
+
+    Args:
+        size: tokens in a block.
+        kept: blocks that growing newcomers leave to running sequences.
+    """
 
     unit: ClassVar[str]  # what a block is called
 
-    def __init__(self, free: int, size: int) -> None:
+    def __init__(self, free: int, size: int, kept: int) -> None:
         super().__init__()
-        self.free = free
-        self.size = size  # tokens in a block
+        self.free, self.size, self.kept = free, size, kept
         self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
 
     @abstractmethod
@@ -31,6 +35,15 @@ class BlockTrial(Trial):
         """The same in this trial, of a newcomer too."""
         whole = self.whole.get(name)
         return self.held(name) if whole is None else whole
+
+    def lacks(self, name: str, needed: int, free: int, growing: bool) -> Reason | None:
+        """Why a newcomer cannot have so many of the `free` blocks."""
+        kept = self.kept if growing else 0
+        if needed <= free - kept:
+            return None
+        left = f", {kept} of them kept for running requests" if kept else ""
+        text = f"needs {number(needed, self.unit)} of {self.size} KV tokens, {free} are free{left}"
+        return Reason("memory-full", name, f"not admitted: {text}")
 
     def extend_to(self, name: str, length: int) -> Reason | None:
         """As `extend`, for a sequence that is to hold so many tokens."""

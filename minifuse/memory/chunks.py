@@ -7,7 +7,6 @@ import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
 
 from minifuse.core.places import Pages
 from minifuse.core.plan import Span
@@ -40,6 +39,10 @@ class Chunk:
     digest: bytes = b""  # of the text up to its end, if it may be shared
 
     @property
+    def is_idle(self) -> bool:
+        return not self.users and not self.copying and not self.arriving
+
+    @property
     def rank(self) -> tuple[float, int]:
         """Of chunks with as much context, the one that has been idle for longest first."""
         return self.active_s, self.number
@@ -64,11 +67,7 @@ class Owner:
     pages: Pages | None = None  # its block table, while a sequence is admitted
 
 
-class _Entry(NamedTuple):
-    rank: tuple[float, int]
-    chunk: Chunk
-
-
+Entry = tuple[tuple[float, int], Chunk]  # with its rank, which no other chunk has
 Worth = tuple[float, int, tuple[float, int], Chunk]  # the value, and what decides between equal ones
 
 
@@ -84,7 +83,7 @@ class Idle:
     def __init__(self, eviction: Eviction, size: int) -> None:
         self._eviction = eviction
         self._size = size
-        self._by_index: dict[int, list[_Entry]] = {}
+        self._by_index: dict[int, list[Entry]] = {}
         self._num = 0
         self._now = math.nan  # the time that the heap is of
         self._heap: list[Worth] = []  # the first for each index, and some that no longer are
@@ -94,18 +93,14 @@ class Idle:
 
     def add(self, chunk: Chunk) -> None:
         entries = self._by_index.setdefault(chunk.index, [])
-        insort(entries, _Entry(chunk.rank, chunk), key=_rank)
+        insort(entries, (chunk.rank, chunk))
         self._num += 1
-        if entries[0].chunk is not chunk:
-            return
-        if len(self._heap) > 2 * len(self._by_index):
-            self._now, self._heap = math.nan, []  # made anew when it is needed
-        else:
-            heapq.heappush(self._heap, (*self.value(chunk, self._now), chunk))
+        if entries[0][1] is chunk:
+            self._now = math.nan  # the heap is made anew when it is needed
 
     def remove(self, chunk: Chunk) -> None:
         entries = self._by_index[chunk.index]
-        del entries[bisect_left(entries, chunk.rank, key=_rank)]
+        del entries[bisect_left(entries, (chunk.rank, chunk))]
         self._num -= 1
         if not entries:
             del self._by_index[chunk.index]
@@ -119,7 +114,7 @@ class Idle:
         """The chunk of least value at time `now`; None if there is none."""
         if now != self._now:
             self._now = now
-            firsts = [entries[0].chunk for entries in self._by_index.values()]
+            firsts = [entries[0][1] for entries in self._by_index.values()]
             self._heap = [(*self.value(chunk, now), chunk) for chunk in firsts]
             heapq.heapify(self._heap)
         heap = self._heap
@@ -130,10 +125,6 @@ class Idle:
                 return chunk
             heapq.heappop(heap)
             if entries:
-                first = entries[0].chunk
+                _, first = entries[0]
                 heapq.heappush(heap, (*self.value(first, now), first))
         return None
-
-
-def _rank(entry: _Entry) -> tuple[float, int]:
-    return entry.rank

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from minifuse.core.errors import RequestRefused
-from minifuse.core.plan import Placement, Proposal
+from minifuse.core.plan import Move, Placement, Proposal
 from minifuse.core.request import Phase, Request
 from minifuse.core.stages import option
 from minifuse.memory.shaped import Shaped, ShapedOptions, ShapedTrial
@@ -35,10 +35,7 @@ class Embedded(Shaped):
             maximum=0.9,
         )
 
-    def __init__(self, capacity: int, options: Any = None) -> None:
-        self.capacity = capacity
-        self.options = self.Options() if options is None else options
-        self._divide(part_apart=self.options.prefill, embed=True)
+        insert: ClassVar[str] = "embed"
 
     def check(self, *prompts: Request) -> None:
         super().check(*prompts)
@@ -57,7 +54,9 @@ class Embedded(Shaped):
         """Place prompts apart; swap out the prefilled sequences in their way."""
         settle(proposal, ShapedTrial, self.room)
         names, lengths = [s.id for s in proposal.admit], [len(s) for s in proposal.admit]
-        moves = self._leave_apart(self.make_way(len(names) * max(lengths)) or ())
+        moves: list[Move] = []
+        for name in self.make_way(len(names) * max(lengths)) or ():
+            moves += self._leave(name)
         rectangle = self.prefilled.take(names, lengths)
         self.books.places.update({name: self.prefilled.rows[name].place for name in names})
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}

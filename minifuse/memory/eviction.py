@@ -31,12 +31,9 @@ class CostAware:
         self._costs: dict[int, float] = {}  # asked for each length of context at every eviction
 
     def value(self, num_context: int, idle_s: float) -> float:
-        if idle_s <= 0:
-            return math.inf
-        cost = self._costs.get(num_context)
-        if cost is None:
-            cost = self._costs[num_context] = self.profile.cost(num_context)
-        return cost / idle_s
+        if num_context not in self._costs:
+            self._costs[num_context] = self.profile.cost(num_context)
+        return self._costs[num_context] / idle_s if idle_s > 0 else math.inf
 
 
 class LeastRecentlyUsed:

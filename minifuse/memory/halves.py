@@ -22,10 +22,10 @@ def even_waves(needs: Sequence[int], num_blocks: int) -> int:
     half = max(*needs, num_blocks // 2)
     num_waves = 2 * max(1, -(-sum(needs) // (2 * half)))
     while num_waves <= len(needs):
-        limits = range(max(needs), half + 1)
-        index = bisect_left(limits, -num_waves, key=lambda limit: -_num_waves(needs, limit))
-        if index < len(limits) and _num_waves(needs, limits[index]) == num_waves:
-            return limits[index]
+        limits = range(half + 1)
+        limit = bisect_left(limits, -num_waves, lo=max(needs), key=lambda limit: -_num_waves(needs, limit))
+        if limit <= half and _num_waves(needs, limit) == num_waves:
+            return limit
         num_waves += 2
     return half
 

@@ -81,6 +81,12 @@ def _checksum(*values: object) -> str:
     return hashlib.blake2b(repr(values).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
+def _logs(file: sqlite3.Connection) -> tuple[str, str]:
+    """The FILE-wal that was last begun, and the one before; ("", "") in a file of version 1."""
+    begun: tuple[str, str] = file.execute(LOGS).fetchone() if file.execute(HAS_LOGS).fetchone() else ("", "")
+    return begun
+
+
 class ModelIdentity(NamedTuple):
     """Which model a conversation's tokens belong to: its name, and a digest of its shape and vocabulary."""
 
@@ -94,10 +100,6 @@ class Turn(NamedTuple):
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
     finish_reason: str
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return self.prompt + self.answer
 
 
 class History:
@@ -184,11 +186,10 @@ class History:
             return True
         with closing(self._connect("ro&immutable=1")) as alone:
             try:
-                found = alone.execute(LOGS).fetchone() if alone.execute(HAS_LOGS).fetchone() else ("", "")
+                last, _ = _logs(alone)
             except sqlite3.Error:  # killed while the log was emptied into the file: the log has what is missing there
                 return True
-        known = file.execute(LOGS).fetchone() if file.execute(HAS_LOGS).fetchone() else ("", "")
-        return found[0] in known
+        return last in _logs(file)
 
     def _open(self, file: sqlite3.Connection, version: int) -> None:
         for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0"):
@@ -250,29 +251,23 @@ class History:
 
     def text(self, conversation: str) -> tuple[int, ...]:
         """All tokens of a conversation, prompts and answers in turn."""
-        return tuple(token for turn in self.turns(conversation) for token in turn.tokens)
+        return tuple(token for turn in self.turns(conversation) for token in turn.prompt + turn.answer)
 
     def add(self, conversation: str, model: ModelIdentity, turns: Iterable[Turn]) -> None:
         """Add turns to a conversation, all or none; a new one belongs to this model."""
         with self._use() as file:
             if self._log.stat().st_size > LOG_BYTES:
                 self._empty_log(file)
-            self._add(file, conversation, model, turns)
+            with self._transaction(file):
+                file.execute(ADD_CONVERSATION, (conversation, *model))
+                (number,) = file.execute("SELECT count(*) FROM turn WHERE conversation = ?", (conversation,)).fetchone()
+                for i, (prompt, answer, reason) in enumerate(turns, number):
+                    file.execute(ADD_TURN, (conversation, i, json.dumps(prompt), json.dumps(answer), reason))
 
-    def _add(self, file: sqlite3.Connection, conversation: str, model: ModelIdentity, turns: Iterable[Turn]) -> None:
-        with self._transaction(file):
-            file.execute(ADD_CONVERSATION, (conversation, *model))
-            (number,) = file.execute("SELECT count(*) FROM turn WHERE conversation = ?", (conversation,)).fetchone()
-            rows = [
-                (conversation, number + i, json.dumps(turn.prompt), json.dumps(turn.answer), turn.finish_reason)
-                for i, turn in enumerate(turns)
-            ]
-            file.executemany(ADD_TURN, rows)
-
-    def _tokens(self, text: object) -> tuple[int, ...]:
+    def _tokens(self, text: str) -> tuple[int, ...]:
         try:
-            tokens = json.loads(text) if isinstance(text, str) else None
-        except (ValueError, RecursionError):
+            tokens = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
             tokens = None
         if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
             raise self._error("SQLITE_CORRUPT", f"{text!r:.40} is no list of tokens")
@@ -295,17 +290,12 @@ class History:
     @contextmanager
     def _transaction(self, file: sqlite3.Connection) -> Iterator[None]:
         file.execute("BEGIN IMMEDIATE")
-        try:
+        with file:  # commits, or takes all back
             if not self._log_begun:
                 file.execute(BEGIN_LOG)
                 file.execute(f"PRAGMA user_version={VERSION}")  # so that the log has the page that tells of all tables
             yield
-            file.execute("COMMIT")
-            self._log_begun = True
-        except BaseException:
-            if file.in_transaction:  # SQLite has not taken it back by itself, as it does on a full disk
-                file.execute("ROLLBACK")
-            raise
+        self._log_begun = True
 
     @contextmanager
     def _named(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import zip_longest
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Reuse
@@ -50,13 +51,10 @@ class Owners:
     def why_not_yet(self, sequence: Sequence) -> str:
         """Why a newcomer waits whatever the room: what its conversation has is used, or moved; "" if it need not."""
         owner = self.owners.get(owner_of(sequence))
-        if owner is None:
-            return ""
-        if owner.sequence is not None:
+        if owner is not None and owner.sequence is not None:
             return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
-        if any(chunk is not None and chunk.arriving for chunk in owner.chunks):
-            return "its KV is being moved"
-        return ""
+        moving = owner is not None and any(chunk.arriving for chunk in filter(None, owner.chunks))
+        return "its KV is being moved" if moving else ""
 
     def found(self, sequence: Sequence) -> list[Chunk | None]:
         """The chunks that a newcomer has or can share, by position; None where there is none."""
@@ -66,13 +64,9 @@ class Owners:
         chunks = [] if owner is None else list(owner.chunks)
         if self.share:
             own, whole = len(chunks), (len(sequence) - 1) // self.size  # the last token is computed
-            for i, digest in enumerate(self._digests.get(sequence.id, [])[:whole]):
-                chunk = self.tiers.alike.get(digest)
-                shared = None if chunk is None or chunk.arriving else chunk
-                if i >= own:
-                    chunks.append(shared)
-                elif chunks[i] is None:
-                    chunks[i] = shared
+            alike = [self.tiers.alike.get(digest) for digest in self._digests.get(sequence.id, [])[:whole]]
+            shared = [None if chunk is None or chunk.arriving else chunk for chunk in alike]
+            chunks = [chunk or other for chunk, other in zip_longest(chunks, shared)]
             while len(chunks) > own and chunks[-1] is None:
                 chunks.pop()
         return chunks
@@ -85,9 +79,8 @@ class Owners:
         if self.share:
             self._digest(sequence)
         owner = self.owners.get(owner_of(sequence))
-        for chunk in () if owner is None else owner.chunks:
-            if chunk is not None:
-                self.tiers.touch(chunk, sequence.request.arrival_s)
+        for chunk in filter(None, owner.chunks if owner is not None else ()):
+            self.tiers.touch(chunk, sequence.request.arrival_s)
 
     def _digest(self, sequence: Sequence) -> list[bytes]:
         """Take the digests of a text up to the end of each whole chunk of it, as far as they are not known."""
@@ -104,39 +97,30 @@ class Owners:
         >>> # chunks of 4, end 10: [None, 4 tokens, 2 tokens] miss [0, 4); [4 tokens, None, None] miss [4, 10)
         """
         spans: list[Span] = []
+        reached = 0
         for i, chunk in enumerate(chunks):
-            start = i * self.size + (0 if chunk is None else chunk.num_tokens)
-            stop = min((i + 1) * self.size, end)
-            if start < stop:
-                if spans and spans[-1].stop == start:
-                    start = spans.pop().start
-                spans.append(Span(start, stop))
-        return tuple(spans)
-
-    def _end(self, sequence: Sequence, chunks: list[Chunk | None]) -> int:
-        """The end of the text that these chunks, which a newcomer finds, are of."""
-        owner = self.owners.get(owner_of(sequence))
-        last = chunks[-1] if chunks else None
-        found = 0 if last is None else (len(chunks) - 1) * self.size + last.num_tokens  # it may be shared
-        return max(found, 0 if owner is None else owner.end)
+            if chunk is not None:
+                if reached < i * self.size:
+                    spans.append(Span(reached, i * self.size))
+                reached = i * self.size + chunk.num_tokens
+        return (*spans, Span(reached, end)) if reached < end else tuple(spans)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         """The tokens of a sequence whose KV must be computed: dropped ones, and those behind the end."""
         owner = self.running.get(sequence.request.id)
-        if owner is not None:
-            tail = Span(owner.end, len(sequence.tokens))
-            return (*owner.holes, tail) if owner.holes else (tail,)
-        chunks = self.found(sequence)
-        end = self._end(sequence, chunks)
-        return _joined((*self._spans(chunks, end), Span(end, len(sequence))))
+        if owner is None:
+            return self._spans(self.found(sequence), len(sequence))
+        tail = Span(owner.end, len(sequence.tokens))
+        return (*owner.holes, tail) if owner.holes else (tail,)
 
     # --- admitted, running, ended
 
     def begin(self, sequence: Sequence, chunks: list[Chunk | None]) -> None:
         """Admit a sequence: what it has `found` stays in memory."""
-        end = self._end(sequence, chunks)
         name = owner_of(sequence)
         owner = self.owners.setdefault(name, Owner(name))
+        if chunks and (last := chunks[-1]) is not None:  # it may be shared
+            owner.end = max(owner.end, (len(chunks) - 1) * self.size + last.num_tokens)
         for i, chunk in enumerate(chunks):
             if i == len(owner.chunks):
                 owner.chunks.append(None)
@@ -144,7 +128,7 @@ class Owners:
                 if owner.chunks[i] is None:
                     self._give(owner, i, chunk)
                 self.tiers.use(chunk)
-        owner.sequence, owner.end, owner.holes = sequence, end, self._spans(chunks, end)
+        owner.sequence, owner.holes = sequence, self._spans(chunks, owner.end)
         self.running[sequence.id] = owner
 
     def _give(self, owner: Owner, index: int, chunk: Chunk) -> None:
@@ -161,8 +145,7 @@ class Owners:
         owner = self.running[sequence.id]
         on_device = on_host = 0
         for i, chunk in enumerate(owner.chunks):
-            if chunk is None:
-                chunk = self._new(owner, i)
+            chunk = chunk or self._new(owner, i)
             if chunk.device is not None:
                 on_device += chunk.num_tokens
             else:
@@ -191,8 +174,7 @@ class Owners:
         """An admitted sequence is given work that ends with token `stop`: it has blocks for that."""
         if not owner.working:
             owner.working = True
-            for chunk in owner.chunks:
-                assert chunk is not None
+            for chunk in filter(None, owner.chunks):
                 self.tiers.work(chunk, 1)
         for index in range(len(owner.chunks), self.chunks_of(stop)):
             self.tiers.fetch(self._new(owner, index), now, moves)
@@ -201,7 +183,7 @@ class Owners:
 
     def pages(self, owner: Owner) -> Pages:
         """The block table of an admitted sequence, made anew; it is the same object until it changes."""
-        blocks = [chunk.device for chunk in owner.chunks if chunk is not None and chunk.device is not None]
+        blocks = [chunk.device for chunk in filter(None, owner.chunks) if chunk.device is not None]
         owner.pages = Pages(tuple(blocks), self.size)
         return owner.pages
 
@@ -217,19 +199,15 @@ class Owners:
             if self.share and stop % self.size == 0:
                 self._share(owner, chunk)
             return
-        if stop > owner.end:
-            owner.end = stop
-        if owner.holes:
-            owner.holes = tuple(
-                part
-                for a, b in owner.holes
-                for part in (Span(a, min(b, start)), Span(max(a, stop), b))
-                if part.start < part.stop
-            )
-        for index in range(start // self.size, self.chunks_of(stop)):
-            chunk = owner.chunks[index]
-            assert chunk is not None
-            if (written := min(stop - index * self.size, self.size)) > chunk.num_tokens:
+        owner.end = max(owner.end, stop)
+        owner.holes = tuple(
+            part
+            for a, b in owner.holes
+            for part in (Span(a, min(b, start)), Span(max(a, stop), b))
+            if part.start < part.stop
+        )
+        for chunk in filter(None, owner.chunks[start // self.size : self.chunks_of(stop)]):
+            if (written := min(stop - chunk.index * self.size, self.size)) > chunk.num_tokens:
                 self.tiers.wrote(chunk, written)
                 if self.share and written == self.size:
                     self._share(owner, chunk)
@@ -241,34 +219,29 @@ class Owners:
             chunk.digest = digests[chunk.index]
             self.tiers.alike.setdefault(chunk.digest, chunk)
 
-    def suspend(self, sequence: Sequence, now: float) -> None:
-        """A running sequence is evicted: its KV may be reclaimed until it is admitted again."""
-        self._leave(sequence, now)
-
     def release(self, sequence: Sequence, now: float) -> None:
         """A sequence has ended. Its conversation keeps the KV of its text, if it has one."""
         running = sequence.id in self.running
-        owner = self._leave(sequence, now) if running else self.owners.get(owner_of(sequence))
+        owner = self.suspend(sequence, now) if running else self.owners.get(owner_of(sequence))
         self._digests.pop(sequence.id, None)
         keeps = self.keep and sequence.request.conversation is not None
         if owner is not None and owner.sequence is None and not keeps:
             self._forget(owner)
 
-    def _leave(self, sequence: Sequence, now: float) -> Owner:
+    def suspend(self, sequence: Sequence, now: float) -> Owner:
+        """A running sequence is evicted, or has ended: its KV may be reclaimed until it is admitted again."""
         owner = self.running.pop(sequence.id)
         if self.share:
             self._digest(sequence)  # if it is evicted, it waits again, with a longer text
         self._promise(owner, 0)
         owner.end = min(owner.end, len(sequence))
-        for i, chunk in enumerate(owner.chunks):
-            assert chunk is not None
+        for chunk in filter(None, owner.chunks):
             if owner.working:
                 self.tiers.work(chunk, -1)
-            if chunk.num_tokens > owner.end - i * self.size:  # computed beyond the end of the answer
-                self.tiers.wrote(chunk, max(0, owner.end - i * self.size))
+            if chunk.num_tokens > (left := max(0, owner.end - chunk.index * self.size)):  # computed beyond the end
+                self.tiers.wrote(chunk, left)
         owner.sequence, owner.working, owner.pages, owner.holes = None, False, None, ()
-        for chunk in list(owner.chunks):
-            assert chunk is not None
+        for chunk in [*filter(None, owner.chunks)]:
             self.tiers.leave(chunk, now)
         del owner.chunks[self.chunks_of(owner.end) :]
         self.forget_empty()
@@ -278,11 +251,10 @@ class Owners:
         """Free what an idle owner has, but for what others share."""
         if self.owners.pop(owner.name, None) is None:
             return
-        for chunk in owner.chunks:
-            if chunk is not None:
-                chunk.owners.remove(owner)
-                if not chunk.owners and not chunk.copying and not chunk.arriving:  # otherwise when it has landed
-                    self.tiers.drop(chunk)
+        for chunk in filter(None, owner.chunks):
+            chunk.owners.remove(owner)
+            if not chunk.owners and not chunk.copying and not chunk.arriving:  # otherwise when it has landed
+                self.tiers.drop(chunk)
 
     def forget_empty(self) -> None:
         """Forget the owners that have no chunk of their own left."""
@@ -298,10 +270,3 @@ class Owners:
             raise LawBroken("conservation", f"{self.num_promised} promised blocks are counted")
         if self.num_available < 0:
             raise LawBroken("conservation", f"{self.num_promised} blocks are promised, and fewer are available")
-
-
-def _joined(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """The same tokens, adjacent spans as one."""
-    if len(spans) > 1 and spans[-2].stop == spans[-1].start:
-        return (*spans[:-2], Span(spans[-2].start, spans[-1].stop))
-    return spans

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.places import extents_of
-from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
@@ -86,9 +86,7 @@ class Padded(Memory):
         self.columns = 0  # computed so far, in every row
 
     def check(self, *prompts: Request) -> None:
-        shape = _Shape()
-        for request in prompts:
-            shape = shape.with_row(request)
+        shape = reduce(_Shape.with_row, prompts, _Shape())
         if shape.num_tokens > self.capacity:
             raise too_large(prompts, f"KV for {shape.num_tokens} tokens", f"memory holds {self.capacity}")
 
@@ -101,11 +99,14 @@ class Padded(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         if proposal.admit or proposal.evict:
             self._open(settle(proposal, PaddedTrial, self.room).shape, proposal.admit)
-        extents, width = self.books.of(proposal.work), self.shape.width
-        placed = list(zip(proposal.work, extents, strict=True))
-        start = min([offset % width + work.start for work, (offset, _) in placed])
-        stop = max([offset % width + work.stop for work, (offset, _) in placed])
-        return Placement(extents, Rectangle(0, self.shape.rows, stride=width, start=start, stop=stop))
+        start, stop = self._columns(proposal.work)
+        rectangle = Rectangle(0, self.shape.rows, self.shape.width, start, stop)
+        return Placement(self.books.of(proposal.work), rectangle)
+
+    def _columns(self, work: tuple[Work, ...]) -> Span:
+        """The columns from the first token of this work to the last."""
+        placed = [(item, self.books.places[item.sequence].offset % self.shape.width) for item in work]
+        return Span(min([at + item.start for item, at in placed]), max([at + item.stop for item, at in placed]))
 
     def _open(self, shape: _Shape, newcomers: tuple[Sequence, ...]) -> None:
         """Give each newcomer a row of a new rectangle."""
@@ -116,9 +117,7 @@ class Padded(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
-        width = self.shape.width
-        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, extents_of(plan), strict=True)]
-        self.columns = max(self.columns, *stops)
+        self.columns = max(self.columns, self._columns(plan.work).stop)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
@@ -136,9 +135,9 @@ class Padded(Memory):
             raise LawBroken(
                 "conservation", f"a rectangle {shape} holds {len(extents)} sequences in {self.capacity} slots"
             )
-        rows = {extent.offset // shape.width for extent in extents.values()}
-        if len(rows) != len(extents) or any(row >= shape.rows for row in rows):
-            raise LawBroken("conservation", "two sequences share a row, or one lies outside the rectangle")
-        for name, extent in extents.items():
-            if extent.offset % shape.width + extent.capacity > shape.width:
-                raise LawBroken("conservation", f"{name} reaches beyond its row")
+        free = set(range(shape.rows))
+        for name, (offset, size) in extents.items():
+            row, column = divmod(offset, shape.width)
+            if row not in free or column + size > shape.width:
+                raise LawBroken("conservation", f"{name} reaches beyond its row of {shape}, or shares it")
+            free.remove(row)

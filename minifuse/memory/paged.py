@@ -17,7 +17,6 @@ from minifuse.memory.block_trial import BlockTrial
 from minifuse.memory.contiguous import too_large
 from minifuse.memory.tables import Tables
 from minifuse.memory.trial import settle
-from minifuse.parsing import number
 from minifuse.stages import Memory
 
 __all__ = ["Paged"]
@@ -33,9 +32,8 @@ class PagedTrial(BlockTrial):
     unit = "block"
 
     def __init__(self, tables: Tables, watermark: int) -> None:
-        super().__init__(tables.num_available, tables.size)
+        super().__init__(tables.num_available, tables.size, watermark if tables.pages else 0)
         self.tables = tables
-        self.kept = watermark if tables.pages else 0
         self.gone: set[str] = set()  # the evicted
         self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
         self.holders: Counter[int] = Counter()  # of each block, those that have come, less those that have gone
@@ -49,11 +47,8 @@ class PagedTrial(BlockTrial):
             return Reason("shares", name, text)
         whole = tables.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         needed = whole - shared // tables.size  # a block shared in part is copied, so it counts as needed
-        kept = self.kept if growing else 0
-        if needed > self.free - kept:
-            left = f", {kept} of them kept for running requests" if kept else ""
-            lacks = f"needs {number(needed, 'block')} of {tables.size} KV tokens, {self.free} are free{left}"
-            return Reason("memory-full", name, f"not admitted: {lacks}")
+        if full := self.lacks(name, needed, self.free, growing):
+            return full
         self.free -= needed
         self.whole[name] = whole
         self.alike[name] = parent, shared
@@ -62,11 +57,10 @@ class PagedTrial(BlockTrial):
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        name, length = sequence.request.id, len(sequence.tokens)
-        pages = self.tables.pages.get(name)
-        if pages is not None and length <= len(pages.blocks) * pages.size:
+        name, pages = sequence.request.id, self.tables.pages
+        if name in pages and len(sequence.tokens) <= len(pages[name].blocks) * self.size:
             return None  # as in most iterations
-        return self.extend_to(name, length)
+        return self.extend_to(name, len(sequence.tokens))
 
     def held(self, name: str) -> int:
         return len(self.tables.pages[name].blocks) + self.tables.promised[name]
@@ -76,7 +70,7 @@ class PagedTrial(BlockTrial):
         blocks = tables.pages[name].blocks
         self.free += self.whole_of(name) - len(blocks)
         self.holders.subtract(blocks)
-        self.free += sum(not tables.device.num_holders(block) + self.holders[block] for block in blocks)
+        self.free += sum(not tables.device.holders[block] + self.holders[block] for block in blocks)
         self.gone.add(name)
         self.settled.append(sequence)
 
@@ -140,15 +134,11 @@ class Paged(Memory):
                 "or raise --kv-memory."
             )
         swap = self.options.preemption == "swap"
-        if self.options.host is not None and not swap:
+        if not swap and (self.options.host is not None or self.options.transfer == "overlapped"):
+            name = "transfer" if self.options.host is None else "host"
             raise UsageError(
-                f"memory.host is {self.options.host} and memory.preemption is {self.options.preemption}, which keeps "
-                "nothing on the host: give memory.preemption=swap, or leave memory.host out."
-            )
-        if self.options.transfer == "overlapped" and not swap:
-            raise UsageError(
-                f"memory.transfer is overlapped and memory.preemption is {self.options.preemption}, which transfers "
-                "nothing: give memory.preemption=swap, or leave memory.transfer out."
+                f"memory.{name} is {getattr(self.options, name)} and memory.preemption is {self.options.preemption}, "
+                f"which keeps nothing on the host: give memory.preemption=swap, or leave memory.{name} out."
             )
         num_host = (self.options.host or capacity) // self.size if swap else 0
         if swap and not num_host:
@@ -157,7 +147,7 @@ class Paged(Memory):
                 "out."
             )
         self.host_capacity = num_host * self.size
-        self.tables = Tables(num_blocks, num_host, self.size, swap=swap, share=self.options.share)
+        self.tables = Tables(num_blocks, num_host, self.size, share=self.options.share)
         self.watermark = int(self.options.watermark * num_blocks)
 
     def check(self, *prompts: Request) -> None:
@@ -167,8 +157,9 @@ class Paged(Memory):
             raise too_large(prompts, f"{needed} blocks of {self.size} KV tokens", f"memory has {have}")
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        cached = self.tables.cached.get(sequence.request.id)
-        return (Span(self.tables.num_cached(sequence) if cached is None else cached, len(sequence.tokens)),)
+        name, cached = sequence.request.id, self.tables.cached
+        start = cached[name] if name in cached else self.tables.alike(sequence)[1]
+        return (Span(start, len(sequence.tokens)),)
 
     def room(self) -> PagedTrial:
         return PagedTrial(self.tables, self.watermark)
@@ -176,11 +167,12 @@ class Paged(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         trial = settle(proposal, PagedTrial, self.room)
         tables, pages = self.tables, self.tables.pages
-        growing = []
-        for name, _, stop, _ in proposal.work:
-            if name in pages and stop <= len(pages[name].blocks) * self.size:
-                continue  # as in most iterations
-            growing.append((name, stop))
+        growing = [
+            (name, stop)
+            for name, _, stop, _ in proposal.work
+            if name not in pages or stop > len(pages[name].blocks) * self.size
+        ]
+        for name, stop in growing:
             if full := trial.extend_to(name, stop):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
         moves: list[Move] = []
@@ -204,9 +196,8 @@ class Paged(Memory):
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         tables = self.tables
         tables.wrote(plan.work)
-        if tables.copied or tables.returned:
-            for name in dict.fromkeys((*plan.admitted, *(work.sequence for work in plan.work))):
-                tables.arrived(name)
+        for name in plan.admitted:
+            tables.arrived(name)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
@@ -215,7 +206,7 @@ class Paged(Memory):
     def usage(self) -> KVUsage:
         tables = self.tables
         held = tables.device.num_blocks - tables.num_available
-        return KVUsage(tables.num_written(), held * self.size, self.capacity, tables.num_away)
+        return KVUsage(tables.num_written, held * self.size, self.capacity, tables.num_away)
 
     def check_integrity(self) -> None:
         self.tables.check()

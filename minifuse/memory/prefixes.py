@@ -7,8 +7,9 @@ one of them ends. Blocks play no part in it.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Container
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 
 __all__ = ["Prefixes"]
 
@@ -29,17 +30,15 @@ def common_length(one: Seq[int], two: Seq[int], start: int, stop: int) -> int:
     return stop
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
     """The tokens from the end of its parent to `stop`, read from the text of any sequence that has or had them."""
 
-    __slots__ = ("children", "holders", "parent", "stop", "tokens")
-
-    def __init__(self, tokens: list[int], stop: int, parent: _Node | None) -> None:
-        self.tokens = tokens  # not a copy: a text only grows
-        self.stop = stop
-        self.parent = parent
-        self.children: dict[int, _Node] = {}  # by their first token
-        self.holders: list[tuple[int, str]] = []  # the sequences that have all of it, the first admitted first
+    tokens: list[int]  # not a copy: a text only grows
+    stop: int
+    parent: _Node | None
+    children: dict[int, _Node] = field(default_factory=dict)  # by their first token
+    holders: list[tuple[int, str]] = field(default_factory=list)  # that have all of it, the first admitted first
 
 
 class Prefixes:
@@ -52,7 +51,7 @@ class Prefixes:
     ('a', 4)
     >>> prefixes.longest([1, 2, 3, 9, 7], 4)  # a and b have 1, 2, 3 in common with it, and a came first
     ('a', 3)
-    >>> prefixes.longest([1, 2, 3, 4, 7], 4, lambda name: name != "a")
+    >>> prefixes.longest([1, 2, 3, 4, 7], 4, gone={"a"})
     ('b', 3)
     """
 
@@ -107,20 +106,20 @@ class Prefixes:
                 del parent.children[node.tokens[parent.stop]]
             node = parent
 
-    def longest(self, tokens: list[int], stop: int, eligible: Callable[[str], bool] | None = None) -> tuple[str, int]:
+    def longest(self, tokens: list[int], stop: int, gone: Container[str] = ()) -> tuple[str, int]:
         """The sequence that has the longest beginning of the first `stop` tokens, and its length, or ("", 0).
 
         Of several the one admitted first.
 
         Args:
-            eligible: which sequences count; None: all.
+            gone: sequences that do not count.
         """
         node, length = self.root, 0
         while length == node.stop and length < stop and (child := node.children.get(tokens[length])) is not None:
             node, length = child, common_length(child.tokens, tokens, length, min(child.stop, stop))
         while (parent := node.parent) is not None:
             for _, name in node.holders:
-                if eligible is None or eligible(name):
+                if name not in gone:
                     return name, length
             node, length = parent, parent.stop
         return "", 0

@@ -53,12 +53,14 @@ class Profile(NamedTuple):
         name = "The text of memory.profile" if inline else given
         try:
             raw = json.loads(given if inline else _text(Path(given)))
+            attention = tuple(map(float, raw["attention_s"]))
+            profile = cls(float(raw["other_s"]), tuple(raw["contexts"]), attention)
+            right = raw["format"] == FORMAT and profile.is_right()
         except OSError as error:
             raise UsageError(f"{name} cannot be read ({error.strerror or error}): {advice}.") from None
-        except (ValueError, RecursionError):
-            raw = None
-        profile = cls._of(raw)
-        if profile is None:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+            right = False
+        if not right:
             raise UsageError(f"{name} is no profile of recomputation costs: {advice}.")
         if chunk is not None and raw.get("chunk", chunk) != chunk:
             raise UsageError(
@@ -67,21 +69,15 @@ class Profile(NamedTuple):
             )
         return profile
 
-    @classmethod
-    def _of(cls, raw: Any) -> Profile | None:
-        """The profile in this JSON; None: there is none."""
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            return None
-        contexts, attention = raw.get("contexts"), raw.get("attention_s")
-        other: Any = raw.get("other_s")
-        if not isinstance(contexts, list) or not isinstance(attention, list) or not 1 < len(contexts) == len(attention):
-            return None
-        seconds = [other, *attention]
-        if not all(isinstance(s, int | float) and math.isfinite(s) and s >= 0 for s in seconds) or not sum(seconds) > 0:
-            return None
-        if not all(type(c) is int and c > b for b, c in zip([0, *contexts], contexts, strict=False)):
-            return None
-        return cls(float(other), tuple(contexts), tuple(map(float, attention)))
+    def is_right(self) -> bool:
+        """Whether contexts ascend, each with finite seconds, not all of which are 0."""
+        seconds = (self.other, *self.attention)
+        return (
+            1 < len(self.contexts) == len(self.attention)
+            and all(type(c) is int and c > b for b, c in zip((0, *self.contexts), self.contexts, strict=False))
+            and all(math.isfinite(s) and s >= 0 for s in seconds)
+            and any(seconds)
+        )
 
     def text(self, **about: Any) -> str:
         """What `read` reads; what it is `about`, as the model, stands beside it for people."""

@@ -11,9 +11,9 @@ from minifuse.core.places import Reuse, Runs
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
-from minifuse.core.shapes import Rectangle
 from minifuse.core.stages import option
-from minifuse.memory.away import Away, copies
+from minifuse.memory.away import Away
+from minifuse.memory.copies import copies
 from minifuse.memory.places import Places
 from minifuse.memory.prefilled import Prefilled
 from minifuse.memory.trial import Trial, settle
@@ -35,7 +35,7 @@ class ShapedTrial(Trial):
         self.staying = dict(memory.window.columns)
         self.joining: dict[str, Entry] = {}  # sequences that get a row
         self.prompts: list[int] = []  # lengths of those that are computed apart
-        self._extended: list[str | None] = []  # why the next tokens do not fit, once that is known
+        self._extended: str | None = None  # why the next tokens do not fit, "" if they do; None: not known yet
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         if self.memory.apart and sequence.phase is Phase.RECEIVED:
@@ -48,11 +48,10 @@ class ShapedTrial(Trial):
         rows, _ = self.memory.division(joining, bool(self.staying))
         if len(self.staying) + len(self.joining) >= rows:
             return Reason("rows-full", sequence.id, f"not admitted: each of {number(rows, 'row')} has a sequence")
-        why = self._full(joining, growing)
-        if why is not None:
+        if why := self._full(joining, growing):
             return Reason("memory-full", sequence.id, f"not admitted: {why}")
         self.joining[sequence.id] = entry
-        self._extended.clear()
+        self._extended = None
         return None
 
     def _take_apart(self, sequence: Sequence) -> Reason | None:
@@ -70,18 +69,17 @@ class ShapedTrial(Trial):
     def extend(self, sequence: Sequence) -> Reason | None:
         if sequence.id not in self.window.rows:  # it waits for a row
             return self._take_row(sequence, growing=True)
-        if not self._extended:  # the same for all
-            self._extended.append(self._full([*self.joining.values()], growing=True))
-        (why,) = self._extended
-        return None if why is None else Reason("memory-full", sequence.id, why)
+        if self._extended is None:  # the same for all
+            self._extended = self._full([*self.joining.values()], growing=True)
+        return Reason("memory-full", sequence.id, self._extended) if self._extended else None
 
     def evict(self, sequence: Sequence) -> None:
         del self.staying[sequence.id]
-        self._extended.clear()
+        self._extended = None
         self.settled.append(sequence)
 
-    def _full(self, joining: list[Entry], growing: bool) -> str | None:
-        """Why these newcomers, beside those that stay, do not fit; None: they do.
+    def _full(self, joining: list[Entry], growing: bool) -> str:
+        """Why these newcomers, beside those that stay, do not fit; "": they do.
 
         Args:
             growing: what is above the threshold later may be evicted then.
@@ -101,7 +99,7 @@ class ShapedTrial(Trial):
         excess = used - memory.limit
         if excess > 0 and memory.make_room_apart(excess, {entry.name for entry in joining}) is None:
             return f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
-        return None
+        return ""
 
 
 @dataclass(frozen=True)
@@ -140,22 +138,15 @@ class Shaped(Memory):
         insert: str = option(
             "shape", "how a newcomer enters: behind the window, or ending with it", choices=("shape", "embed")
         )
+        prefill: ClassVar[float] = 0.0  # no prompts are computed apart
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
-        self.options = self.Options() if options is None else options
-        self._divide(part_apart=0.0, embed=self.options.insert == "embed")
-
-    def _divide(self, part_apart: float, embed: bool) -> None:
-        """Divide memory between the rows and what is computed apart.
-
-        Raises:
-            UsageError: there is no row of a single token.
-        """
-        capacity, threshold = self.capacity, self.options.threshold
+        self.options: Any = self.Options() if options is None else options
+        threshold, apart = self.options.threshold, self.options.prefill
         self.limit = int(threshold * capacity + ROUNDING)
-        self.longest = int((1 - part_apart) * threshold * capacity + ROUNDING)  # a row, at most
-        self.slots = int((1 - part_apart) * capacity + ROUNDING)  # of all rows
+        self.longest = int((1 - apart) * threshold * capacity + ROUNDING)  # a row, at most
+        self.slots = int((1 - apart) * capacity + ROUNDING)  # of all rows
         if not self.longest:
             raise UsageError(
                 f"The memory holds {capacity} KV tokens, of which memory.threshold {threshold:g} leaves "
@@ -163,20 +154,19 @@ class Shaped(Memory):
             )
         self.host_capacity = capacity if self.options.host is None else self.options.host
         self.books = Places[Extent | Runs]()
-        self.window = Window(1, self.longest, self.books.places, embed=embed)
-        self.prefilled = Prefilled(self.slots, int(part_apart * threshold * capacity + ROUNDING))
+        self.window = Window(1, self.longest, self.books.places, embed=self.options.insert == "embed")
+        self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
         self.away = Away(self.host_capacity)
-        self.num_batch = 0  # the window of all rows that were computed: padding, gaps and finished rows included
         self.waiting: dict[str, Sequence] = {}  # whose prompts have been computed apart
 
     def check(self, *prompts: Request) -> None:
-        options: Any = self.options
-        apart = f" and memory.prefill {options.prefill:g}" if self.apart else ""
+        threshold, prefill = self.options.threshold, self.options.prefill
+        apart = f" and memory.prefill {prefill:g}" if prefill else ""
         for request in prompts:
             if request.max_cached > self.longest:
                 raise RequestRefused(
                     f"Request {request.id!r} may need a row of {request.max_cached} KV tokens, and memory has room for "
-                    f"one of {self.longest} (of {self.capacity}, with memory.threshold {options.threshold:g}{apart}): "
+                    f"one of {self.longest} (of {self.capacity}, with memory.threshold {threshold:g}{apart}): "
                     f"shorten the prompt, lower max_new_tokens{self._raise_threshold}, or raise --kv-memory."
                 )
 
@@ -215,22 +205,21 @@ class Shaped(Memory):
         moves: list[Move] = []
         for sequence in proposal.evict:
             moves += self._leave(sequence.id)
-        window = self.window
+        window, cached = self.window, self.books.cached
         running = [work.sequence for work in proposal.work if work.sequence in window.rows]
         stops = {work.sequence: work.stop for work in proposal.work}
-        entries = [self.entry(sequence, stops.get(sequence.id, 0)) for sequence in joining]
+        entries = [self.entry(sequence, stops[sequence.id]) for sequence in joining]
         if entries and not window.rows:
             window.divide(*self.division(entries, others=False))
         computed = window.enter(entries, running)
-        cached = self.books.cached
         reused = tuple([Reuse(entry.name, 0, cached[entry.name]) for entry in entries if entry.name in self.away])
         for entry in entries:
             if cached.get(entry.name):
                 moves += self._bring(entry.name)
-        excess = window.height * window.width + self.prefilled.num_used - self.limit
-        if excess > 0:
-            moves += self._leave_apart(self.make_room_apart(excess, ()) or ())
-            if window.height * window.width + self.prefilled.num_used > self.limit:
+        if (excess := self.usage().used - self.limit) > 0:
+            for name in self.make_room_apart(excess, ()) or ():
+                moves += self._leave(name)
+            if self.usage().used > self.limit:
                 moves += self._close_up()
         return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), reused)
 
@@ -241,14 +230,13 @@ class Shaped(Memory):
             LawBroken: they do not fit, or a sequence that has a row is left out of the iteration.
         """
         trial = settle(proposal, ShapedTrial, self.room)
-        computed = [self.waiting[work.sequence] for work in proposal.work if work.sequence in self.waiting]
+        names = [work.sequence for work in proposal.work]
+        computed = [self.waiting[name] for name in names if name in self.waiting]
         for sequence in computed:
             if sequence.id not in trial.joining and (full := trial.extend(sequence)):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
         joining = [*computed, *proposal.admit]
-        rows = {*self.window.rows, *(sequence.id for sequence in joining)}
-        rows.difference_update([sequence.id for sequence in proposal.evict])
-        if left_out := rows.difference([work.sequence for work in proposal.work]):
+        if left_out := {*trial.staying, *(sequence.id for sequence in joining)}.difference(names):
             raise LawBroken(
                 "layout", f"{left_out} have rows, and no work: there is no room for the gap that this leaves"
             )
@@ -267,29 +255,30 @@ class Shaped(Memory):
         """
         names: list[str] = []
         for name, row in reversed(self.prefilled.rows.items()):  # those that were computed last wait longest
-            if name not in staying:
+            if size > 0 and name not in staying:
                 names.append(name)
                 size -= row.width
-                if size <= 0:
-                    break
         return tuple(names) if size <= 0 and self.away.fit(self.books.cached[name] for name in names) else None
 
-    def _leave_apart(self, names: Collection[str]) -> list[Move]:
-        """Swap out prefilled sequences."""
-        moves: list[Move] = []
-        for name in names:
-            moves += self.away.leave(name, self.prefilled.give_back(name), self.books.cached[name]) or ()
-            del self.books.places[name]
-        return moves
-
     def _leave(self, name: str) -> list[Move]:
-        """Evict a sequence: swap its KV out, or drop it if the host is full."""
-        place = self.books.places[name]
-        self.window.leave(name)
-        moves = self.away.leave(name, place, self.books.cached.get(name, 0))
+        """Swap a sequence's KV out, or drop it if the host is full."""
+        moves = self.away.leave(name, self.books.places[name], self.books.cached.get(name, 0))
         if moves is None:
-            _forget(self.books, name)
+            self._forget(name)
+        self._vacate(name)
         return moves or []
+
+    def _vacate(self, name: str) -> None:
+        """A sequence gives up what it has on the device, if anything."""
+        if name in self.window.rows:
+            self.window.leave(name)
+        elif name in self.prefilled.rows:
+            self.prefilled.give_back(name)
+            del self.books.places[name]
+
+    def _forget(self, name: str) -> None:
+        """Drop what is written of a sequence, which keeps its place."""
+        self.books.cached.pop(name, None)
 
     def _bring(self, name: str) -> list[Move]:
         """KV that is elsewhere is copied to the row that its sequence has got."""
@@ -308,41 +297,28 @@ class Shaped(Memory):
         return moves
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        if plan.phase is not Phase.PREPROCESSING:
-            assert isinstance(plan.shape, Rectangle)
-            self.num_batch = plan.shape.rows * (plan.shape.stop - plan.shape.begin)
         self.books.wrote(plan.work)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
         name = sequence.id
-        _forget(self.books, name)
-        if name in self.window.rows:
-            self.window.leave(name)
-            self.num_batch = min(self.num_batch, self.window.height * self.window.width)
+        self._forget(name)
+        self._vacate(name)
         if name in self.away:
             self.away.drop(name)
         self.waiting.pop(name, None)
-        if name in self.prefilled.rows:
-            del self.books.places[name]
-            self.prefilled.give_back(name)
 
     def usage(self) -> KVUsage:
-        used = self.num_batch + self.prefilled.num_used
+        """Count the window of all rows that are computed: padding, gaps and finished rows included."""
+        used = self.window.height * self.window.width + self.prefilled.num_used
         return KVUsage(used, used, self.capacity, self.away.num_used)
 
     def check_integrity(self) -> None:
         self.away.check()
         self.prefilled.check()
-        window = self.window
+        window, used = self.window, self.usage().used
         rows = [*window.rows.values(), *window.free]
         if sorted(rows) != list(range(len(rows))) or len(rows) * window.stride > self.slots:
             raise LawBroken("conservation", f"the rows {window.rows} and the free ones {window.free} are not all, once")
-        used = max(self.num_batch, window.height * window.width) + self.prefilled.num_used
         if window.width > window.stride or used > self.limit:
             raise LawBroken("budget", f"{used} tokens are in use of {self.limit}, in {window.width} columns")
-
-
-def _forget(books: Places[Extent | Runs], name: str) -> None:
-    """Drop what is written of a sequence, which keeps its place."""
-    books.cached.pop(name, None)

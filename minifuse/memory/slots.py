@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,18 +22,15 @@ __all__ = ["Slots"]
 
 
 class SlotTrial(Trial):
-    """Counts the slots that are free."""
+    """Admits as many newcomers as slots are free."""
 
-    def __init__(self, free: int, slots: int) -> None:
+    def __init__(self, free: int, full: str) -> None:
         super().__init__()
-        self.free = free
-        self.slots = slots
+        self.free, self.full = free, full  # slots; why there are no more
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        if not self.free:
-            return Reason("memory-full", sequence.id, f"not admitted: all {self.slots} slots are taken")
-        self.free -= 1
-        return None
+        full = len(self.settled) == self.free
+        return Reason("memory-full", sequence.id, f"not admitted: {self.full}") if full else None
 
 
 class Slots(Memory):
@@ -91,7 +88,8 @@ class Slots(Memory):
         return self.books.missing(sequence)
 
     def room(self) -> SlotTrial:
-        return SlotTrial(self.slots - len(self.books.places) - len(self.leaving), self.slots)
+        free = self.slots - len(self.books.places) - len(self.leaving)
+        return SlotTrial(free, f"all {self.slots} slots are taken")
 
     def slot(self, sequence_id: str) -> int:
         """The number of the slot that holds a sequence's KV."""
@@ -107,34 +105,31 @@ class Slots(Memory):
 
     def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
         """Give newcomers the free slots nearest to the region."""
-        places = self.books.places
-        start, stop = self._bounds([places[name] for name in self.fused]) if self.fused else (0, 0)
+        start, stop = self._bounds()
         nearest = sorted(
             self._free_slots(), key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot)
         )
         for newcomer, slot in zip(newcomers, nearest, strict=False):
-            places[newcomer.id] = self._extent(slot)
+            self.books.places[newcomer.id] = self._extent(slot)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         if proposal.admit or proposal.evict:
             settle(proposal, SlotTrial, self.room)
             self._admit(proposal.admit)
-        extents = self.books.of(proposal.work)
-        if proposal.phase is Phase.PREPROCESSING:
-            return Placement(extents)  # runs beside the main stream, and leaves its region alone
-        moves: tuple[Move, ...] = ()
-        start, stop = self._bounds(extents)
-        if self.options.shuffle and stop - start > len(set(extents)):  # there are holes
-            moves = self._shuffle(proposal)
-            extents = self.books.of(proposal.work)
-            start, stop = self._bounds(extents)
+        if proposal.phase is Phase.PREPROCESSING:  # runs beside the main stream, and leaves its region alone
+            return Placement(self.books.of(proposal.work))
         self.fused = {work.sequence for work in proposal.work}
-        return Placement(extents, Region(start, stop - start, self.width), moves)
+        moves: tuple[Move, ...] = ()
+        start, stop = self._bounds()
+        if self.options.shuffle and stop - start > len(self.fused):  # there are holes
+            moves = self._shuffle(proposal)
+            start, stop = self._bounds()
+        return Placement(self.books.of(proposal.work), Region(start, stop - start, self.width), moves)
 
-    def _bounds(self, extents: Iterable[Extent]) -> tuple[int, int]:
-        """The slots from the first of these to the last, as [start, stop)."""
-        offsets = [extent.offset for extent in extents]
-        return min(offsets) // self.width, max(offsets) // self.width + 1
+    def _bounds(self) -> tuple[int, int]:
+        """The slots from the first of the region to the last, as [start, stop)."""
+        offsets = [self.books.places[name].offset for name in self.fused]
+        return (min(offsets) // self.width, max(offsets) // self.width + 1) if offsets else (0, 0)
 
     def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:
         """Gather the slots of the proposed work; other workers may be using the others.
@@ -172,18 +167,8 @@ class Slots(Memory):
         return KVUsage(self.books.num_written, reserved, self.capacity)
 
     def check_integrity(self) -> None:
-        extents = self.books.places
-        if any(slot in self.leaving for slot in map(self.slot, extents)) or not self.fused <= extents.keys():
-            raise LawBroken(
-                "conservation", f"slots {self.leaving} are still to be copied from, and {extents} are owned"
-            )
-        offsets = [extent.offset for extent in extents.values()]
-        if len(set(offsets)) < len(offsets):
-            raise LawBroken("conservation", "two sequences share a slot")
-        for name, extent in extents.items():
-            slot, inside = divmod(extent.offset, self.width)
-            if inside or extent.capacity != self.width or not 0 <= slot < self.slots:
-                raise LawBroken("conservation", f"{name} has {extent}, which is not one of the {self.slots} slots")
-        for name, cached in self.books.cached.items():
-            if cached > self.width:
-                raise LawBroken("conservation", f"{name} reaches beyond its slot")
+        extents, slots = self.books.places, {self._extent(slot) for slot in range(self.slots)}
+        taken = {*extents.values(), *map(self._extent, self.leaving)}
+        if not taken <= slots or len(taken) < len(extents) + len(self.leaving) or not self.fused <= extents.keys():
+            what = f"{extents} and {self.leaving}, still to be copied from, share one or leave the {self.slots} slots"
+            raise LawBroken("conservation", what)

@@ -32,54 +32,34 @@ class _Books:
 
 
 class StateTrial(Trial):
-    """Counts the slots that are promised and taken.
-
-    Most iterations need no more slots than are spare. So `extend` only counts, and which slots were promised to which
-    sequence is settled when the count exceeds the spare ones, or when a newcomer asks.
-    """
+    """Counts the slots that are promised and taken."""
 
     def __init__(self, memory: States) -> None:
         super().__init__()
-        self.memory = memory
-        self.spare = memory.num_spare
-        self.untaken: dict[str, int] = {}  # sequence -> slots promised and not taken, once settled
-        self.unsettled: list[Sequence] = []  # extended by a slot each: no more of them than spare slots
+        self.books, self.spare = memory.books, memory.capacity - memory.num_reserved
+        self.left: dict[str, int] = {}  # sequence -> slots promised and not taken; below 0: taken beyond
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        self._settle()
         needed = unfolded(sequence).most_held
         if needed > self.spare:
             text = f"not admitted: needs {needed} slots for its states, and {self.spare} are left"
             return Reason("memory-full", sequence.id, text)
         self.spare -= needed
-        self.untaken[sequence.id] = needed
+        self.left[sequence.id] = needed
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set a slot aside for one more node: one promised to this sequence, or one promised to none."""
-        self.unsettled.append(sequence)
-        if len(self.unsettled) <= self.spare:  # enough even if none was promised: the usual case, which must be quick
-            return None
-        self.unsettled.pop()
-        self._settle()
-        return self._take_one(sequence)
-
-    def _settle(self) -> None:
-        """Take the unsettled slots from each sequence's promise, and from the spare ones beyond it."""
-        unsettled, self.unsettled = self.unsettled, []
-        for sequence in unsettled:
-            self._take_one(sequence)
-
-    def _take_one(self, sequence: Sequence) -> Reason | None:
-        """Take a slot of the sequence's promise, or else a spare one."""
-        untaken = self.untaken.get(sequence.id)
-        if untaken is None:
-            books = self.memory.books[sequence.id]
-            untaken = max(0, books.promised - len(books.slots))
-        if not untaken and not self.spare:
-            return Reason("memory-full", sequence.id, "not batched: its states so far take all slots it was promised")
-        self.spare -= not untaken
-        self.untaken[sequence.id] = max(0, untaken - 1)
+        """Set a slot aside for one more node: one promised to this sequence, or a spare one."""
+        name = sequence.request.id
+        left = self.left.get(name)
+        if left is None:
+            books = self.books[name]
+            left = books.promised - len(books.slots)
+        if left <= 0:
+            if not self.spare:
+                return Reason("memory-full", name, "not batched: its states so far take all slots it was promised")
+            self.spare -= 1
+        self.left[name] = left - 1
         return None
 
 
@@ -104,8 +84,7 @@ class States(Memory):
         self.books: dict[str, _Books] = {}  # by sequence
         # First piece of work of a plan -> slots that its own waves were the last to read, free when it has run.
         self.passing: dict[Work, list[int]] = {}
-        self.num_promised = 0  # the sum of promises
-        self.num_overdrawn = 0  # slots taken beyond promises
+        self.num_reserved = 0  # slots promised, and those taken beyond
 
     def check(self, *prompts: Request) -> None:
         """Nothing is known of a request before it is unfolded: see `receive`."""
@@ -122,11 +101,6 @@ class States(Memory):
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return ()  # a cell graph has no tokens to compute
 
-    @property
-    def num_spare(self) -> int:
-        """Slots that are neither promised nor taken."""
-        return self.capacity - self.num_promised - self.num_overdrawn
-
     def room(self) -> StateTrial:
         return StateTrial(self)
 
@@ -134,7 +108,7 @@ class States(Memory):
         settle(proposal, StateTrial, self.room)
         for newcomer in proposal.admit:
             self.books[newcomer.id] = admitted = _Books(unfolded(newcomer))
-            self.num_promised += admitted.promised
+            self.num_reserved += admitted.promised
         waves = proposal.waves or (Span(0, len(proposal.work)),)
         places: list[State] = []
         passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
@@ -144,8 +118,6 @@ class States(Memory):
             for (name, node, _, _), slot in zip(work, slots, strict=True):
                 books = self.books[name]
                 held, topology = books.slots, books.topology
-                if node in held:
-                    raise LawBroken("conservation", f"node {node} of {name} was planned a second time")
                 try:
                     reads = tuple([held[source] for source in topology.reads[node]])
                 except KeyError as lost:
@@ -156,7 +128,7 @@ class States(Memory):
                 held[node] = slot
                 books.unread[node] = len(topology.readers[node])
                 if len(held) > books.promised:
-                    self.num_overdrawn += 1
+                    self.num_reserved += 1
             if len(waves) > 1:
                 passing += self._read(work)
         if passing:
@@ -166,7 +138,7 @@ class States(Memory):
     def _drop(self, books: _Books, node: int) -> int:
         """Remove a node whose states are no longer needed. Returns its slot, for the caller to free."""
         if len(books.slots) > books.promised:
-            self.num_overdrawn -= 1
+            self.num_reserved -= 1
         del books.unread[node]
         return books.slots.pop(node)
 
@@ -179,12 +151,9 @@ class States(Memory):
         taken, passing[:] = passing[:count], passing[count:]
         if count - len(taken) > self.allocator.num_free:
             raise LawBroken("budget", f"{count} nodes were proposed with {self.allocator.num_free} slots free")
-        while (size := count - len(taken)) > 0:
+        while size := min(count - len(taken), self.allocator.longest):
             offset = self.allocator.allocate(size)
-            if offset is None:
-                size = self.allocator.longest
-                offset = self.allocator.allocate(size)
-                assert offset is not None
+            assert offset is not None
             taken += range(offset, offset + size)
         return sorted(taken)
 
@@ -202,10 +171,7 @@ class States(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         usage = self.usage()  # before the slots that this plan was the last to read are free
-        if len(plan.waves) <= 1:
-            self._free(self._read(plan.work))
-        else:
-            self._free(self.passing.pop(plan.work[0], []))
+        self._free(self._read(plan.work) if len(plan.waves) <= 1 else self.passing.pop(plan.work[0], []))
         return usage
 
     def _free(self, slots: list[int]) -> None:
@@ -222,20 +188,17 @@ class States(Memory):
             self._free(self.passing.pop(first))  # its plan will not complete
         if books is not None:
             self._free([self._drop(books, node) for node in list(books.slots)])
-            self.num_promised -= books.promised
+            self.num_reserved -= books.promised
 
     def usage(self) -> KVUsage:
         used = self.capacity - self.allocator.num_free
-        return KVUsage(used, self.num_promised + self.num_overdrawn, self.capacity)
+        return KVUsage(used, self.num_reserved, self.capacity)
 
     def check_integrity(self) -> None:
         """Raise `LawBroken` unless every slot is free or has one owner, and the counts are those of the books."""
         owned = [slot for books in self.books.values() for slot in books.slots.values()]
         owned += [slot for slots in self.passing.values() for slot in slots]
         self.allocator.check((slot, 1) for slot in owned)
-        promised = sum(books.promised for books in self.books.values())
-        if self.num_promised != promised:
-            raise LawBroken("conservation", f"{promised} slots are promised, not {self.num_promised}")
-        overdrawn = sum(max(0, len(books.slots) - books.promised) for books in self.books.values())
-        if overdrawn != self.num_overdrawn:
-            raise LawBroken("conservation", f"{overdrawn} slots are taken beyond promises, not {self.num_overdrawn}")
+        reserved = sum(max(books.promised, len(books.slots)) for books in self.books.values())
+        if reserved != self.num_reserved:
+            raise LawBroken("conservation", f"{reserved} slots are promised or taken beyond, not {self.num_reserved}")

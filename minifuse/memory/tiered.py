@@ -21,7 +21,6 @@ from minifuse.memory.owners import Owners
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.tiers import Tiers
 from minifuse.memory.trial import settle
-from minifuse.parsing import number
 from minifuse.stages import Memory
 
 __all__ = ["Tiered"]
@@ -42,9 +41,8 @@ class TieredTrial(BlockTrial):
     unit = "chunk"
 
     def __init__(self, books: Owners, reserve: int) -> None:
-        super().__init__(books.num_available, books.size)
+        super().__init__(books.num_available, books.size, reserve if books.running else 0)
         self.books = books
-        self.kept = reserve if books.running else 0
         self.reserve = reserve
         self.found: dict[str, list[Chunk | None]] = {}  # what each newcomer finds, by position
         self.claimed: set[Chunk] = set()  # idle chunks that newcomers found
@@ -57,15 +55,12 @@ class TieredTrial(BlockTrial):
         chunks = books.found(sequence)
         length = len(sequence) if growing else sequence.request.max_cached
         whole = max(books.chunks_of(length), len(chunks))
-        idle = [chunk for chunk in chunks if chunk is not None and self._is_idle(chunk)]
-        there = sum(chunk is not None and (chunk.device is not None or chunk in self.claimed) for chunk in chunks)
-        needed = whole - there
+        known = list(filter(None, chunks))
+        idle = [chunk for chunk in known if chunk.users == self.left[chunk] and chunk not in self.claimed]
+        needed = whole - sum(chunk.device is not None or chunk in self.claimed for chunk in known)
         own = sum(chunk.device is not None and not chunk.copying for chunk in idle)
-        kept = self.kept if growing else 0
-        if needed > self.free - own - kept:
-            left = f", {kept} of them kept for running requests" if kept else ""
-            lacks = f"needs {number(needed, 'chunk')} of {books.size} KV tokens, {self.free - own} are free{left}"
-            return Reason("memory-full", sequence.id, f"not admitted: {lacks}")
+        if full := self.lacks(sequence.id, needed, self.free - own, growing):
+            return full
         self.free -= own + needed
         self.claimed.update(idle)
         self.found[sequence.id] = chunks
@@ -73,15 +68,11 @@ class TieredTrial(BlockTrial):
         self.kept = self.reserve
         return None
 
-    def _is_idle(self, chunk: Chunk) -> bool:
-        return chunk.users == self.left[chunk] and chunk not in self.claimed
-
     def extend(self, sequence: Sequence) -> Reason | None:
-        name, length = sequence.request.id, len(sequence.tokens)
-        owner = self.books.running.get(name)
-        if owner is not None and length <= len(owner.chunks) * self.books.size:
+        name, running = sequence.request.id, self.books.running
+        if name in running and len(sequence.tokens) <= len(running[name].chunks) * self.size:
             return None  # as in most iterations
-        return self.extend_to(name, length)
+        return self.extend_to(name, len(sequence.tokens))
 
     def held(self, name: str) -> int:
         owner = self.books.running[name]
@@ -195,8 +186,7 @@ class Tiered(Memory):
         trial = settle(proposal, TieredTrial, self.room)
         books, size, running = self.books, self.books.size, self.books.running
         for name, _, stop, _ in proposal.work:
-            owner = running.get(name)
-            if owner is not None and stop <= len(owner.chunks) * size:
+            if name in running and stop <= len(running[name].chunks) * size:
                 continue  # as in most iterations
             if full := trial.extend_to(name, stop):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
@@ -217,8 +207,7 @@ class Tiered(Memory):
         return Placement(places, None, tuple(moves), reused=tuple(one for one in reused if one.num_tokens))
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        if plan.moves:
-            self.tiers.landed(plan.moves)
+        self.tiers.landed(plan.moves)
         for work in plan.work:
             self.books.wrote(work)
         return self.usage()

@@ -48,10 +48,8 @@ class TieredStorage(KVStorage):
     def move(self, move: Move, layer: int | None = None) -> None:
         """Copy the slots of a move from its source to its target, in one layer or in all. The two may overlap."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
-        source, target = (
-            slice(move.source, move.source + move.num_tokens),
-            slice(move.target, move.target + move.num_tokens),
-        )
+        source = slice(move.source, move.source + move.num_tokens)
+        target = slice(move.target, move.target + move.num_tokens)
         for device, host in ((self.keys, self.host_keys), (self.values, self.host_values)):
             read = (host if move.source_tier == "host" else device)[layers, source]
             written = (host if move.target_tier == "host" else device)[layers, target]

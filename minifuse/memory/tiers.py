@@ -35,7 +35,7 @@ class Tiers:
         self.by_host_block: dict[int, Chunk] = {}  # chunks with a copy under way, by their block on the host
         self.num_copying = 0  # those that are copied behind everything
         self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
-        self.emptied: list[Owner] = []  # owners whose last chunk has been dropped, to be forgotten
+        self.emptied: list[Owner] = []  # owners a chunk of which has been dropped: perhaps its last
         self.num_used = 0  # tokens on the device that sequences with work have
         self.num_kept = 0  # other tokens on the device, in so many blocks
         self.blocks_kept = 0
@@ -50,7 +50,7 @@ class Tiers:
 
     def use(self, chunk: Chunk) -> None:
         """One more sequence needs a chunk to stay. On the device, it gives up its copy on the host: it may grow."""
-        if not chunk.users and not chunk.copying:
+        if chunk.is_idle:
             self._pool(chunk).remove(chunk)
             if chunk.device is not None and chunk.host is not None:
                 self.host.give_back(chunk.host)
@@ -63,23 +63,19 @@ class Tiers:
         if chunk.users:
             return
         chunk.active_s = now
-        if chunk.arriving:  # the run was interrupted: its plan will never complete, and its KV never be there
-            chunk.arriving = False
-            self.free(chunk)
-        elif not chunk.owners or not chunk.num_tokens:
+        if chunk.arriving or not chunk.owners or not chunk.num_tokens:
+            chunk.arriving = False  # the run was interrupted: its plan will never complete, and its KV never be there
             self.free(chunk)
         elif not chunk.copying:
             self._pool(chunk).add(chunk)
 
     def touch(self, chunk: Chunk, now: float) -> None:
         """Its conversation is active again: from now on it counts as idle since then."""
-        if chunk.users or chunk.copying or chunk.arriving:  # in no pool
-            chunk.active_s = now
-            return
-        pool = self._pool(chunk)
-        pool.remove(chunk)
+        if chunk.is_idle:
+            self._pool(chunk).remove(chunk)
         chunk.active_s = now
-        pool.add(chunk)
+        if chunk.is_idle:
+            self._pool(chunk).add(chunk)
 
     def work(self, chunk: Chunk, by: int) -> None:
         """One more sequence that uses it has been given work (`by` is 1), or one less (-1)."""
@@ -129,15 +125,14 @@ class Tiers:
             block = self._move_to_host(chunk)
             self.on_host.add(chunk)
             return block
-        if (chunk := self.on_device.lowest(now)) is None:
-            raise LawBroken("budget", "a block was taken, and none is free or may be reclaimed")
-        self.on_device.remove(chunk)
-        if not self._find_host_block(chunk, now, moves):
+        if (chunk := self.on_device.lowest(now)) is not None:
+            self.on_device.remove(chunk)
+            if self._find_host_block(chunk, now, moves):
+                moves.append(self._swap_out(chunk))
+                chunk.arriving = True
+                return self._move_to_host(chunk)
             self.free(chunk)
-            return self.device.take()
-        moves.append(self._swap_out(chunk))
-        chunk.arriving = True
-        return self._move_to_host(chunk)
+        return self.device.take()
 
     def _move_to_host(self, chunk: Chunk) -> int:
         """A chunk on both tiers lies on the host alone from now on. Returns the block that it had on the device."""
@@ -193,8 +188,7 @@ class Tiers:
         for owner in chunk.owners:
             owner.chunks[chunk.index] = None
             owner.num_chunks -= 1
-            if owner.sequence is None and not self.has_its_own(owner):
-                self.emptied.append(owner)
+        self.emptied += chunk.owners
         chunk.owners.clear()
         if chunk.copying or chunk.arriving:
             return
@@ -211,7 +205,7 @@ class Tiers:
         """Whether it has a chunk that is no other's: what it shares it would find without being known."""
         if not self.alike:
             return owner.num_chunks > 0
-        return any(chunk is not None and len(chunk.owners) == 1 for chunk in owner.chunks)
+        return any(len(chunk.owners) == 1 for chunk in filter(None, owner.chunks))
 
     # --- copies ahead of time
 
@@ -224,15 +218,14 @@ class Tiers:
         moves: list[Move] = []
         at_once = max(1, self.device.num_blocks // AT_ONCE) - self.num_copying
         lacking = threshold - self.device.num_free - len(self.on_both) - self.num_copying
-        missing = min(lacking, at_once, spare)
-        while missing > 0 and (chunk := self.on_device.lowest(now)) is not None:
-            if not self._find_host_block(chunk, now, moves):
+        for _ in range(min(lacking, at_once, spare)):
+            chunk = self.on_device.lowest(now)
+            if chunk is None or not self._find_host_block(chunk, now, moves):
                 break  # all that is on the host is worth more
             self.on_device.remove(chunk)
             moves.append(self._swap_out(chunk)._replace(moment="behind"))
             chunk.copying = True
             self.num_copying += 1
-            missing -= 1
         return moves
 
     def _swap_out(self, chunk: Chunk) -> Move:
@@ -256,25 +249,24 @@ class Tiers:
         self.num_copying -= ahead
         if not chunk.owners:
             self.free(chunk)
-        elif ahead and (chunk.users or chunk.num_tokens != num_tokens):  # it is used, or has grown since
+            return
+        if ahead and (chunk.users or chunk.num_tokens != num_tokens):  # it is used, or has grown since
             assert chunk.host is not None
             self.host.give_back(chunk.host)
             chunk.host = None
-            if not chunk.users:
-                self.on_device.add(chunk)
-        else:
+        if chunk.is_idle:
             self._pool(chunk).add(chunk)
 
     # --- integrity
 
     def check(self, owners: Iterable[Owner]) -> None:
         """Raise `LawBroken` unless each block is free or has one chunk, and the sums are theirs."""
-        listed = {chunk for owner in owners for chunk in owner.chunks if chunk is not None}
+        listed = {chunk for owner in owners for chunk in filter(None, owner.chunks)}
         chunks = listed | set(self.by_host_block.values())
         self.device.check(chunk.device for chunk in chunks if chunk.device is not None)
         departing = (block for block, chunk in self.by_host_block.items() if chunk.host != block)
         self.host.check(chain((chunk.host for chunk in chunks if chunk.host is not None), departing))
-        idle = [chunk for chunk in listed if not chunk.users and not chunk.copying and not chunk.arriving]
+        idle = [chunk for chunk in listed if chunk.is_idle]
         right = {
             "num_used": sum(c.num_tokens for c in chunks if c.device is not None and c.workers),
             "num_kept": sum(c.num_tokens for c in chunks if c.device is not None and not c.workers),

@@ -15,7 +15,7 @@ class Trial(ABC):
     """Counts what is free, and notes what newcomers get; the books stay unchanged."""
 
     def __init__(self) -> None:
-        self.settled: list[Sequence] = []  # evicted and admitted, in the order in which they were
+        self.settled: list[Sequence] = []  # evicted, then admitted, each in order
 
     @abstractmethod
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.places import Pages
-from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Span, Work
+from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
@@ -115,7 +115,6 @@ class Waves(Memory):
         self.backed: dict[str, int] = {}  # sequence -> leading tokens whose KV is on the host
         self.pages: dict[str, Pages] = {}  # of the sequences whose KV is on the device
         self.free = deque(range(self.num_blocks))  # those that were freed first are taken first
-        self.num_here = 0  # tokens whose KV is written and on the device
 
     def check(self, *prompts: Request) -> None:
         most = max(prompts, key=lambda prompt: prompt.max_cached)
@@ -153,7 +152,6 @@ class Waves(Memory):
         trial = settle(proposal, RunTrial, self.room)
         self.host = trial.allocator
         self.homes.places |= trial.extents
-        self.backed |= dict.fromkeys(trial.extents, 0)
         work = proposal.work
         needs = [self.blocks_of(item.stop) for item in work]
         num_staying, limit = self._divide(needs)
@@ -165,21 +163,24 @@ class Waves(Memory):
         begin = taken = 0
         leaving: list[str] = []
         for index, (item, blocks) in enumerate(zip(work, needs, strict=True)):
-            here = self.pages.get(item.sequence)
-            lacks = blocks if here is None else blocks - len(here.blocks)
-            uploads = here is None and item.start > 0
+            name = item.sequence
+            have = self.pages[name].blocks if name in self.pages else ()
+            lacks, uploads = blocks - len(have), item.start > 0 and not have
             # The first wave is of those that are there: it need not wait, and the second is uploaded meanwhile.
             if index > begin and (taken + lacks > limit or (uploads and not waves and self.layers_in_turn == 1)):
-                self._give_back(leaving, len(waves))
+                self._give_back(leaving)
                 waves.append(Span(begin, index))
-                begin, taken = index, 0
+                begin, taken, leaving = index, 0, []
             taken += lacks
-            moves += self._bring(item, blocks, len(waves))
-            places.append(self.pages[item.sequence])
+            if lacks > 0:
+                self.pages[name] = Pages((*have, *self._take(lacks, len(waves))), self.size)
+            if uploads:
+                moves += self._upload(name, item.start, len(waves))
+            places.append(self.pages[name])
             if index >= num_staying:
-                moves += self._offload(item.sequence, item.stop, "after", len(waves))
-                leaving.append(item.sequence)
-        self._give_back(leaving, len(waves))
+                moves += self._offload(name, item.stop, "after", len(waves))
+                leaving.append(name)
+        self._give_back(leaving)
         return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
 
     def _divide(self, needs: list[int]) -> tuple[int, int]:
@@ -214,7 +215,7 @@ class Waves(Memory):
         """
         others = [name for name in self.pages if name not in staying]
         held = sum(len(self.pages[name].blocks) for name in others)
-        if not others or (needed is not None and needed + held <= self.num_blocks):
+        if needed is not None and needed + held <= self.num_blocks:
             return []
         moves: list[Move] = []
         for name in others:
@@ -222,28 +223,17 @@ class Waves(Memory):
         self._give_back(others)
         return moves
 
-    def _bring(self, item: Work, blocks: int, wave: int) -> list[Move]:
-        """Give a piece of work the blocks that it needs, and upload what its sequence has on the host."""
-        name = item.sequence
-        pages = self.pages.get(name)
-        have = () if pages is None else pages.blocks
-        if len(have) < blocks or pages is None:
-            if blocks - len(have) > len(self.free):
-                raise LawBroken("budget", f"{item} needs {blocks} blocks, {len(have)} are its own and {self.free} free")
-            pages = Pages((*have, *self._take(blocks - len(have), wave)), self.size)
-            self.pages[name] = pages
-        if have or not item.start:
-            return []
-        self.num_here += self.homes.cached[name]
+    def _upload(self, name: str, stop: int, wave: int) -> list[Move]:
+        """Copy the first `stop` tokens from the host."""
         home = self.homes.places[name].offset
         return [
-            Move("upload", home + start, slot, length, "host", moment="before", wave=wave)
-            for start, slot, length in _runs(pages, 0, item.start)
+            Move("upload", home + first, slot, length, "host", moment="before", wave=wave)
+            for first, slot, length in _runs(self.pages[name], 0, stop)
         ]
 
     def _offload(self, name: str, stop: int, moment: Any, wave: int) -> list[Move]:
         """Copy to the host what of the first `stop` tokens is not there yet."""
-        home, start = self.homes.places[name].offset, self.backed[name]
+        home, start = self.homes.places[name].offset, self.backed.get(name, 0)
         self.backed[name] = max(stop, start)
         return [
             Move("offload", slot, home + first, length, target_tier="host", moment=moment, wave=wave)
@@ -257,20 +247,14 @@ class Waves(Memory):
             return [self.free.pop() for _ in range(count)][::-1]
         return [self.free.popleft() for _ in range(count)]
 
-    def _give_back(self, names: list[str], wave: int = 0) -> None:
+    def _give_back(self, names: list[str]) -> None:
         """These sequences are on the host, and their blocks may be taken by the next wave."""
-        for name in names if self.layers_in_turn == 1 else names[::-1]:
-            blocks = self.pages.pop(name).blocks
-            if self.layers_in_turn > 1 and wave % 2 == 0:
-                self.free.extendleft(reversed(blocks))
-            else:
-                self.free.extend(blocks)
-            self.num_here -= self.homes.cached.get(name, 0)
-        names.clear()
+        for name in names:
+            self.free.extend(self.pages.pop(name).blocks)
+        if self.layers_in_turn > 1:  # none has any left: the next wave begins at its end of the device
+            self.free = deque(range(self.num_blocks))
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        cached = self.homes.cached
-        self.num_here += sum([stop - cached.get(name, 0) for name, _, stop, _ in plan.work if name in self.pages])
         self.homes.wrote(plan.work)
         return self.usage()
 
@@ -278,23 +262,20 @@ class Waves(Memory):
         name = sequence.id
         if name in self.pages:
             self._give_back([name])
-        home = self.homes.release(name)
-        if home is not None:
+        if (home := self.homes.release(name)) is not None:
             self.host.free(*home)
-            del self.backed[name]
+            self.backed.pop(name, None)
 
     def usage(self) -> KVUsage:
+        here = sum([self.homes.cached.get(name, 0) for name in self.pages])  # tokens written, and on the device
         reserved = (self.num_blocks - len(self.free)) * self.size
-        return KVUsage(self.num_here, reserved, self.capacity, self.homes.num_written - self.num_here)
+        return KVUsage(here, reserved, self.capacity, self.homes.num_written - here)
 
     def check_integrity(self) -> None:
         self.host.check(self.homes.places.values())
         held = [block for pages in self.pages.values() for block in pages.blocks]
         if sorted([*held, *self.free]) != list(range(self.num_blocks)):
             raise LawBroken("conservation", f"blocks {held} are held and {list(self.free)} free of {self.num_blocks}")
-        here = sum(self.homes.cached.get(name, 0) for name in self.pages)
-        if here != self.num_here:
-            raise LawBroken("conservation", f"{self.num_here} tokens are counted on the device, not {here}")
 
 
 def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

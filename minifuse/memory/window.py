@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -111,7 +112,10 @@ class Window:
         start = min([stop - longest, self.stop]) if running else stop - longest
         new = Span(self.stop, stop)
         if stop - self.stop != 1 or len(running) < len(self.rows):
-            self._shape(new, running)
+            for name, spans in self.columns.items():
+                after = shaped(spans, new, name in running)
+                if after is not spans:
+                    self._lie(name, *after)
         for entry in newcomers:
             self.rows[entry.name] = self.free.pop(0)
             self._lie(entry.name, Span(stop - entry.length, stop - entry.length + entry.most))
@@ -125,16 +129,10 @@ class Window:
         """Give the sequence in the last row the first free one, in the same columns. Returns it, and where it was."""
         name = max(self.rows, key=self.rows.__getitem__)
         before, row = self.places[name], self.rows[name]
-        self.rows[name] = self.free[0]
-        self.free = sorted([*self.free[1:], row])
+        self.rows[name] = self.free.pop(0)
+        insort(self.free, row)
         self._lie(name, *self.columns[name])
         return name, before
-
-    def _shape(self, new: Span, running: Collection[str]) -> None:
-        for name, spans in self.columns.items():
-            after = shaped(spans, new, name in running)
-            if after is not spans:
-                self._lie(name, *after)
 
     def _lie(self, name: str, *spans: Span) -> None:
         self.columns[name] = spans
@@ -143,7 +141,7 @@ class Window:
     def leave(self, name: str) -> None:
         """A sequence gives its row back. Columns that it alone had are released with the next iteration."""
         self._left = True
-        self.free = sorted([*self.free, self.rows.pop(name)])
+        insort(self.free, self.rows.pop(name))
         del self.columns[name], self.places[name]
 
     def rectangle(self, computed: Span) -> Rectangle:

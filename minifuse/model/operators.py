@@ -21,7 +21,7 @@ class Operators(Protocol):
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...  # silu(gate) * up, side by side in the rows
     def move(self, cache: Any, moves: Seq[Move], layer: int | None = None) -> None: ...  # KV, in one layer or in all
     def argmax(self, logits: Tensor) -> list[int]: ...  # the lowest of equals; NOT_FINITE for NaN or infinity
-    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]: ...  # with noise
+    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]: ...  # after noise
 
     def rotate_and_write(
         self, heads: Tensor, rotary: Rotation, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None

@@ -22,7 +22,7 @@ def evaluate(model: CellModel, graph: CellGraph) -> dict[int, tuple[Tensor, ...]
         graph: names cells, as the user's function makes it, or types, as `CellModel.unfold` does.
     """
     results: dict[int, tuple[Tensor, ...]] = {}
-    for number in graph.order:
+    for number in graph.topology.order:
         cell, inputs = graph.nodes[number]
         module = model.types[cell].cell if cell in model.types else model.cells[cell]
         outputs = module(*(_row(model, value, results).unsqueeze(0) for value in inputs))
@@ -47,7 +47,7 @@ def answer(model: CellModel, request: Request) -> list[int]:
     graph = model.unfold(request)
     outputs = evaluate(model, graph)
     tokens: list[int] = []
-    for number in graph.order:
+    for number in graph.topology.order:
         part = model.types[graph.nodes[number].cell].token_output
         if part is not None and len(tokens) < request.max_new_tokens:
             tokens.append(int(outputs[number][part]))

@@ -4,12 +4,9 @@ import inspect
 import sys
 from types import ModuleType
 
-from minifuse.serve.build import build_engine
-from minifuse.serve.resolve import ResolvedRun, resolve_run
-from minifuse.serve.run import Answer, Served, serve
-from minifuse.serve.settings import Settings
+from minifuse.serve.run import serve
 
-__all__ = ["Answer", "ResolvedRun", "Served", "Settings", "build_engine", "resolve_run", "serve"]
+__all__ = ["serve"]
 
 
 class _Callable(ModuleType):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from minifuse.contracts.made import make_stage
 from minifuse.core.errors import UsageError
@@ -16,8 +16,7 @@ from minifuse.techniques import Technique, check_fit
 __all__ = ["Choices", "Stages", "choose"]
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(NamedTuple):
     """A technique's stages, made and ready to be plugged in."""
 
     batching: Batching
@@ -36,12 +35,8 @@ class Choices:
     @cached_property
     def policy(self) -> Batching:
         """A batching policy that never runs: tells workers, depth, token budget and granularity."""
-        return self._make_batching()
-
-    def check(self) -> None:
-        """Raise `UsageError` if the policy's options ask for what the other stages cannot do."""
-        classes = {kind: stage(kind, name) for kind, name in self.row.stages.items()}
-        check_fit({**classes, "batching": self.policy})
+        policy: Batching = self._make("batching")
+        return policy
 
     def stages(self, capacity: int, batching: Batching | None = None) -> Stages:
         """New stages, with memory of `capacity` slots; `batching` is there already if it is given.
@@ -49,17 +44,16 @@ class Choices:
         Raises:
             UsageError: an option asks for what another stage cannot do, or does not suit the capacity.
         """
-        self.check()
-        memory = stage("memory", self.row.memory)
-        return Stages(
-            batching or self._make_batching(),
-            make_stage("memory", memory, capacity, self.options["memory"]),
-            make_stage("attention", stage("attention", self.row.attention), self.options["attention"]),
-        )
+        check_fit({**_classes(self.row), "batching": self.policy})
+        made = batching or self._make("batching")
+        return Stages(made, self._make("memory", capacity), self._make("attention"))
 
-    def _make_batching(self) -> Batching:
-        policy: Batching = make_stage("batching", stage("batching", self.row.batching), self.options["batching"])
-        return policy
+    def _make(self, kind: Kind, *arguments: Any) -> Any:
+        return make_stage(kind, stage(kind, self.row.stages[kind]), *arguments, self.options[kind])
+
+
+def _classes(row: Technique) -> dict[Kind, Any]:
+    return {kind: stage(kind, name) for kind, name in row.stages.items()}
 
 
 def choose(row: Technique, given: Mapping[str, Any] | None = None) -> Choices:
@@ -77,8 +71,8 @@ def choose(row: Technique, given: Mapping[str, Any] | None = None) -> Choices:
                 f"The setting {name!r} was given; write stage.option=value, the stage being {' or '.join(KINDS)}."
             )
         values[kind][option_name] = value
-    classes = {kind: stage(kind, name) for kind, name in row.stages.items()}
-    options = {
-        kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, values[kind]) for kind, cls in classes.items()
+    options: dict[Kind, Any] = {
+        kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, values[kind])
+        for kind, cls in _classes(row).items()
     }
     return Choices(row, given, options)

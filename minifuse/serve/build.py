@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 from minifuse.contracts.checks import checks_of
-from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import ModelError, UsageError
 from minifuse.core.requests import Observer
 from minifuse.cores import OtherWork
-from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import ResolvedRun, serve_model
 from minifuse.trace import Event, Trace
 from minifuse.why import Accounting
 
-if TYPE_CHECKING:
-    from minifuse.model.text.tokenizer import Tokenizer
-
 __all__ = ["build_engine"]
-
-Made = TypeVar("Made")
 
 
 def build_engine(
@@ -52,51 +46,34 @@ def build_engine(
         raise UsageError(f"build_engine was given the run {run!r:.60}: give resolve_run(technique, source, settings).")
     if into is not None and not callable(into):
         raise UsageError(f"build_engine was given into={into!r:.60}: give a function of an event, or leave it out.")
-    settings = run.settings
+    settings, source = run.settings, run.source
     model = run.outline if model is None else model
-    served = serve_model(run.choices, run.source, settings, model)
+    served = serve_model(run.choices, source, settings, model)
     if settings.clock == "real" and (model is None or model.device.type == "meta"):
         raise UsageError("The engine was built without a model, and in real time one computes: give run.load().")
     stages = run.choices.stages(run.capacity)
-    trace = _open_trace(Path(trace_path) if isinstance(trace_path, str) else trace_path, into, run)
-    runner = served.runner(stages)
-    clock: RealClock | VirtualClock
-    executor: RealExecutor | VirtualExecutor
-    if settings.clock == "virtual":
-        clock = VirtualClock()
-        executor = VirtualExecutor(
-            clock,
-            served.cost(),
-            runner.run,
-            shared=served.shares_device,
-            link=served.link(stages.memory),
-            on_close=runner.close,
-        )
-    else:
-        clock = RealClock()
-        executor = RealExecutor(
-            runner.run,
-            clock,
-            stages.batching.workers,
-            depth=stages.batching.depth,
-            issue=runner.issue,
-            threads=runner.threads,
-            on_close=runner.close,
-            behind=runner.behind,
-        )
-    observers: tuple[Observer, ...] = checks_of(stages.batching, stages.memory, stages.attention)
+    trace = Trace(
+        Path(trace_path) if isinstance(trace_path, str) else trace_path,
+        into,
+        OtherWork() if settings.clock == "real" else None,
+        _Texts(source) if trace_path is not None and source.has_tokenizer else None,
+        technique=run.row.name,
+        stages=run.row.stages,
+        model=source.name,
+        dtype=settings.dtype,
+        clock=settings.clock,
+        numerics=settings.numerics,
+        seed=settings.seed,
+        options={name: str(value) for name, value in settings.stage_options.items()},
+        **({"option_sources": run.option_sources} if run.option_sources else {}),
+        kv_bytes_per_token=served.slot_bytes,
+        kv_capacity_tokens=run.capacity,
+    )
+    executor, clock = served.executor(stages)
+    observers: tuple[Observer, ...] = checks_of(*stages)
     if settings.why:
         observers += (Accounting(),)
-    return ServingEngine(
-        stages.batching,
-        stages.memory,
-        stages.attention,
-        executor,
-        clock,
-        reader=served.reader,
-        trace=trace,
-        observers=observers,
-    )
+    return ServingEngine(*stages, executor, clock, reader=served.reader, trace=trace, observers=observers)
 
 
 class _Texts:
@@ -109,35 +86,13 @@ class _Texts:
         self._tokenizer = cache(source.tokenizer)
 
     def text(self, tokens: Sequence[int]) -> str | None:
-        return self._made(tokens, lambda tokenizer: tokenizer.decode(list(tokens)))
+        with suppress(ModelError):  # what needs texts says so itself
+            if min(tokens, default=0) >= 0:
+                return self._tokenizer().decode(list(tokens))
+        return None
 
     def pieces(self, tokens: Sequence[int]) -> tuple[str, list[int]] | None:
-        return self._made(tokens, lambda tokenizer: tokenizer.pieces(tokens))
-
-    def _made(self, tokens: Sequence[int], make: Callable[[Tokenizer], Made]) -> Made | None:
-        try:
-            return None if min(tokens, default=0) < 0 else make(self._tokenizer())
-        except ModelError:  # what needs texts says so itself
-            return None
-
-
-def _open_trace(path: Path | TextIO | None, into: Callable[[Event], None] | None, run: ResolvedRun) -> Trace:
-    """The log of a run, which begins with how it is set up."""
-    settings, source = run.settings, run.source
-    return Trace(
-        path,
-        into,
-        OtherWork() if settings.clock == "real" else None,
-        _Texts(source) if path is not None and source.has_tokenizer else None,
-        technique=run.row.name,
-        stages=run.row.stages,
-        model=source.name,
-        dtype=settings.dtype,
-        clock=settings.clock,
-        numerics=settings.numerics,
-        seed=settings.seed,
-        options={name: str(value) for name, value in settings.stage_options.items()},
-        **({"option_sources": run.option_sources} if run.option_sources else {}),
-        kv_bytes_per_token=run.slot_bytes,
-        kv_capacity_tokens=run.capacity,
-    )
+        with suppress(ModelError):
+            if min(tokens, default=0) >= 0:
+                return self._tokenizer().pieces(tokens)
+        return None

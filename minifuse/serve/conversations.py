@@ -6,13 +6,13 @@ from pathlib import Path
 
 from minifuse.core.errors import MachineError, RequestRefused, UsageError
 from minifuse.core.request import FinishReason, Request, Sequence
+from minifuse.core.turns import WITHOUT_ANSWER
 from minifuse.memory.history import History, ModelIdentity, Turn
 from minifuse.model.source import Source
 
 __all__ = ["Conversations"]
 
 ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
-WITHOUT_TEXT = (FinishReason.REFUSED, FinishReason.INTERRUPTED)  # no request can follow such a one
 
 
 class Conversations:
@@ -56,16 +56,12 @@ class Conversations:
     def __exit__(self, *error: object) -> None:
         self.history.close()
 
-    @property
-    def path(self) -> Path:
-        return self.history.path
-
     def check(self, model: str | None) -> None:
         """Raise `UsageError` unless the engine that is to serve them has this model, too."""
         if model not in (None, self.model.name):
             raise UsageError(
-                f"The conversations of {self.path} were opened for {self.model.name}, and the engine serves {model}: "
-                "give both the same source."
+                f"The conversations of {self.history.path} were opened for {self.model.name}, and the engine serves "
+                f"{model}: give both the same source."
             )
 
     def text(self, request: Request) -> tuple[int, ...]:
@@ -89,11 +85,11 @@ class Conversations:
         return self._texts[name]
 
     def _begun_with(self, request: Request, other: ModelIdentity) -> str:
-        changed = ", whose config.json or vocabulary has changed since" if other.name == self.model.name else ""
+        changed = ", whose config.json or vocabulary has changed since"
+        why = changed if other.name == self.model.name else f", and not with {self.model.name}"
         return (
-            f"Request {request.id!r} belongs to the conversation {request.conversation!r}, which {self.path} has with "
-            f"the model {other.name}{changed or f', and not with {self.model.name}'}: give that model, another "
-            "conversation, or another state file."
+            f"Request {request.id!r} belongs to the conversation {request.conversation!r}, which {self.history.path} "
+            f"has with the model {other.name}{why}: give that model, another conversation, or another state file."
         )
 
     def keep(self, sequence: Sequence) -> None:
@@ -103,7 +99,7 @@ class Conversations:
         """
         request = sequence.request
         name, reason = request.conversation, sequence.finish_reason
-        if name is None or reason in WITHOUT_TEXT:
+        if name is None or reason in WITHOUT_ANSWER:
             return
         self._waiting[request.id] = sequence
         if reason not in ANSWERED:

@@ -86,10 +86,17 @@ class ServingEngine(Engine):
         Raises:
             UsageError: the engine runs already.
         """
-        with self._running(waiting):
+        with self._lock:
+            if self._thread is not None:
+                raise UsageError("The engine runs already: submit the requests to it, or wait until its run has ended.")
+            self.requests.now = max(self.now, self.clock.now())  # a real clock starts when first read
+            self._thread, self._waiting, self._has_run = threading.get_ident(), waiting, True
+        try:
             while not self._over():
                 yield self.turn()
             self.trace.ended((), self.now, self.finished.values())
+        finally:
+            self._thread, self._waiting = None, nullcontext
 
     def turn(self) -> list[StepReport]:
         with self._lock:
@@ -104,23 +111,10 @@ class ServingEngine(Engine):
         finally:
             self._lock.acquire()
 
-    @contextmanager
-    def _running(self, waiting: Waiting) -> Iterator[None]:
-        with self._lock:
-            if self._thread is not None:
-                raise UsageError("The engine runs already: submit the requests to it, or wait until its run has ended.")
-            self.requests.now = max(self.now, self.clock.now())  # a real clock starts when first read
-            self._thread, self._has_run = threading.get_ident(), True
-            self._waiting = waiting
-        try:
-            yield
-        finally:
-            self._thread, self._waiting = None, nullcontext
-
     def _over(self) -> bool:
         """Whether nothing is left to do; an engine that serves a list closes then."""
         with self._lock:
-            if self.requests.unfinished or (self._served and self.requests.ended_between):
+            if self.requests.unfinished or (self._served and self.requests.ended):
                 return False
             self._closed |= self._served
             return True
@@ -206,6 +200,7 @@ class ServingEngine(Engine):
                     "with the same model."
                 )
             self._served = True
+            self.requests.ended.clear()  # of earlier runs by hand, which nobody answers
 
     def close(self) -> list[Request]:
         """Stop the threads and end the trace. Returns the requests that have not arrived."""

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
+from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
-from minifuse.core.stages import RunPlan
+from minifuse.core.stages import Clock, RunPlan
 from minifuse.cores import usable_cores
+from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.cells import CellRunner
-from minifuse.execute.link import Link
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.by_operator import by_operator
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.source import CellSource
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.serve.assembly import Choices, Stages
-from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
+from minifuse.serve.engine import ServingExecutor
+from minifuse.serve.served import NOTHING_KNOWN, Offer, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
-from minifuse.stages import Memory
 
 __all__ = ["ServedCells"]
 
@@ -36,7 +38,6 @@ class ServedCells:
 
     slot = "state"
     num_layers = 1
-    shares_device = False
 
     def __init__(self, choices: Choices, source: CellSource, settings: Settings, model: CellModel) -> None:
         if not isinstance(model, CellModel):
@@ -45,6 +46,11 @@ class ServedCells:
                 "virtual time, source.outline."
             )
         check_model(settings, dtype=model.dtype)
+        ranks = settings.tensor_parallel
+        if ranks > 1:
+            raise UsageError(
+                f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
+            )
         self.settings = settings
         self.model = by_operator(model) if choices.policy.granularity == "operator" else model
         self.reader = self.model
@@ -53,45 +59,37 @@ class ServedCells:
         self.kv_bytes = settings.kv_bytes(source.slot_bytes(settings.dtype), weights)
         self.cell_types = self.model.types
 
-    def check(self) -> None:
-        """Raise `UsageError` if it is to be divided among ranks; whatever its device has room for can be served."""
-        ranks = self.settings.tensor_parallel
-        if ranks > 1:
-            raise UsageError(
-                f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
-            )
-
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """Nothing: no stage for cells asks for anything."""
         return NOTHING_KNOWN
 
-    def runner(self, stages: Stages) -> PlanRunner:
-        """On a GPU plans are issued and polled for; on a CPU one worker runs in the caller's thread, several share the
-        cores."""
-        settings, workers = self.settings, stages.batching.workers
+    def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
+        """Make what runs plans, and its clock.
+
+        On a GPU plans are issued, and waited for in other threads; on a CPU one worker runs in the caller's thread, and
+        several share the cores. In virtual time each worker has a device of its own, and states stay on it.
+        """
+        settings, workers, device = self.settings, stages.batching.workers, self.model.device
         if settings.clock == "virtual":
-            return PlanRunner(placeholders(self.model))
+            virtual, cost = VirtualClock(), CellRoofline(self.model, hardware(settings.hardware))
+            return VirtualExecutor(virtual, cost, placeholders(self.model)), virtual
         capacity = stages.memory.capacity
         try:
-            runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, self.model.device))
+            runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, device))
         except (RuntimeError, MemoryError):
             raise MachineError(
                 f"Memory of {capacity * self.slot_bytes / 2**20:.0f} MiB for states could not be allocated "
                 f"on {settings.device}: lower --kv-memory."
             ) from None
-        if self.model.device.type == "cuda":
-            return PlanRunner(runner, issue=runner.issue)
-        if workers == 1:
-            return PlanRunner(runner)
-        before = torch.get_num_threads()
-        run = _sharing(runner, max(1, len(usable_cores()) // workers))
-        return PlanRunner(run, close=lambda: torch.set_num_threads(before))
-
-    def cost(self) -> Callable[[Plan], float]:
-        return CellRoofline(self.model, hardware(self.settings.hardware))
-
-    def link(self, memory: Memory) -> Link:
-        return Link()  # states stay on the device
+        run: RunPlan = runner
+        issue = on_close = None
+        if device.type == "cuda":
+            issue = runner.issue
+        elif workers > 1:
+            on_close = partial(torch.set_num_threads, torch.get_num_threads())
+            run = _sharing(runner, max(1, len(usable_cores()) // workers))
+        clock, depth = RealClock(), stages.batching.depth
+        return RealExecutor(run, clock, workers, depth=depth, issue=issue, on_close=on_close), clock
 
 
 def _sharing(run: RunPlan, num_threads: int) -> RunPlan:

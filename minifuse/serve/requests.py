@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from minifuse.core.errors import RequestRefused
 from minifuse.core.observers import RunObserver
+from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.requests import Requests
 from minifuse.core.turns import Turns
@@ -25,8 +27,9 @@ class ServedRequests(Requests):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.first_token_s: dict[str, float] = {}
         self.refused: dict[str, str] = {}  # requests refused after they were received: why
-        self.ended_between: deque[str] = deque()  # requests that ended otherwise than with an iteration
+        self.ended: deque[Sequence] = deque()  # in the order in which they did: for whoever answers them
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
         """Take in the prompts of a request, to be received at their arrival time, or at `now` if that has passed.
@@ -58,19 +61,27 @@ class ServedRequests(Requests):
                 call_check(self.memory, request)
             super().begin(request, num_history)
         except RequestRefused as refusal:
-            begun = self.sequences.get(request.id)
-            sequence = Sequence(request, num_history=num_history) if begun is None else begun
+            sequence = self.sequences.get(request.id, Sequence(request, num_history=num_history))
             self.end_early(sequence, FinishReason.REFUSED, str(refusal))
+
+    def take(self, completion: Completion, usage: KVUsage) -> StepReport:
+        report = super().take(completion, usage)
+        for name in report.tokens:
+            self.first_token_s.setdefault(name, report.ended_s)
+        return report
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence, and let the requests behind it come."""
-        super().finish(sequence, reason)
+        try:
+            super().finish(sequence, reason)
+        finally:  # also if memory fails to release it
+            if sequence.id in self.finished:
+                self.ended.append(sequence)
         for request, why in self.arrivals.ended(sequence):
             self.end_unseen(request, FinishReason.REFUSED, why)
 
     def end_early(self, sequence: Sequence, reason: FinishReason, why: str = "") -> None:
         """End a sequence that no completed plan has finished."""
-        self.ended_between.append(sequence.id)
         if reason is FinishReason.REFUSED:
             self.refused[sequence.id] = why
             self.observer.refused(sequence.id, why, received=True)
@@ -91,7 +102,8 @@ class ServedRequests(Requests):
             stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
         """
         if stages_failed:
-            self.batching, self.memory = _Deaf(self.batching), _Deaf(self.memory)  # type: ignore[assignment]
+            deaf: Any = SimpleNamespace(release=lambda *ended: None, check=self.memory.check)
+            self.batching = self.memory = deaf
         for plans in self.in_flight.running:
             plans.clear()
         for sequence in self.in_flight.leaving.values():
@@ -104,16 +116,3 @@ class ServedRequests(Requests):
         for sequence in list(self.sequences.values()):
             self.end_early(sequence, FinishReason.INTERRUPTED)
         return names
-
-
-class _Deaf:
-    """Stands for a stage that is told of no more ends."""
-
-    def __init__(self, stage: object) -> None:
-        self._stage = stage
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stage, name)
-
-    def release(self, *ended: Any) -> None:
-        """Nothing that it holds means anything any more."""

@@ -32,7 +32,6 @@ class ResolvedRun:
     settings: Settings  # whose device is not "auto"
     outline: Any  # of the model, see `Source.outline`
     placeholders: bool  # no model runs: with random weights, virtual time computes nothing that a placeholder does not
-    slot_bytes: int
     capacity: int  # slots of memory
     option_sources: Mapping[str, str]  # where the values come from that a model may offer, by `stage.option`
 
@@ -77,11 +76,7 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
     else:
         choices = choose(for_model(technique, source.kind), settings.stage_options)
     placeholders = settings.clock == "virtual" and not source.has_weights
-    device = settings.device
-    if not placeholders:
-        device = find_device(device)
-    elif device == "auto":
-        device = "cpu"
+    device = settings.device.replace("auto", "cpu") if placeholders else find_device(settings.device)
     settings = replace(settings, device=device, stage_options=choices.given)
     outline = source.outline(settings.dtype, settings.seed) if outline is None else outline
     served = serve_model(choices, source, settings, outline)
@@ -91,7 +86,6 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
             f"The memory of {served.kv_bytes} bytes is less than the {served.slot_bytes} bytes of one "
             f"{served.slot} of {source.name} in {settings.dtype}: raise --kv-memory."
         )
-    served.check()
     choices, sources = _filled(choices, served)
     stages = choices.stages(capacity, choices.policy)
     with blaming(stages.attention, stages.batching):
@@ -103,7 +97,7 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
             f"{stages.memory.layers_in_turn} layers are to have the device in turn, and {source.name} has "
             f"{served.num_layers}: leave memory.layers out."
         )
-    return ResolvedRun(choices, source, settings, outline, placeholders, served.slot_bytes, capacity, sources)
+    return ResolvedRun(choices, source, settings, outline, placeholders, capacity, sources)
 
 
 def serve_model(choices: Choices, source: Source, settings: Settings, model: Any) -> ServedModel:

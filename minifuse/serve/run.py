@@ -10,15 +10,16 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from minifuse.contracts.checks import checks_of
-from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.errors import MachineError, RequestRefused, UsageError
 from minifuse.core.report import StepReport
-from minifuse.core.request import FinishReason, Request
+from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.submitted import by_request, check_are_requests
+from minifuse.core.turns import WITHOUT_ANSWER
 from minifuse.fault import blaming
-from minifuse.metrics import Metrics, compute_metrics, read_events
+from minifuse.metrics import Metrics, compute_metrics, flat_metrics, read_events
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
-from minifuse.serve.rows import flat_metrics, to_frame
+from minifuse.serve.requests import ServedRequests
 from minifuse.trace import Trace
 
 if TYPE_CHECKING:
@@ -39,6 +40,23 @@ class Answer:
     why_refused: str | None = None
     results: Mapping[int, Any] = field(default_factory=dict)  # of a cell graph: what its results came to, by node
     num_history: int = 0  # leading tokens of the prompt that are the text of the requests before it
+
+    @classmethod
+    def of(cls, sequence: Sequence, requests: ServedRequests) -> Answer:
+        """What became of one of these requests, which has ended."""
+        reason = sequence.finish_reason
+        assert reason is not None
+        finish_s = None if reason in WITHOUT_ANSWER else sequence.ended_s
+        return cls(
+            sequence.request,
+            tuple(sequence.answer),
+            reason,
+            requests.first_token_s.get(sequence.id),
+            finish_s,
+            requests.refused.get(sequence.id),
+            sequence.results,
+            sequence.num_history,
+        )
 
     @property
     def complete(self) -> bool:
@@ -124,7 +142,13 @@ class Served:
             MachineError: pandas is not installed.
             UsageError: see `rows`.
         """
-        return to_frame(self.rows(by))
+        try:
+            import pandas
+        except ImportError:
+            raise MachineError(
+                "to_frame() makes a pandas DataFrame, and pandas is not installed: pip install pandas, or use rows()."
+            ) from None
+        return pandas.DataFrame(self.rows(by))
 
     def metrics(self, goodput: Mapping[str, float] | None = None) -> Metrics:
         """The metrics of the run, see `minifuse.metrics`; `goodput` as from `parse_goodput`.
@@ -173,47 +197,36 @@ def serve(
     if conversations is not None:
         engine.arrivals.stored = conversations.text
     answers: dict[int, Answer] = {}
-    first: dict[str, float] = {}
     failure: BaseException | None = None
     interrupted = False
     later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
     index: dict[str, int] = defaultdict(lambda: next(later))
 
-    def ended(name: str, at: float | None, tell: Callable[[Answer], None] = on_answer) -> None:
-        sequence = engine.finished[name]
-        assert sequence.finish_reason is not None
-        answer = Answer(
-            *(sequence.request, tuple(sequence.answer), sequence.finish_reason, first.get(name), at),
-            why_refused=engine.refused.get(name),
-            results=sequence.results,
-            num_history=sequence.num_history,
-        )
-        answers[index[name]] = answer
-        if conversations is not None:
-            conversations.keep(sequence)
-        tell(answer)
+    def unserved(number: int, request: Request, why_refused: str | None = None) -> None:
+        reason = FinishReason.INTERRUPTED if why_refused is None else FinishReason.REFUSED
+        answers[number] = Answer(request, (), reason, why_refused=why_refused)
+        on_answer(answers[number])
 
-    def ended_between(tell: Callable[[Answer], None] = on_answer) -> None:
-        """Answer requests that ended otherwise than with an iteration: refused on arrival, aborted, interrupted."""
-        while engine.requests.ended_between:
-            name = engine.requests.ended_between.popleft()
-            sequence = engine.finished[name]
-            ended(name, sequence.ended_s if sequence.finish_reason is FinishReason.ABORTED else None, tell)
+    def answer_ended(tell: Callable[[Answer], None] = on_answer) -> None:
+        """Answer the requests that have ended since, with an iteration or otherwise."""
+        while engine.requests.ended:
+            sequence = engine.requests.ended.popleft()
+            answer = Answer.of(sequence, engine.requests)
+            answers[index[sequence.id]] = answer
+            if conversations is not None:
+                conversations.keep(sequence)
+            tell(answer)
 
     def given_up(stages_failed: bool = False) -> None:
         """The run ends before its requests have: answer every one of them."""
         engine.interrupt(stages_failed=stages_failed)
-        ended_between()
-        for name in list(engine.finished):  # with the plan whose callback was interrupted
-            if index.get(name) not in answers:
-                ended(name, engine.now)
+        answer_ended()
         for i, request in enumerate(requests):  # not even submitted then
             if i not in answers:
-                answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
-                on_answer(answers[i])
+                unserved(i, request)
         withdrawn = engine.close()
         # What callbacks have submitted and aborted meanwhile is answered and not told: it could go on for ever.
-        ended_between(tell=lambda answer: None)
+        answer_ended(tell=lambda answer: None)
         for request in withdrawn:
             answers[next(later)] = Answer(request, (), FinishReason.INTERRUPTED)
 
@@ -230,30 +243,22 @@ def serve(
                     index.update((request.id, i) for i, request in numbered.items())
                 except RequestRefused as refusal:
                     for i, request in numbered.items():
-                        answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
-                        on_answer(answers[i])
-            ended_between()  # aborted by the callback of a refused one
+                        unserved(i, request, str(refusal))
+            answer_ended()  # aborted by the callback of a refused one
             turns = engine.turns(hold.released)
             while True:
                 try:
                     reports = next(turns, None)
-                except KeyboardInterrupt:
-                    raise
-                except BaseException as error:  # of a stage or of the model, and of no callback
+                except (Exception, SystemExit) as error:  # of a stage or of the model, and of no callback
                     failure = _fault_of(error, engine)
                     given_up(stages_failed=True)
                     break
                 if reports is None:
                     break
-                for report in reports:  # of all before a callback may abort one
-                    for name in report.tokens:
-                        first.setdefault(name, report.ended_s)
+                answer_ended()
                 for report in reports:
-                    for name in report.finished:
-                        ended(name, report.ended_s)
-                    ended_between()
                     on_step(report)
-                ended_between()
+                answer_ended()
         except KeyboardInterrupt:
             interrupted = True
             given_up()

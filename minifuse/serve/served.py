@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from minifuse.core.errors import UsageError
-from minifuse.core.plan import Plan
-from minifuse.core.report import Ran
-from minifuse.core.request import Sequence
-from minifuse.core.stages import Reader, RunPlan
-from minifuse.execute.link import Link
-from minifuse.execute.poll import Pending
+from minifuse.core.stages import Clock, Reader
 from minifuse.serve.assembly import Stages
+from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.settings import Settings
-from minifuse.stages import Memory
 
-__all__ = ["NOTHING_KNOWN", "Offer", "PlanRunner", "ServedModel", "check_model"]
+__all__ = ["NOTHING_KNOWN", "Offer", "ServedModel", "check_model"]
 
 
 def check_model(settings: Settings, **loaded: object) -> None:
@@ -28,16 +22,6 @@ def check_model(settings: Settings, **loaded: object) -> None:
             raise UsageError(
                 f"The model was loaded with the {name} {found} and the settings have {wanted}: give both the same."
             )
-
-
-class PlanRunner(NamedTuple):
-    """What computes plans, as `RealExecutor` takes it."""
-
-    run: RunPlan
-    issue: Callable[[Plan, dict[str, Sequence]], Pending] | None = None  # where plans are issued and polled for
-    threads: int | None = None  # plans computed at the same time; None: one for each worker
-    close: Callable[[], None] | None = None  # what to stop in the end
-    behind: Callable[[Plan], Future[Ran]] | None = None  # begins with a plan of moves alone; done when they have landed
 
 
 class Offer(NamedTuple):
@@ -51,7 +35,10 @@ NOTHING_KNOWN = Offer(None, "assumed")
 
 
 class ServedModel(Protocol):
-    """A model in the settings of one run: loaded, or only described, as virtual time needs no weights."""
+    """A model in the settings of one run: loaded, or only described, as virtual time needs no weights.
+
+    Making one raises `UsageError` if the model cannot be served in these settings, whatever the stages.
+    """
 
     reader: Reader
     slot: str  # what a slot of memory holds: a token, or a state
@@ -59,11 +46,6 @@ class ServedModel(Protocol):
     kv_bytes: int  # of memory's budget
     num_layers: int  # those that may have the device in turn; 1 where none can
     cell_types: Collection[str]  # that a batching policy's options may name
-    shares_device: bool  # whether the workers of virtual time share one device, or have one each
-
-    def check(self) -> None:
-        """Raise `UsageError` if the model cannot be served in these settings, whatever the stages."""
-        ...
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """A value for an option that its stage lets a model offer, and that was not given.
@@ -77,18 +59,10 @@ class ServedModel(Protocol):
         """
         ...
 
-    def runner(self, stages: Stages) -> PlanRunner:
-        """What computes plans, on memory of its own; in virtual time perhaps only placeholders.
+    def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
+        """What runs plans, on memory of its own, and the clock that it has; in virtual time perhaps only placeholders.
 
         Raises:
             MachineError: the memory does not fit the device.
         """
-        ...
-
-    def cost(self) -> Callable[[Plan], float]:
-        """The seconds of a plan's computing on the simulated hardware."""
-        ...
-
-    def link(self, memory: Memory) -> Link:
-        """What carries a plan's moves between the tiers on the simulated hardware."""
         ...

@@ -54,11 +54,9 @@ class Settings:
             value = getattr(self, name)
             by_default = name == "kv_memory" and value is None
             if not by_default and not (isinstance(value, int) and least <= value <= INT64[1]):
-                raise UsageError(
-                    f"The setting {name} is {value!r}: give a whole number"
-                    + (f" of at least {least} and at most {INT64[1]}" if least == 1 else "")
-                    + (", in bytes." if name == "kv_memory" else ".")
-                )
+                unit = ", in bytes" if name == "kv_memory" else ""
+                allowed = f"a whole number of at least {least} and at most {INT64[1]}{unit}"
+                raise UsageError(f"The setting {name} is {value!r}: give {allowed}.")
 
     def kv_bytes(self, slot_bytes: int, weights: int | None = None) -> int:
         """Bytes of memory's budget, if none was given: 64 MiB, and at least 4096 slots.

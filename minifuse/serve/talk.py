@@ -95,12 +95,12 @@ class Talk:
         while f"turn-{self._count}" in engine.finished:  # of another talk
             self._count += 1
         request = Request(f"turn-{self._count}", prompt, conversation=self.name, **asked)
-        found = _Found(request.id)
         engine.submit(request)
+        reports: list[StepReport] = []
+        failed: Exception | None = None
         with uninterrupted(forget=True) as hold:
-            failed: Exception | None = None
             for report in engine.run():
-                found.read(report, engine.sequences.get(request.id) or engine.finished[request.id])
+                reports.append(report)
                 if request.id in report.tokens and failed is None:
                     try:
                         on_tokens(report.tokens[request.id])
@@ -108,42 +108,33 @@ class Talk:
                         failed = error
                 if hold.pending or failed:
                     engine.abort(request.id)
-            sequence = engine.finished[request.id]
             if why := engine.refused.get(request.id):
                 raise RequestRefused(why)
-            exchange = self._ended(sequence, found)
+            exchange = self._ended(engine.finished[request.id], reports)
             if failed is not None:
                 raise failed
             return exchange
 
-    def _ended(self, sequence: Sequence, found: _Found) -> Exchange:
-        assert sequence.finish_reason is not None
+    def _ended(self, sequence: Sequence, reports: list[StepReport]) -> Exchange:
         if self.conversations is not None:
             self.conversations.keep(sequence)
-        answer = Answer(
-            *(sequence.request, tuple(sequence.answer), sequence.finish_reason, found.first_s, sequence.ended_s),
-            num_history=sequence.num_history,
-        )
+        answer = Answer.of(sequence, self.engine.requests)
         self.num_tokens, self.num_turns = len(sequence), self.num_turns + 1
         failed = self.conversations is None or self.name in self.conversations.failures
-        return Exchange(answer, found.on_device, found.on_host, found.recomputed, answer.complete and not failed)
+        return Exchange(answer, *_found(sequence, reports), answer.complete and not failed)
 
 
-class _Found:
-    """Counts what a request finds of its history, from the reports of the iterations."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.first_s: float | None = None
-        self.on_device = self.on_host = self.recomputed = 0
-
-    def read(self, report: StepReport, sequence: Sequence) -> None:
-        had_kv = max(0, sequence.num_history - 1)
-        for name, on_device, on_host in report.plan.reused:
-            if name == self.name and self.first_s is None:  # not what it finds of itself after an eviction
-                self.on_device, self.on_host = on_device, on_host
+def _found(sequence: Sequence, reports: list[StepReport]) -> tuple[int, int, int]:
+    """Tokens of a request's history that it found on the device, and on the host, and that were computed again."""
+    name, had_kv = sequence.id, max(0, sequence.num_history - 1)
+    on_device = on_host = recomputed = 0
+    begun = False
+    for report in reports:
+        for reused, *found in report.plan.reused:
+            if reused == name and not begun:  # not what it finds of itself after an eviction
+                on_device, on_host = found
         for work in report.plan.work:
-            if work.sequence == self.name:
-                self.recomputed += max(0, min(work.stop, had_kv) - work.start)
-        if self.first_s is None and self.name in report.tokens:
-            self.first_s = report.ended_s
+            if work.sequence == name:
+                recomputed += max(0, min(work.stop, had_kv) - work.start)
+        begun |= name in report.tokens
+    return on_device, on_host, recomputed

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import TRANSFORMER
-from minifuse.core.stages import RunPlan
+from minifuse.core.stages import Clock, RunPlan
 from minifuse.cores import usable_cores
+from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
 from minifuse.execute.link import Link
-from minifuse.execute.run_ahead import RunAhead
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.memory.profile import powers_of_two
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -20,14 +21,16 @@ from minifuse.model.text.load import TextSource
 from minifuse.model.text.reader import TextReader
 from minifuse.parallel.config import shard_config
 from minifuse.serve.assembly import Choices, Stages
-from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
+from minifuse.serve.engine import ServingExecutor
+from minifuse.serve.served import NOTHING_KNOWN, Offer, check_model
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.simulate.cost import Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
-from minifuse.stages import Memory
 
 if TYPE_CHECKING:
+    from minifuse.execute.transfers import PlanTransfers
     from minifuse.model.text.transformer import Transformer
+    from minifuse.parallel.runner import ParallelRunner
 
 __all__ = ["ServedText"]
 
@@ -39,7 +42,6 @@ class ServedText:
 
     slot = "token"
     cell_types = (TRANSFORMER,)
-    shares_device = True
 
     def __init__(self, choices: Choices, source: TextSource, settings: Settings, model: Transformer | None) -> None:
         self.source = source
@@ -49,21 +51,35 @@ class ServedText:
         self.slot_bytes = source.slot_bytes(settings.dtype)
         self.weight_bytes = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
         self.num_layers = source.config.num_layers
+        self.cost = Roofline(source.config, settings.dtype, hardware(settings.hardware))
         self.kv_bytes = settings.kv_bytes(self.slot_bytes, None if source.has_weights else self.weight_bytes)
+        self._check_settings()
         if model is not None:
             self._check_model(model)
 
-    def check(self) -> None:
+    def _check_settings(self) -> None:
         """Raise `UsageError` if the ranks cannot divide the model, or the simulated machine cannot hold it."""
-        settings = self.settings
-        shard_config(self.source.config, settings.tensor_parallel)
-        if settings.numerics == "reference" and settings.tensor_parallel > 1:
+        source, settings, ranks = self.source, self.settings, self.settings.tensor_parallel
+        shard_config(source.config, ranks)
+        if settings.numerics == "reference" and ranks > 1:
             raise UsageError(
-                f"The numerics are reference and the tensor parallel size is {settings.tensor_parallel}: sums over "
-                "ranks have an order of their own; give one rank, or --numerics fast."
+                f"The numerics are reference and the tensor parallel size is {ranks}: sums over ranks have an order of "
+                "their own; give one rank, or --numerics fast."
             )
-        if settings.clock == "virtual":
-            self._check_fits()
+        if settings.clock == "real":
+            return
+        if ranks > 1:
+            raise UsageError(
+                f"A tensor parallel size of {ranks} was given and the clock is virtual, whose cost model knows one "
+                "device: use the real clock, or one rank."
+            )
+        needed, memory = self.weight_bytes + self.kv_bytes, self.cost.machine.memory
+        if needed > memory:
+            machine = settings.hardware if isinstance(settings.hardware, str) else "the machine"
+            raise UsageError(
+                f"{source.name} in {settings.dtype} and its KV memory take {needed / 1e9:.1f} GB, and {machine} has "
+                f"{memory / 1e9:.0f} GB: choose a shorter --dtype, less --kv-memory, or another --hardware."
+            )
 
     def _check_model(self, model: Transformer) -> None:
         from minifuse.model.text.row_by_row import computes_row_by_row
@@ -87,35 +103,31 @@ class ServedText:
         - `layers`: of the model, where they take turns.
         - `balance`: its operations for each byte that it reads, divided by the query heads that share a KV head.
         """
+        settings, config = self.settings, self.source.config
         if option == "layers":
             if beside["turns"] != "layers":
                 return Offer(None, f"not needed: memory.turns is {beside['turns']}")
-            return Offer(self.source.config.num_layers, f"the model: {self.source.name}")
-        if self.settings.clock == "virtual":
-            value = self._offer_of(hardware(self.settings.hardware), option, beside)
-            named = self.settings.hardware if isinstance(self.settings.hardware, str) else "given"
-            return NOTHING_KNOWN if value is None else Offer(value, f"computed from the hardware: {named}")
-        if option not in ("profile", "token_budget"):
-            return NOTHING_KNOWN  # not measured
-        settings = self.settings
-        kept = KeptProfile(self.source.config, settings.dtype, settings.device, beside.get("chunk", CHUNK))
-        profile = kept.read(self.source.name)
-        if profile is None:
-            return NOTHING_KNOWN
-        value = profile.text() if option == "profile" else kept.saturating_tokens()
-        return NOTHING_KNOWN if value is None else Offer(value, f"the cache: {kept.path}")
+            return Offer(config.num_layers, f"the model: {self.source.name}")
+        value, source = None, ""
+        if settings.clock == "virtual":
+            value = self._computed(option, beside)
+            named = settings.hardware if isinstance(settings.hardware, str) else "given"
+            source = f"computed from the hardware: {named}"
+        elif option in ("profile", "token_budget"):  # no other is measured
+            kept = KeptProfile(config, settings.dtype, settings.device, beside.get("chunk", CHUNK))
+            if (profile := kept.read(self.source.name)) is not None:
+                value = profile.text() if option == "profile" else kept.saturating_tokens()
+            source = f"the cache: {kept.path}"
+        return NOTHING_KNOWN if value is None else Offer(value, source)
 
-    def _offer_of(self, machine: Hardware, option: str, beside: Mapping[str, Any]) -> Any:
-        """The value of an option on a simulated machine; None: nothing is known."""
-        config = self.source.config
-        cost = Roofline(config, self.settings.dtype, machine)
+    def _computed(self, option: str, beside: Mapping[str, Any]) -> Any:
+        """The value of an option on the simulated machine; None: nothing is known."""
+        config, machine, cost = self.source.config, self.cost.machine, self.cost
         match option:
             case "profile":
                 chunk: int = beside["chunk"]
-                contexts = powers_of_two(
-                    chunk, max(config.max_context, 4 * chunk)
-                )  # at least two, however large a chunk
-                return cost.recomputation(chunk, contexts).text()
+                longest = max(config.max_context, 4 * chunk)  # at least two contexts, however large a chunk
+                return cost.recomputation(chunk, powers_of_two(chunk, longest)).text()
             case "token_budget":
                 return cost.saturating_tokens()
             case "lanes":
@@ -124,70 +136,53 @@ class ServedText:
                 return machine.rate(cost.element) / machine.bandwidth * config.num_kv_heads / config.num_heads
         return None
 
-    def runner(self, stages: Stages) -> PlanRunner:
+    def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
+        settings = self.settings
         run: RunPlan = placeholder_tokens
         close = behind = None
-        if self.model is not None and self.settings.tensor_parallel > 1:
+        if self.model is not None:
+            run, moves = self._runner(self.model, stages)
+            close, behind = moves.close, moves.behind
+        workers, depth = stages.batching.workers, stages.batching.depth
+        if depth > 1:
+            run = RunAhead(run)
+        if settings.clock == "virtual":
+            bandwidth, in_turn = self.cost.machine.transfer_bandwidth, stages.memory.layers_in_turn > 1
+            link = Link(self.slot_bytes, bandwidth, self.num_layers, self.cost.attention_s, in_turn=in_turn)
+            virtual = VirtualClock()
+            return VirtualExecutor(virtual, self.cost, run, shared=True, link=link, on_close=close), virtual
+        clock, threads = RealClock(), _threads(workers, settings.device)
+        return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
+
+    def _runner(self, model: Transformer, stages: Stages) -> tuple[RunPlan, ParallelRunner | PlanTransfers]:
+        """What computes plans, and what begins with a plan of moves alone."""
+        settings, memory = self.settings, stages.memory
+        if settings.tensor_parallel > 1:
             from minifuse.parallel.launch import launch
 
-            run = ranks = launch(
-                self.model,
+            ranks = launch(
+                model,
                 self.source,
-                stages.attention.backend(self.settings.device, self.settings.dtype),
-                stages.memory.capacity,
-                self.settings.tensor_parallel,
-                host_capacity=stages.memory.host_capacity,
-                layers_in_turn=stages.memory.layers_in_turn,
-                seed=self.settings.seed,
+                stages.attention.backend(settings.device, settings.dtype),
+                memory.capacity,
+                settings.tensor_parallel,
+                host_capacity=memory.host_capacity,
+                layers_in_turn=memory.layers_in_turn,
+                seed=settings.seed,
             )
-            close, behind = ranks.close, ranks.behind
-        elif self.model is not None:
-            from minifuse.execute.moving import torch_runner
+            return ranks, ranks
+        from minifuse.execute.moving import torch_runner
 
-            try:
-                run = runner = torch_runner(self.model, stages.memory, stages.attention, self.settings.numerics)
-            except (RuntimeError, MemoryError):
-                mebibytes = self.slot_bytes / 2**20
-                raise MachineError(
-                    f"KV memory of {stages.memory.capacity * mebibytes:.0f} MiB on {self.settings.device} and of "
-                    f"{stages.memory.host_capacity * mebibytes:.0f} MiB on the host could not be allocated: lower "
-                    "--kv-memory or, for the host, memory.host."
-                ) from None
-            close, behind = runner.transfers.close, runner.transfers.behind
-        if stages.batching.depth > 1:
-            run = RunAhead(run)
-        threads = _threads(stages.batching.workers, self.settings.device)
-        return PlanRunner(run, threads=threads, close=close, behind=behind)
-
-    def cost(self) -> Roofline:
-        return Roofline(self.source.config, self.settings.dtype, hardware(self.settings.hardware))
-
-    def link(self, memory: Memory) -> Link:
-        return Link(
-            self.slot_bytes,
-            hardware(self.settings.hardware).transfer_bandwidth,
-            self.source.config.num_layers,
-            self.cost().attention_s,
-            in_turn=memory.layers_in_turn > 1,
-        )
-
-    def _check_fits(self) -> None:
-        """A simulated machine has no more memory than the real one."""
-        source, settings = self.source, self.settings
-        if settings.tensor_parallel > 1:
-            raise UsageError(
-                f"A tensor parallel size of {settings.tensor_parallel} was given and the clock is virtual, whose cost "
-                "model knows one device: use the real clock, or one rank."
-            )
-        needed = self.weight_bytes + self.kv_bytes
-        name = settings.hardware
-        memory = hardware(name).memory
-        if needed > memory:
-            machine = name if isinstance(name, str) else "the machine"
-            raise UsageError(
-                f"{source.name} in {settings.dtype} and its KV memory take {needed / 1e9:.1f} GB, and {machine} has "
-                f"{memory / 1e9:.0f} GB: choose a shorter --dtype, less --kv-memory, or another --hardware."
-            )
+        try:
+            runner = torch_runner(model, memory, stages.attention, settings.numerics)
+        except (RuntimeError, MemoryError):
+            mebibytes = self.slot_bytes / 2**20
+            raise MachineError(
+                f"KV memory of {memory.capacity * mebibytes:.0f} MiB on {settings.device} and of "
+                f"{memory.host_capacity * mebibytes:.0f} MiB on the host could not be allocated: lower "
+                "--kv-memory or, for the host, memory.host."
+            ) from None
+        return runner, runner.transfers
 
 
 def _threads(workers: int, device: str) -> int:

@@ -147,7 +147,9 @@ def _rows(sequences: tuple[Sequence, ...], options: Any) -> int | None:
 def _is_chain(sequence: Sequence) -> bool:
     """Whether each node reads the one before it and nothing else."""
     graph = unfolded(sequence)
-    starts = sum(not sources for sources in graph.sources)
-    ends = sum(not readers for readers in graph.readers)
-    narrow = all(len(sources) <= 1 for sources in graph.sources) and all(len(nodes) <= 1 for nodes in graph.readers)
+    starts = sum(not sources for sources in graph.topology.sources)
+    ends = sum(not readers for readers in graph.topology.readers)
+    narrow = all(len(sources) <= 1 for sources in graph.topology.sources) and all(
+        len(nodes) <= 1 for nodes in graph.topology.readers
+    )
     return starts == ends == 1 and narrow

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from minifuse.core.errors import UsageError
 from minifuse.fault import is_own
-from minifuse.options import NoOptions, accepts, bare_type, how
+from minifuse.options import Declared, declared_options
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Case, Subject
@@ -29,9 +29,9 @@ def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageErro
         return subject.case(row, scenario)
     own = {name: declared for name, declared in own_options(row).items() if name not in row.options}
     known = dict(scenario.options)
-    taken = {name for name, (cls, field) in own.items() if name in known and accepts(cls, field.name, known[name])}
-    drawn = {name: draw(st.sampled_from(values_of(*declared))) for name, declared in own.items() if name not in taken}
-    defaults = {name: field.default for name, (_, field) in own.items()}
+    taken = {name for name, declared in own.items() if name in known and declared.accepts(known[name])}
+    drawn = {name: draw(st.sampled_from(values_of(declared))) for name, declared in own.items() if name not in taken}
+    defaults = {name: declared.default for name, declared in own.items()}
     for options in (known | drawn, known | defaults):
         case = subject.case(row, replace(scenario, options=tuple(options.items())))
         try:
@@ -45,29 +45,28 @@ def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageErro
     return refused
 
 
-def own_options(row: Technique) -> dict[str, tuple[type[Any], Field[Any]]]:
+def own_options(row: Technique) -> dict[str, Declared]:
     """The options, as `stage.option`, that stages of `row` declare which are not minifuse's own."""
-    found: dict[str, tuple[type[Any], Field[Any]]] = {}
+    found: dict[str, Declared] = {}
     for kind, name in row.stages.items():
         options = stage(kind, name).Options
-        for field in () if options is NoOptions else fields(options):
-            owner = next(base for base in options.__mro__ if field.name in vars(base).get("__annotations__", {}))
+        for option, declared in declared_options(options).items():
+            owner = next(base for base in options.__mro__ if option in vars(base).get("__annotations__", {}))
             if not is_own(owner):
-                found[f"{kind}.{field.name}"] = options, field
+                found[f"{kind}.{option}"] = declared
     return found
 
 
-def values_of(options: type[Any], field: Field[Any]) -> list[Any]:
+def values_of(declared: Declared) -> list[Any]:
     """Values of an option to be tried: its default first, then others in its range, near its ends and the default.
 
     None is among them, if the option may be None. Where no range is declared, any number from the default on is in it;
     of words without choices, none but the default.
     """
-    kind, metadata = bare_type(options, field.name), how(field)
-    default: Any = field.default
-    least = default if metadata["minimum"] is None else metadata["minimum"]
-    ends = [end for end in (least, metadata["maximum"]) if end is not None]
-    values: list[Any] = [default, *metadata["choices"]]
+    kind, default, how = declared.kind, declared.default, declared.how
+    least = default if how["minimum"] is None else how["minimum"]
+    ends = [end for end in (least, how["maximum"]) if end is not None]
+    values: list[Any] = [default, *how["choices"]]
     if kind is bool:
         values += [False, True]
     elif kind in (int, float):
@@ -75,4 +74,4 @@ def values_of(options: type[Any], field: Field[Any]) -> list[Any]:
         values += [*ends, sum(ends) / 2] if kind is float and ends else ends
         values += [default * 2] if default else []
     values.append(None)
-    return list(dict.fromkeys(value for value in values if accepts(options, field.name, value)))
+    return list(dict.fromkeys(value for value in values if declared.accepts(value)))

@@ -19,7 +19,6 @@ from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.execute.link import Link
-from minifuse.options import how
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.drawn import own_options
 from minifuse.testing.graphs import GRAPHS
@@ -153,7 +152,7 @@ def _progress(case: Case, seen: Observation) -> None:
 def _longest_wait(case: Case) -> float:
     """Seconds that a policy may let a request wait for others: its window, or options of its own in seconds."""
     options = vars(case.options["batching"])
-    own = [name for name, (_, field) in own_options(case.row).items() if how(field)["unit"] == "s"]
+    own = [name for name, declared in own_options(case.row).items() if declared.how["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
     return sum(options.get(name) or 0.0 for name in names)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from minifuse.contracts.checks import Checks
-from minifuse.contracts.values import check_cover, check_lanes
+from minifuse.contracts.form import check_cover, check_lanes
 from minifuse.core.clock import VirtualClock
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Move, Placement, Plan, Proposal
@@ -17,7 +17,6 @@ from minifuse.core.requests import Requests
 from minifuse.core.stages import RunPlan
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.link import Link
-from minifuse.fault import Wrong
 from minifuse.stages import Batching, Memory
 from minifuse.testing.filling import FillBooks
 from minifuse.testing.fingerprint import fingerprint, state
@@ -190,11 +189,8 @@ class WatchedExecutor(VirtualExecutor):
 
 def _check_layout(plan: Plan) -> None:
     """Waves are consecutive ranges that cover the work; lanes, if there are any, name each piece of work once."""
-    try:
-        check_cover("the waves ", plan.waves, len(plan.work))
-        check_lanes("the lanes ", plan.layout.lanes, len(plan.work))
-    except Wrong as wrong:
-        raise LawBroken("layout", f"step {plan.step} has {wrong.found}: {wrong.allowed}") from None
+    check_cover(f"step {plan.step} has the waves ", plan.waves, len(plan.work))
+    check_lanes(f"step {plan.step} has the lanes ", plan.layout.lanes, len(plan.work))
 
 
 def _check_work(worker: int, proposal: Proposal) -> None:

@@ -125,8 +125,8 @@ def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Fields) -
         why = "this is its first turn" if conversation is not None else "it names no conversation"
         raise fields.error(f"think_s is given, and {why}: leave it out, or give arrival_s instead")
     if before is not None:
-        arrival_s = fields.number("arrival_s", 0.0, low=0)
-        delay_s = fields.number("think_s", 0.0, low=0)
+        arrival_s = fields.number("arrival_s", 0.0)
+        delay_s = fields.number("think_s", 0.0)
         user = prompts[0].user or before.user
         prompts = [replace(prompts[0], after=before.id, arrival_s=arrival_s, delay_s=delay_s, user=user)]
     if conversation is not None:
@@ -147,7 +147,7 @@ class _Line(Fields):
                 raise UsageError(f"{self.where}: {error}") from None
         if isinstance(tree, list) or (isinstance(tree, int) and not isinstance(tree, bool)):
             return tree
-        raise self._wrong("tree", 'nested lists of token ids, or a string such as "(3 (2 12) (2 (1 5) (2 7)))"')
+        raise self._wrong("tree", tree, 'nested lists of token ids, or a string such as "(3 (2 12) (2 (1 5) (2 7)))"')
 
 
 def _tree_request(
@@ -194,19 +194,19 @@ def _request(
 def _first(fields: Fields, defaults: RequestDefaults, num_before: int) -> Request:
     """What holds for all prompts of a line; the seed is that of the first."""
     sampling = Sampling(
-        temperature=fields.number("temperature", defaults.sampling.temperature, low=0),
+        temperature=fields.number("temperature", defaults.sampling.temperature),
         top_k=fields.integer("top_k", defaults.sampling.top_k, low=0),
-        top_p=fields.number("top_p", defaults.sampling.top_p, low=0, high=1, above=True),
+        top_p=fields.number("top_p", defaults.sampling.top_p, high=1, above=True),
         seed=fields.integer("seed", 0, low=0) if "seed" in fields else defaults.sampling.seed + num_before,
     )
     return Request(
         id="",
         prompt=(),
         max_new_tokens=fields.integer("max_new_tokens", 1) if "max_new_tokens" in fields else defaults.max_new_tokens,
-        stop_ids=fields.integers("eos_token_id", defaults.stop_ids, or_one=True),
+        stop_ids=fields.integers("eos_token_id", defaults.stop_ids),
         ignore_eos=fields.flag("ignore_eos", defaults.ignore_eos),
         sampling=sampling,
-        arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0),
+        arrival_s=fields.number("arrival_s", defaults.arrival_s),
         priority=fields.integer("priority", 0),
         conversation=fields.text("conversation", None),
         user=fields.text("user", None),

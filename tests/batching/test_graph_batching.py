@@ -158,7 +158,7 @@ def _check(scene: Scene, graphs: dict[str, tuple[CellGraph, float]]) -> None:
             assert len({work.cell for work in wave}) <= 1
             for name, node, _, cell in wave:
                 assert graphs[name][0].nodes[node].cell == cell
-                assert {(name, source) for source in graphs[name][0].sources[node]} <= done
+                assert {(name, source) for source in graphs[name][0].topology.sources[node]} <= done
                 assert (name, node) not in done
             done |= {(work.sequence, work.start) for work in wave}
         concerned = {name for wave in scene.waves(number) for name, _ in wave}

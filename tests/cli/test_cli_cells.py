@@ -30,7 +30,7 @@ def by_hand(model: str, request: Request) -> list[list[list[float]]]:
     cells = source.load("float64")
     graph = cells.unfold(request)
     outputs = evaluate(cells, graph)
-    return [[part.tolist() for part in outputs[node]] for node in sorted(graph.results)]
+    return [[part.tolist() for part in outputs[node]] for node in sorted(graph.topology.results)]
 
 
 def outputs_of(outcome: Any) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from minifuse.testing.graphs.recipes import GRAPHS, Recipe
 def test_recipes_are_what_they_say() -> None:
     """Graphs are the same whenever they are made; some have several results, fan-out, and nodes in another order."""
     graphs = [Recipe("dag", 6, seed).graph for seed in range(40)]
-    assert any(len(graph.results) > 1 for graph in graphs)
-    assert any(len(readers) > 1 for graph in graphs for readers in graph.readers)
-    assert any(graph.order != tuple(range(len(graph))) for graph in graphs)
+    assert any(len(graph.topology.results) > 1 for graph in graphs)
+    assert any(len(readers) > 1 for graph in graphs for readers in graph.topology.readers)
+    assert any(graph.topology.order != tuple(range(len(graph))) for graph in graphs)
     assert any(len(set(graph.topology.cells)) > 2 for graph in graphs)
 
 
@@ -37,10 +37,10 @@ def test_subgraphs_are_connected_and_do_not_wait_for_each_other(recipe: Recipe, 
         assert len({graph.nodes[node].cell for node in nodes}) == 1
         reached = {nodes[0]}
         for _ in nodes:
-            reached |= {n for n in nodes if reached & {*graph.sources[n], *graph.readers[n]}}
+            reached |= {n for n in nodes if reached & {*graph.topology.sources[n], *graph.topology.readers[n]}}
         assert reached == set(nodes)
     while left:
-        free = [nodes for nodes in left if {s for n in nodes for s in graph.sources[n]} <= done.union(nodes)]
+        free = [nodes for nodes in left if {s for n in nodes for s in graph.topology.sources[n]} <= done.union(nodes)]
         assert free, "they wait for each other"
         done.update(*free)
         left = [nodes for nodes in left if nodes not in free]
@@ -53,7 +53,7 @@ def test_no_more_states_are_held_than_promised(recipe: Recipe, random: Random) -
     graph = cell_model("cell").unfold(Request("r", (), structure=recipe))
 
     def any_ready(done: set[int]) -> list[int]:
-        ready = [n for n in range(len(graph)) if n not in done and done.issuperset(graph.sources[n])]
+        ready = [n for n in range(len(graph)) if n not in done and done.issuperset(graph.topology.sources[n])]
         return random.sample(ready, random.randint(1, len(ready)))
 
     assert _most_held(graph, any_ready) <= graph.most_held
@@ -76,5 +76,9 @@ def _most_held(graph: CellGraph, next_wave: Callable[[set[int]], Iterable[int]])
         held |= wave
         most = max(most, len(held))
         done |= wave
-        held = {node for node in held if not graph.readers[node] or not done.issuperset(graph.readers[node])}
+        held = {
+            node
+            for node in held
+            if not graph.topology.readers[node] or not done.issuperset(graph.topology.readers[node])
+        }
     return most

@@ -103,7 +103,7 @@ def test_plans_that_ended_before_a_time_that_has_passed_come_first() -> None:
     executor = RealExecutor(seven, clock := RealClock(), workers=2)
     executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
     executor.submit(plan_of_a(1, 1), sequences_of_a(), 0.0)
-    while executor._ended.qsize() < 2:
+    while len(executor._ended) < 2:
         time.sleep(0.001)
     now = clock.now()
     ended = executor.wait(now)
@@ -294,10 +294,7 @@ def test_a_plan_that_is_noted_late_is_an_event_of_its_own() -> None:
     executor = RealExecutor(seven, _FakeClock(), workers=2)
     executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
     (first,) = executor.wait(None)
-    late: Future[Ran] = Future()
-    late.set_result(Ran({}))
-    executor._ended.put(_Ended(plan_of_a(1), late, first.ended_s / 2))
-    executor._num_running += 1
+    executor._ended.append(_Ended(plan_of_a(1), lambda: Ran({}), first.ended_s / 2))
     (second,) = executor.wait(None)
     assert first.ended_s < second.ended_s < first.ended_s + 1e-9
     executor.close()

@@ -43,7 +43,8 @@ def cost_of(do: Callable[[], object]) -> tuple[int, int]:
 
 def iteration(memory: Memory, work: tuple[Work, ...], admit: tuple[Sequence, ...] = (), **more: Any) -> None:
     placement = memory.place(Proposal(work, admit, **more), 0.0)
-    memory.commit(Plan(0, 0, work, placement.places, moves=placement.moves), {item.sequence for item in work}, 0.0)
+    plan = Plan(0, 0, work, placement.places, tuple(sequence.id for sequence in admit), moves=placement.moves)
+    memory.commit(plan, {item.sequence for item in work}, 0.0)
 
 
 def filled(make: Callable[[int], Memory], count: int, capacity: int) -> tuple[Memory, list[Sequence]]:

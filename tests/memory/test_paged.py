@@ -281,9 +281,9 @@ CORRUPTIONS: dict[str, Callable[[Tables], object]] = {
     "beyond its blocks on the host": lambda tables: tables.cached.update(c=5),
     "less than was written": lambda tables: tables.cached.update(a=5),
     "less than was swapped out": lambda tables: tables.cached.update(c=3),
-    "a copy that no plan waits for": lambda tables: tables.copied.update(a=(0,)),
-    "a return that no plan waits for": lambda tables: tables.returned.update(c=(0,)),
-    "holders miscounted": lambda tables: setattr(tables.device, "num_shared", 1),
+    "a copy that no plan waits for": lambda tables: tables.sources.update(a=[(tables.device, 0)]),
+    "a return that no plan waits for": lambda tables: tables.sources.update(c=[(tables.host, 0)]),
+    "written slots miscounted": lambda tables: setattr(tables, "num_written", 1),
 }
 
 

@@ -215,8 +215,8 @@ class Model:
         return {
             (name, node)
             for name, node in self.placed
-            if not self.graphs[name].readers[node]
-            or any((name, reader) not in self.ran for reader in self.graphs[name].readers[node])
+            if not self.graphs[name].topology.readers[node]
+            or any((name, reader) not in self.ran for reader in self.graphs[name].topology.readers[node])
         }
 
 
@@ -243,14 +243,16 @@ def test_against_a_model(data: st.DataObject, graphs: list[CellGraph], capacity:
             for name in live
             for node in range(len(model.graphs[name]))
             if (name, node) not in model.placed
-            and all((name, source) in model.placed for source in model.graphs[name].sources[node])
+            and all((name, source) in model.placed for source in model.graphs[name].topology.sources[node])
         ]
         chosen = [item for item in ready if data.draw(st.booleans()) and room.extend(live[item[0]]) is None]
         items = work_of(*chosen)
         placed = memory.place(Proposal(items, tuple(admit)), 0.0)
         for (name, node), place in zip(chosen, placed.places, strict=True):
             assert isinstance(place, State)
-            assert place.reads == tuple(memory.books[name].slots[source] for source in model.graphs[name].reads[node])
+            assert place.reads == tuple(
+                memory.books[name].slots[source] for source in model.graphs[name].topology.reads[node]
+            )
         model.placed.update(chosen)
         if items:
             flying.append(plan(step, items, placed))

@@ -79,9 +79,9 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         watermark=st.integers(0, 2),
     )
     def begin(self, size: int, capacity: int, host: int, swap: bool, share: bool, watermark: int) -> None:
-        self.size, self.swap, self.share, self.watermark = size, swap, share, watermark
-        self.num_blocks, self.num_host = capacity // size, host // size
-        self.tables = Tables(self.num_blocks, self.num_host, size, swap=swap, share=share)
+        self.size, self.share, self.watermark = size, share, watermark
+        self.num_blocks, self.num_host = capacity // size, host // size if swap else 0
+        self.tables = Tables(self.num_blocks, self.num_host, size, share=share)
         self.contents: dict[Slot, Text] = {}
         self.sequences: dict[str, Sequence] = {}  # waiting, running or suspended
         self.cached: dict[str, int] = {}  # of sequences with KV on either tier
@@ -173,7 +173,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
     def _evict(self, name: str, flight: Flight) -> None:
         needed = self.blocks_of(self.cached[name])
         taken = sum(self.blocks_of(self.cached[other]) for other in self.away)
-        kept = self.swap and 0 < needed <= self.num_host - taken
+        kept = 0 < needed <= self.num_host - taken
         table, moves = list(self.tables.pages[name].blocks), self.tables.evict(name)
         del self.whole[name]
         self.lifelong.discard(name)
@@ -210,7 +210,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
     def _admit(self, name: str, flight: Flight, *, growing: bool, busy: bool) -> bool:
         sequence, away = self.sequences[name], name in self.away
         shared = 0 if away else self.shared(sequence)
-        assert self.tables.num_cached(sequence) == (self.cached[name] if away else shared)
+        assert self.tables.cached.get(name, self.tables.alike(sequence)[1]) == (self.cached[name] if away else shared)
         whole = self.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         needed = whole - shared // self.size
         fits = needed <= self.available() - (self.watermark if growing and busy else 0)
@@ -360,7 +360,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
             held = Counter(block for table in books for block in table)
             for flight in self.flights:
                 held += flight.sources(tier, self.size)
-            assert {block: pool.num_holders(block) for block in held} == held
+            assert {block: pool.holders[block] for block in held} == held
             assert pool.num_free == pool.num_blocks - len(held)
             pool.check(held.elements())
         for name, table in self._tables():
@@ -368,7 +368,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         assert tables.num_promised == self.promised()
         assert tables.num_available == self.available() >= 0
         written = {self.slot(table, i) for name, table in self._tables() for i in range(self.cached[name])}
-        assert tables.num_written() == len(written)
+        assert tables.num_written == len(written)
 
     @invariant()
     def promises_can_be_kept(self) -> None:

@@ -19,7 +19,7 @@ from minifuse.kernels.slots import _slots_kernel
 from minifuse.memory.shuffle import __name__ as shuffle
 from minifuse.notebook import show_source
 from minifuse.notebook.played import Played
-from minifuse.options import _hints
+from minifuse.options import declared_options
 from minifuse.parsing import parse_size
 from minifuse.trace_step import BlockTables
 from minifuse.views import idle_slots
@@ -79,7 +79,7 @@ def test_properties_and_what_is_wrapped_are_shown() -> None:
     assert show_source(Played.capacity).parts[0][1].startswith("@property\ndef capacity(self) -> int:\n")
     cached = vars(Played)["metrics"]
     assert show_source(cached).parts[0][1].startswith("@cached_property\ndef metrics(self)")
-    assert show_source(_hints).parts[0][1].startswith("@cache\ndef _hints(")
+    assert show_source(declared_options).parts[0][1].startswith("@cache\ndef declared_options(")
 
 
 def test_a_kernel_is_the_function_that_it_was_made_of() -> None:

@@ -18,8 +18,7 @@ from helpers import sentence
 import minifuse
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.request import FinishReason
-from minifuse.metrics import summary
-from minifuse.serve.rows import flat_metrics, to_frame
+from minifuse.metrics import flat_metrics, summary
 from minifuse.workload.laws import Uniform, parse_arrival
 from minifuse.workload.synthetic import synthetic
 
@@ -126,7 +125,7 @@ def test_a_frame_has_a_line_for_each_row(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_frame_of_pandas() -> None:
     pytest.importorskip("pandas")
-    frame = to_frame(served().rows())
+    frame = served().to_frame()
     assert list(frame["id"]) == [f"r{i}" for i in range(9)]
     assert frame["e2e_s"].mean() > 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, make_real_engine, sentence
+from helpers import asks, make_engine, make_real_engine, run_all, sentence
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Plan
@@ -115,6 +115,12 @@ def test_without_a_callback_the_failure_is_raised_when_all_is_answered() -> None
     with pytest.raises(_Broken):
         serve(engine, [asks("a"), asks("b")], ended.append)
     assert _reasons(ended) == [("a", INTERRUPTED), ("b", INTERRUPTED)]
+
+
+def test_an_engine_that_was_run_by_hand_before_answers_what_it_is_given_then() -> None:
+    engine = make_engine()
+    run_all(engine, [asks("a")])
+    assert _reasons(serve(engine, [asks("b")]).answers) == [("b", LENGTH)]
 
 
 def test_times_and_tokens() -> None:

@@ -104,7 +104,7 @@ def by_operator(model: CellModel) -> CellModel:
             for cell, reads in program.operators:
                 values = [inputs[i] if source is None else Output(start + source, i) for source, i in reads]
                 nodes.append(Node(cell, tuple(values)))
-        origin = {len(nodes) + i: number for i, number in enumerate(sorted(graph.results))}
+        origin = {len(nodes) + i: number for i, number in enumerate(sorted(graph.topology.results))}
         for number in origin.values():
             parts = range(len(chosen[number].outputs))
             nodes.append(Node(RESULT, tuple([translated(Output(number, part)) for part in parts])))

@@ -156,7 +156,7 @@ class CellModel:
             names = self._types_of(graph.nodes, range(len(graph.nodes)), name)
         except _Forward:  # a node reads a later one: a graph in another order, or one that cannot be computed
             graph.check(name)
-            names = self._types_of(graph.nodes, graph.order, name)
+            names = self._types_of(graph.nodes, graph.topology.order, name)
         if names == [node.cell for node in graph.nodes]:
             return graph
         retyped = [Node(cell, node.inputs) for cell, node in zip(names, graph.nodes, strict=True)]

@@ -94,7 +94,7 @@ class GraphBooks(Books):
                 raise LawBroken("layout", f"worker {worker} got {name}'s node {node} as {cell}, up to {stop}")
             if (name, node) in self.planned:
                 raise LawBroken("conservation", f"worker {worker} got {name}'s node {node} a second time")
-            for source in graph.sources[node]:
+            for source in graph.topology.sources[node]:
                 at = self.planned.get((name, source))
                 if at is None or (at != worker and (name, source) not in self.done):
                     raise LawBroken("order", f"worker {worker} got {name}'s node {node} before node {source}")
@@ -116,7 +116,7 @@ class GraphBooks(Books):
                     raise LawBroken("order", f"worker {worker} got some of {nodes} of {name} before {missing}")
 
     def _outside(self, name: str, nodes: Collection[int]) -> set[int]:
-        return {source for node in nodes for source in self.graphs[name].sources[node]}.difference(nodes)
+        return {source for node in nodes for source in self.graphs[name].topology.sources[node]}.difference(nodes)
 
     def _workers_at(self, name: str, nodes: Collection[int]) -> set[int]:
         """The workers that have one of these nodes in a plan in flight."""
@@ -149,7 +149,7 @@ class GraphBooks(Books):
         for start, stop in plan.waves:
             now = list(zip(plan.work[start:stop], _states(plan)[start:stop], strict=True))
             for (name, node, _, _), place in now:
-                reads = self.graphs[name].reads[node]
+                reads = self.graphs[name].topology.reads[node]
                 held = tuple(self.contents.get(slot) for slot in place.reads)
                 if held != tuple((name, source) for source in reads):
                     raise LawBroken("ghost", f"step {plan.step}: node {node} of {name} reads {reads}, and got {held}")
@@ -167,7 +167,7 @@ class GraphBooks(Books):
     def _overwrite(self, slot: int, plan: Plan) -> None:
         name, node = self.contents.get(slot, ("", 0))
         if name in self.live:
-            missing = [n for n in self.graphs[name].readers[node] if (name, node, n) not in self.has_read]
+            missing = [n for n in self.graphs[name].topology.readers[node] if (name, node, n) not in self.has_read]
             if missing:
                 raise LawBroken("conservation", f"step {plan.step} writes over {name}'s node {node}: {missing} need it")
 
@@ -215,7 +215,9 @@ class GraphBooks(Books):
         needed = {slot for plan in self.in_flight.values() for slot in _touched(plan)[1]}
         for slot, (name, node) in self.contents.items():
             if name in self.live and (name, node) in self.done:
-                needed |= {slot for reader in self.graphs[name].readers[node] if (name, reader) not in self.done}
+                needed |= {
+                    slot for reader in self.graphs[name].topology.readers[node] if (name, reader) not in self.done
+                }
         if not len(needed) <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
             raise LawBroken("conservation", f"{len(needed)} states are needed, and memory has {usage}")
         held = set(self.contents) | needed

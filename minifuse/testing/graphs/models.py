@@ -108,7 +108,7 @@ def _expected(recipe: Recipe, max_new_tokens: int, stop_ids: tuple[int, ...], ig
     return Expected(
         tokens,
         FinishReason.LENGTH if long else FinishReason.STOP,
-        {number: outputs[number] for number in graph.results},
+        {number: outputs[number] for number in graph.topology.results},
         whole=len(tokens) == sum(node.cell == "decoder" for node in graph.nodes),
     )
 

@@ -8,8 +8,9 @@ from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Span
+from minifuse.core.report import KVUsage
 from minifuse.core.request import FinishReason, Sequence
-from minifuse.memory import prefixes
+from minifuse.memory import prefixes, tables
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.paged import Paged, PagedTrial
 from minifuse.memory.tables import Tables
@@ -36,10 +37,9 @@ def copy_on_write_left_out(admit: Any, self: Tables, sequence: Sequence, *rest: 
     """A newcomer goes on in the block that it shares in part."""
     moves: list[Move] = admit(self, sequence, *rest)
     name = sequence.id
-    if name not in self.copied:
+    if [move.kind for move in moves] != ["copy"]:
         return moves
-    (source,) = self.copied.pop(name)
-    self.copying[source] -= 1
+    ((_, source),) = self.sources.pop(name)
     *kept, own = self.pages[name].blocks
     self.device.give_back(own)
     self.pages[name] = Pages((*kept, source), self.size)
@@ -89,11 +89,9 @@ def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence, *gon
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
-@instead_of(Tables, "_moves")
-def swapped_a_token_short(
-    moves: Any, self: Tables, kind: Any, sources: Any, targets: Any, num_tokens: int
-) -> list[Move]:
-    return moves(self, kind, sources, targets, num_tokens - 1)
+@instead_of(tables, "copies")
+def swapped_a_token_short(copies: Any, kind: Any, before: Pages, after: Pages, num_tokens: int) -> list[Move]:
+    return copies(kind, before, after, num_tokens - 1)
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
@@ -104,11 +102,12 @@ def swapped_out_without_copying(evict: Any, self: Tables, name: str) -> list[Mov
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
-@instead_of(Tables, "_moves")
+@instead_of(tables, "copies")
 def swapped_with_two_blocks_exchanged(
-    moves: Any, self: Tables, kind: Any, sources: tuple[int, ...], targets: tuple[int, ...], num_tokens: int
+    copies: Any, kind: Any, before: Pages, after: Pages, num_tokens: int
 ) -> list[Move]:
-    return moves(self, kind, [*sources[1:2], *sources[:1], *sources[2:]], targets, num_tokens)
+    blocks = before.blocks
+    return copies(kind, Pages((*blocks[1:2], *blocks[:1], *blocks[2:]), before.size), after, num_tokens)
 
 
 @defect("vllm", "progress", kinds=("growing",), memory__preemption="swap", memory__host=None)
@@ -128,7 +127,7 @@ def returns_with_a_token_too_many(missing: Any, self: Paged, sequence: Sequence)
 )
 def dropped_and_taken_for_kept(patch: Patch) -> None:
     """A sequence whose KV was dropped continues where it stopped."""
-    evict, admit, num_cached = Tables.evict, Tables.admit, Tables.num_cached
+    evict, admit, missing = Tables.evict, Tables.admit, Paged.missing
     remembered: dict[str, int] = {}
 
     def noting(self: Tables, name: str) -> list[Move]:
@@ -140,18 +139,20 @@ def dropped_and_taken_for_kept(patch: Patch) -> None:
         name, table = sequence.id, self.pages[sequence.id].blocks
         needed = self.blocks_of(remembered.get(name, 0)) - len(table)
         if not moves and 0 < needed <= self.promised[name]:
-            self.num_kept += remembered[name] - self.cached[name]
+            self.num_written += remembered[name] - self.cached[name]
             self.cached[name] = remembered[name]
             self.pages[name] = Pages((*table, *(self.device.take() for _ in range(needed))), self.size)
             self._promise(name, self.promised[name] - needed)
         return moves
 
-    def claiming(self: Tables, sequence: Sequence) -> int:
-        return max(num_cached(self, sequence), 0 if sequence.id in self.cached else remembered.get(sequence.id, 0))
+    def claiming(self: Paged, sequence: Sequence) -> tuple[Span, ...]:
+        ((start, stop),) = missing(self, sequence)
+        known = 0 if sequence.id in self.tables.cached else remembered.get(sequence.id, 0)
+        return (Span(max(start, known), stop),)
 
     patch.setattr(Tables, "evict", noting)
     patch.setattr(Tables, "admit", trusting)
-    patch.setattr(Tables, "num_cached", claiming)
+    patch.setattr(Paged, "missing", claiming)
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
@@ -180,15 +181,21 @@ def blocks_kept_after_an_interrupt(release: Any, self: Paged, sequence: Sequence
 
 @defect("vllm", "conservation", memory__share=True)
 def shared_blocks_counted_twice(patch: Patch) -> None:
-    patch.setattr(Tables, "num_written", lambda self: self.num_kept)
+    usage = Paged.usage
+
+    def counted(self: Paged) -> KVUsage:
+        tables = self.tables
+        return usage(self)._replace(used=sum(tables.cached[name] for name in tables.pages))
+
+    patch.setattr(Paged, "usage", counted)
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
 @instead_of(Tables, "arrived")
 def host_blocks_never_given_back(right: Any, self: Tables, name: str) -> None:
-    for block in self.copied.pop(name, ()):
-        self.device.give_back(block)
-    self.returned.pop(name, None)
+    for pool, block in self.sources.pop(name, ()):
+        if pool is self.device:
+            pool.give_back(block)
 
 
 @defect("iteration+paged+paged", "budget", "conservation")

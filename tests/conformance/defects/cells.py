@@ -138,7 +138,7 @@ def decides_by_chance(patch: Patch) -> None:
 @instead_of(Cellular, "propose")
 def propose_touches_memory(propose: Any, self: Cellular, worker: int, now: float, memory: Any) -> Proposal:
     proposal = propose(self, worker, now, memory)
-    memory.num_promised += len(proposal.admit)  # "it will be needed anyway"
+    memory.num_reserved += len(proposal.admit)  # "it will be needed anyway"
     return proposal
 
 

@@ -35,10 +35,12 @@ def a_request_without_a_conversation_is_kept(forget: Any, self: Owners, owner: A
 
 
 @talk("exact", "conservation", "ghost", "counting")
-@instead_of(Owners, "_end")
-def one_token_too_many_is_taken_for_computed(end: Any, self: Owners, sequence: Sequence, chunks: Any) -> int:
-    found: int = end(self, sequence, chunks)
-    return min(found + 1, len(sequence) - 1) if found else found
+@instead_of(Owners, "missing")
+def one_token_too_many_is_taken_for_computed(missing: Any, self: Owners, sequence: Sequence) -> tuple[Span, ...]:
+    *holes, (start, stop) = missing(self, sequence)
+    if start and sequence.id not in self.running:
+        start = min(start + 1, stop - 1)
+    return (*holes, Span(start, stop))
 
 
 @talk("exact", "conservation", "counting")

@@ -64,7 +64,7 @@ def what_makes_room_is_not_offloaded(clear: Any, self: Waves, *arguments: Any) -
 @instead_of(Waves, "_offload")
 def what_is_on_the_host_counts_as_up_to_date(offload: Any, self: Waves, name: str, stop: int, *rest: Any) -> list[Move]:
     """The second time that a sequence leaves, the tokens that it wrote meanwhile are not copied."""
-    if self.backed[name]:
+    if self.backed.get(name):
         return []
     moves: list[Move] = offload(self, name, stop, *rest)
     return moves

@@ -101,6 +101,6 @@ def rows_exchanged(place: Any, self: Rows, proposal: Proposal, now: float) -> Pl
 
 @graph_defect("graph-padded", "exact")
 @instead_of(CellRunner, "_padded")
-def constants_of_another_row(padded: Any, self: CellRunner, kind: Any, work: Any, places: Any, *arguments: Any) -> None:
+def constants_of_another_row(padded: Any, self: CellRunner, batch: Any, *arguments: Any) -> Any:
     """The inputs of a padded step go to the rows in another order."""
-    padded(self, kind, work, sorted(places, key=lambda place: -place.slot), *arguments)
+    return padded(self, batch._replace(places=sorted(batch.places, key=lambda place: -place.slot)), *arguments)

@@ -64,12 +64,14 @@ def host_blocks_are_free_a_plan_late(patch: Patch) -> None:
 
     def later(self: Any, name: str) -> None:
         late = self.__dict__.setdefault("late", set())
-        keep = self.returned.pop(name, None) if name not in late else None
+        sources = self.sources.pop(name, [])
+        keep = [source for source in sources if source[0] is self.host and name not in late]
+        self.sources[name] = [source for source in sources if source not in keep]
         arrived(self, name)
         late.discard(name)
-        if keep is not None:
+        if keep:
             late.add(name)
-            self.returned[name] = keep
+            self.sources[name] = keep
 
     def in_the_end(self: Any, name: str) -> None:
         later(self, name)

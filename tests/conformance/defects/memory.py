@@ -119,7 +119,7 @@ def a_slot_too_many(patch: Patch) -> None:
     """The last slot lies behind the end of memory."""
     free, room = Slots._free_slots, Slots.room
     patch.setattr(Slots, "_free_slots", lambda self: [*free(self), self.slots])
-    patch.setattr(Slots, "room", lambda self: slots.SlotTrial(room(self).free + 1, self.slots))
+    patch.setattr(Slots, "room", lambda self: slots.SlotTrial(room(self).free + 1, ""))
 
 
 @defect("orca", "conservation")

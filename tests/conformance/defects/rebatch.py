@@ -82,10 +82,11 @@ def leaves_for_the_host_without_being_copied(leave: Any, self: Away, *arguments:
 
 
 @defect("baton", "conservation", **CHANGING)
-@instead_of(away, "_runs")
-def returns_a_token_late(runs: Any, place: Any, count: int) -> Any:
+@instead_of(away, "copies")
+def returns_a_token_late(copies: Any, kind: Any, before: Any, after: Any, count: int) -> list[Move]:
     """What is copied to the host, and back, begins with the second token."""
-    return [(i, slot + 1, length) for i, slot, length in runs(place, count)]
+    device = "source" if kind == "swap_out" else "target"
+    return [move._replace(**{device: getattr(move, device) + 1}) for move in copies(kind, before, after, count)]
 
 
 @defect("baton", "conservation", "contract", **{**CHANGING, "memory__host": 0})

@@ -138,4 +138,4 @@ def results_forgotten(ran: Any, self: Issued) -> Any:
 @graph_defect("cellular", "exact", kinds=("seq2seq",))
 def produced_by_another(patch: Patch) -> None:
     say = Issued.say
-    patch.setattr(Issued, "say", lambda self, work, rows, tokens: say(self, work, rows, tokens.flip(0)))
+    patch.setattr(Issued, "say", lambda self, work, tokens: say(self, work, tokens.flip(0)))

@@ -27,7 +27,7 @@ def the_trace_counts_a_token_too_many(decisions: Any, report: StepReport, *argum
 
 @defect("static", "counting")
 @graph_defect("graph-padded", "counting")
-@instead_of(trace, "_figures")
+@instead_of(trace, "step_figures")
 def idle_tokens_are_not_handed_on(figures: Any, report: StepReport) -> dict[str, Any]:
     """What is kept is right, and what the metrics of a long run are counted from is not."""
     return {**figures(report), "idle": 0}

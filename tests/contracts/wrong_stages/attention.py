@@ -21,15 +21,15 @@ ATTEND = "def attend(self, heads, *rest):\n    r = super().attend(heads, *rest)\
 BATCH = "def batch(self, plan, sequences, cache):\n    r = super().batch(plan, sequences, cache)\n    return "
 
 ATTENTIONS = [
-    _layout("lays out nothing", "None", "returned None: give a Layout"),
-    _layout("lays out a shape", "(r.waves, None)", "give a Layout"),
-    _layout("waves in a list", "replace(r, waves=list(r.waves))", "give a tuple of Span"),
-    _layout("waves of pairs", "replace(r, waves=((0, len(work)),))", "give a tuple of Span"),
-    _layout("leaves work out", "replace(r, waves=(Span(0, 1),))", "cover the 3 pieces"),
+    _layout("lays out nothing", "None", "returned None: give Layout"),
+    _layout("lays out a shape", "(r.waves, None)", "give Layout"),
+    _layout("waves in a list", "replace(r, waves=list(r.waves))", "give tuple[Span, ...]"),
+    _layout("waves of pairs", "replace(r, waves=((0, len(work)),))", "waves[0] is (0, 3): give Span"),
+    _layout("leaves work out", "replace(r, waves=(Span(0, 1),))", "cover all 3"),
     _layout("attends twice", "replace(r, waves=(Span(0, 2), Span(1, len(work))))", "consecutive ranges"),
     _layout("lanes that forget", "replace(r, lanes=((0,),))", "each of the 3 pieces"),
     _layout("lanes that repeat", "replace(r, lanes=((0, 1), (1, 2)))", "each of the 3 pieces"),
-    _layout("lanes in a list", "replace(r, lanes=[[0, 1, 2]])", "give a tuple of tuples"),
+    _layout("lanes in a list", "replace(r, lanes=[[0, 1, 2]])", "give tuple[tuple[int, ...], ...]"),
     _layout("a shape of its own", "replace(r, shape=Rectangle(0, 2, 8, 0, 4))", "what memory placed"),
     _layout("counts wrongly", "r.waves[7]", "raised IndexError"),
     Wrong(
@@ -45,7 +45,7 @@ ATTENTIONS = [
         "backend",
         "which has no 'operators'",
     ),
-    Wrong("a backend that is no name", "tensors = dict", "", "give 'module:class'"),
+    Wrong("a backend that is no name", "tensors = dict", "", "whose tensors is <class 'dict'>: give str"),
     Wrong("a backend elsewhere", "tensors = 'nowhere:Tensors'", "backend", "raised ModuleNotFoundError"),
     Wrong(
         "a backend by position",
@@ -53,9 +53,9 @@ ATTENTIONS = [
         "backend",
         "called as backend(device, dtype, numerics)",
     ),
-    _tensors("attends to nothing", f"{ATTEND}None", "attend", "returned a result that is None"),
+    _tensors("attends to nothing", f"{ATTEND}None", "attend", "a result that has the shape None"),
     _tensors("attends with heads apart", f"{ATTEND}r.view(len(r), -1, 4)", "attend", "give a tensor of the shape"),
-    _tensors("attends to one row", f"{ATTEND}r[:1]", "attend", "has the shape [1, 16]"),
+    _tensors("attends to one row", f"{ATTEND}r[:1]", "attend", "has the shape torch.Size([1, 16])"),
     _tensors("attends in another dtype", f"{ATTEND}r.float()", "attend", "a tensor of torch.float32"),
     _tensors("fails to attend", f"{ATTEND}r @ r", "attend", "raised RuntimeError"),
     _tensors(
@@ -67,5 +67,5 @@ ATTENTIONS = [
     _tensors("no batch", f"{BATCH}None", "batch", "give a Batch"),
     _tensors("rows left out", f"{BATCH}replace(r, token_ids=r.token_ids[1:])", "batch", "token_ids has the shape"),
     _tensors("samples too little", f"{BATCH}replace(r, sampled=r.sampled[1:])", "batch", "sampled is"),
-    _tensors("waves left out", f"{BATCH}replace(r, waves=())", "batch", "the plan's 1 waves"),
+    _tensors("waves left out", f"{BATCH}replace(r, waves=())", "batch", "give the plan's 1"),
 ]

@@ -38,5 +38,5 @@ CELLS = [
     _states("one slot for all", "tuple(s._replace(slot=0) for s in p.places)", "slot"),
     _states("a slot out of memory", "tuple(s._replace(slot=s.slot + 9999) for s in p.places)", "the slots 0 to"),
     _states("reads too much", "tuple(s._replace(reads=(*s.reads, 0)) for s in p.places)", "were written to the slots"),
-    _states("an extent", "tuple(Extent(s.slot, 1) for s in p.places)", "give a tuple of State"),
+    _states("an extent", "tuple(Extent(s.slot, 1) for s in p.places)", "give State"),
 ]

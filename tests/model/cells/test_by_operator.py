@@ -29,9 +29,9 @@ def same(model: CellModel, split: CellModel, request: Request) -> OperatorGraph:
     expected = evaluate(model, graph := model.unfold(request))
     found = evaluate(split, expanded := split.unfold(request))
     assert isinstance(expanded, OperatorGraph)
-    assert set(expanded.origin.values()) == graph.results
+    assert set(expanded.origin.values()) == graph.topology.results
     for new, old in expanded.origin.items():
-        assert new in expanded.results
+        assert new in expanded.topology.results
         for ours, theirs in zip(found[new], expected[old], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0.0, atol=1e-12)
     return expanded
@@ -53,7 +53,7 @@ def test_results_are_those_of_the_cells(model: str, request_: Request) -> None:
     whole = made(model)
     split = by_operator(whole)
     expanded = same(whole, split, request_)
-    assert set(expanded.results) == set(expanded.origin)
+    assert set(expanded.topology.results) == set(expanded.origin)
     assert answer(split, request_) == answer(whole, request_)
     assert split.num_parameters == whole.num_parameters  # shared, not copied
 

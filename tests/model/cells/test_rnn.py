@@ -173,7 +173,7 @@ def test_the_treelstm_agrees_with_its_equations(tree: Any) -> None:
     for cell in model.cells.values():
         bend(cell)
     graph = model.unfold(Request("r0", (), structure=tree))
-    (root,) = graph.results
+    (root,) = graph.topology.results
     for ours, theirs in zip(evaluate(model, graph)[root], tai(model.cells, tree), strict=True):
         torch.testing.assert_close(ours, theirs, **EXACT)
 

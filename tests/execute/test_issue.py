@@ -1,10 +1,10 @@
-"""Plans that are issued to a device, and polled until they are computed."""
+"""Plans that are issued to a device, and waited for until they are computed."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from helpers import plan_of_a, sequences_of_a, seven
@@ -17,29 +17,25 @@ from minifuse.execute import RealExecutor
 
 
 class _Device:
-    """Plans issued to it are ready when the test sets them so, and never make the issuing thread wait."""
+    """Plans issued to it are computed when the test says so, and never make the issuing thread wait."""
 
     def __init__(self) -> None:
         self.issued: list[int] = []
         self.computed = {step: threading.Event() for step in range(4)}
 
-    def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> _Issued:
+    def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> Callable[[], Ran]:
         self.issued.append(plan.step)
         if plan.step == 3:
             raise RuntimeError("the device is lost")
-        return _Issued(self.computed[plan.step], plan.step)
+
+        def ran() -> Ran:
+            assert self.computed[plan.step].wait(60)
+            return Ran({"a": (plan.step,)})
+
+        return ran
 
 
-class _Issued:
-    def __init__(self, computed: threading.Event, step: int) -> None:
-        self.ready = computed.is_set
-        self.step = step
-
-    def ran(self) -> Ran:
-        return Ran({"a": (self.step,)})
-
-
-def test_issued_plans_are_polled_in_order() -> None:
+def test_issued_plans_are_waited_for_in_order() -> None:
     device = _Device()
     executor = RealExecutor(seven, RealClock(), depth=3, issue=device.issue)
     for step in range(3):
@@ -49,7 +45,7 @@ def test_issued_plans_are_polled_in_order() -> None:
         time.sleep(0.001)
     assert device.issued == [0, 1, 2]  # all of them, though nothing is computed yet
     device.computed[1].set()
-    assert executor.wait(RealClock().now()) == []  # the second is ready: the first, before it, is not
+    assert executor.wait(RealClock().now()) == []  # the second is computed: the first, before it, is not
     device.computed[0].set()
     tokens: list[Mapping[str, tuple[int, ...]]] = []
     while len(tokens) < 2:

@@ -1,0 +1,112 @@
+"""The form of what a stage returns: its annotated type, through and through; waves; lanes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from functools import cache
+from itertools import chain
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from minifuse.core.plan import Place, Room, Shape, Span
+from minifuse.core.request import Sequence
+from minifuse.core.shapes import Rectangle, Region, StateRows
+from minifuse.fault import Wrong, shown
+
+__all__ = ["check_cover", "check_form", "check_lanes"]
+
+PROTOCOLS = {Shape: Rectangle | Region | StateRows, Place: object, Room: object}
+PLAIN = {int, str}
+
+
+class Form(NamedTuple):
+    """An annotated type, taken apart."""
+
+    kind: Any  # the class of such a value; `UnionType` if `parts` are alternatives, `Literal` if they are values
+    parts: tuple[Any, ...]  # the types of what it is made of: items, or fields
+    names: tuple[str, ...] = ()  # of its fields
+    plain: bool = False  # whether it is a named tuple of texts and whole numbers
+
+
+def check_form(value: Any, hint: Any, what: str = "") -> None:
+    """Raise `Wrong` unless a value, and all that it is made of, has the annotated type.
+
+    A list in place of a tuple is wrong, since it could change later; so is a number of numpy, which no trace can hold.
+
+    Args:
+        what: how the sentence calls the value.
+    """
+    if misfit := _misfit(value, hint):
+        path, found, wanted = misfit
+        if path:
+            name = type(value).__name__
+            what = f"{'an' if name[0] in 'AEIO' else 'a'} {name} whose {path.removeprefix('.')}"
+        raise Wrong(f"{what} is {shown(found)}" if what else shown(found), f"give {_told(wanted)}")
+
+
+@cache
+def _form(hint: Any) -> Form:
+    hint = PROTOCOLS.get(hint, hint)
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if parts or kind is Sequence:  # a sequence is the engine's own
+        return Form(UnionType if kind is Union else kind, parts)
+    fields = get_type_hints(kind)
+    plain = issubclass(kind, tuple) and PLAIN.issuperset(fields.values())
+    return Form(kind, tuple(fields.values()), tuple(fields), plain)
+
+
+def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
+    """The path to what has the wrong type, what it is, and the type wanted; None: nothing has."""
+    kind, parts, names, plain = _form(hint)
+    if kind is UnionType:
+        for part in parts:
+            misfit = _misfit(value, part)
+            if misfit is None or misfit[0]:  # this is its class, whatever is wrong inside
+                return misfit
+        return "", value, hint
+    if not (isinstance(value, str) and value in parts if kind is Literal else _is(value, kind)):
+        return "", value, hint
+    if kind is Literal or not parts or (plain and (*map(type, value),) == parts):  # as nearly all that a stage returns
+        return None
+    items = value if isinstance(value, tuple) else [getattr(value, name) for name in names]
+    if kind is tuple and parts[-1] is ...:
+        if parts[0] is int and {*map(type, items)} == {int}:
+            return None
+        parts = parts[:1] * len(items)
+    if len(items) != len(parts):
+        return "", value, hint
+    for i, (item, part) in enumerate(zip(items, parts, strict=True)):
+        if misfit := _misfit(item, part):
+            path, found, wanted = misfit
+            return f".{names[i]}{path}" if names else f"[{i}]{path}", found, wanted
+    return None
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of this class; a number one of Python's, and no bool."""
+    if kind is int or kind is float:
+        return type(value) is int or (kind is float and isinstance(value, float))
+    return isinstance(value, kind)
+
+
+def _told(hint: Any) -> str:
+    """An annotation without the names of modules.
+
+    >>> _told(tuple[Span, ...]), _told(float | None)
+    ('tuple[Span, ...]', 'float | None')
+    """
+    return re.sub(r"\w+\.", "", inspect.formatannotation(hint))
+
+
+def check_cover(where: str, waves: tuple[Span, ...], total: int) -> None:
+    """Raise `Wrong` unless waves, if there are any, are consecutive ranges that cover `total` pieces or rows."""
+    starts, stops = [wave.start for wave in waves], [wave.stop for wave in waves]
+    if waves and ([*starts, total] != [0, *stops] or stops != sorted(stops)):
+        raise Wrong(f"{where}{shown(waves)}", f"waves are consecutive ranges that cover all {total}", "layout")
+
+
+def check_lanes(where: str, lanes: tuple[tuple[int, ...], ...], total: int) -> None:
+    """Raise `Wrong` unless lanes, if there are any, name each of `total` pieces of work once."""
+    if lanes and sorted(chain.from_iterable(lanes)) != list(range(total)):
+        raise Wrong(f"{where}{shown(lanes)}", f"name each of the {total} pieces of work once", "layout")
