@@ -1,7 +1,5 @@
 """Cellular batching: cells of any requests are batched by type, in tasks (BatchMaker, 2.4.3, Algorithm 1)."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -16,8 +14,6 @@ from minifuse.core.stages import Memory, option
 from minifuse.parsing import parse_int, unknown
 from minifuse.stages import Batching
 
-__all__ = ["Cellular"]
-
 MANY = 2**20
 
 
@@ -28,9 +24,7 @@ class CellType:
     in memory, no other is looked at.
     """
 
-    def __init__(self, name: str, min_batch: int, max_batch: int) -> None:
-        self.name = name
-        self.min_batch = min_batch  # Bsizes.Min()
+    def __init__(self, max_batch: int) -> None:
         self.max_batch = max_batch  # Bsizes.Max()
         self.priority = 0.0
         self.num_running_tasks = 0
@@ -150,7 +144,7 @@ class Cellular(Batching):
         name = subgraph.cell
         if name not in self.types:
             max_batch = self.max_batches.get(name, self.options.max_batch)
-            self.types[name] = CellType(name, self.options.min_batch, max_batch)
+            self.types[name] = CellType(max_batch)
         cell = self.types[name]
         cell.priority = max(cell.priority, subgraph.priority)
         if name in self.priorities:
@@ -205,7 +199,7 @@ class Cellular(Batching):
         num_tasks = 0
         while num_tasks < self.options.max_tasks:
             batch = self.form_batched_task(ct, worker, memory.room())
-            if batch.size and (batch.size >= ct.min_batch or num_tasks == 0):
+            if batch.size and (batch.size >= self.options.min_batch or num_tasks == 0):
                 self.submit(batch, worker)
                 yield batch
                 num_tasks += 1

@@ -1,20 +1,16 @@
 """Re-batching with prompts computed apart from the batch (Baton, 4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
-from minifuse.batching.rebatch import RefillOptions, not_refilled, takes_place
+from minifuse.batching.rebatch import RefillOptions, batch_closed, takes_place
 from minifuse.batching.reranking import first_of, last_of
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
-
-__all__ = ["Decoupled"]
 
 LOOKED_AT = 4  # prompts of similar length are sought among so many times max_batch that wait
 
@@ -33,6 +29,7 @@ class Decoupled(QueuePolicy):
     name = "decoupled"
     apart = True
     in_step = True
+    displaces = takes_place
     grows = True
     overtaken_at_most = None  # by prompts that are similar in length to the first
 
@@ -87,10 +84,7 @@ class Decoupled(QueuePolicy):
         first = first_of(self.waiting)
         if self.running and first is not None and self.rank(first) < self.rank(sequence):
             return Reason("behind", sequence.id, f"not admitted: {first.id} goes before it, with a prompt to compute")
-        return self._batch_full(sequence, joining) or not_refilled(self, sequence, joining)
-
-    def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        return takes_place(self, newcomer, running)
+        return batch_closed(self, sequence, joining, now)
 
     def _prefill(self, memory: Memory) -> Proposal:
         """The first prompt that waits, and those of similar length among the next."""

@@ -1,7 +1,5 @@
 """Dynamic batching: wait a time window for more requests, then run the batch to completion (Flover, III)."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +9,6 @@ from minifuse.batching.static import Static, run_to_completion
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
-
-__all__ = ["Dynamic"]
 
 
 class Dynamic(QueuePolicy):

@@ -1,7 +1,5 @@
 """No batch size: the tokens of all requests in one iteration, up to a number that saturates (FluidInfer, 4.1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from minifuse.batching.newcomers import num_missing
@@ -10,8 +8,6 @@ from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
-
-__all__ = ["ASSUMED", "Fluid"]
 
 ASSUMED = 512  # tokens; the paper's figure for OPT-6.7B on four RTX 4090
 

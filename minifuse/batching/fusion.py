@@ -1,20 +1,20 @@
 """Temporal fusion: one main stream that requests join and leave at iteration boundaries (Flover, section V)."""
 
-from __future__ import annotations
-
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.newcomers import Refusal, admit_together, first_requests
+from minifuse.batching.newcomers import admit_together, prompts_of_first
 from minifuse.batching.queue import QueueOptions, Ranked
-from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.plan import Proposal, Reason, Room, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.stages import Batching
 
-__all__ = ["MAIN", "Fusion"]
-
 MAIN = 0  # the worker that is the main stream
+Refusal = Callable[[tuple[Sequence, ...], Memory, Room], Reason | None]  # why the prompts of a request do not join
+Admitted = tuple[tuple[Sequence, ...], tuple[Reason, ...], Room | None]
 
 
 class Fusion(Batching):
@@ -66,45 +66,49 @@ class Fusion(Batching):
         self.prompts_last = False
         return self._iterate(memory)
 
-    def _preprocess(self, memory: Memory, most: int | None = None) -> Proposal:
+    def _preprocess(self, memory: Memory, most: float = math.inf) -> Proposal:
         """The contexts of the first requests in the queue, as far as they fit."""
-        room = memory.room()
-
-        def refusal(prompts: tuple[Sequence, ...]) -> Reason | None:
-            if any(_context(prompt, memory) for prompt in prompts):
-                return admit_together(prompts, room)
-            text = "not pre-processed: it has no context, and joins the next iteration directly"
-            return Reason("no-context", prompts[0].id, text)
-
-        admit, reasons = self._admit(refusal, most)
+        admit, reasons, room = self._admit(memory, _not_pre_processed, most)
         work = tuple([item for prompt in admit for item in _context(prompt, memory)])
         return Proposal(work, admit, reasons, phase=Phase.PREPROCESSING, room=room)
 
     def _iterate(self, memory: Memory) -> Proposal:
         """One token for every running request, and for those that have become ready since the last iteration."""
-        room = memory.room()
+        admit, reasons, room = self._admit(memory, _not_fused)
+        fused = [one for one in self.admitted.values() if one.phase is not Phase.PREPROCESSING]
+        work = tuple([Work(one.id, *span) for one in fused for span in memory.missing(one)])
+        text = "not fused: its prompt is still being pre-processed"
+        apart = [one for one in self.admitted.values() if one.phase is Phase.PREPROCESSING]
+        pending = [Reason("preprocessing", one.id, text) for one in apart]
+        return Proposal(work, admit, (*pending, *reasons), room=room)
 
-        def refusal(prompts: tuple[Sequence, ...]) -> Reason | None:
-            full = admit_together(prompts, room)
-            if full is None and any(_context(prompt, memory) for prompt in prompts):
-                return Reason("to-preprocess", prompts[0].id, "not fused: its prompt has yet to be pre-processed")
-            return full
+    def _admit(self, memory: Memory, refusal: Refusal, most: float = math.inf) -> Admitted:
+        """Admit the first requests, up to the first that is refused; none once `most` prompts are admitted."""
+        admit: list[Sequence] = []
+        room = memory.room() if self.waiting else None
+        while self.waiting and room and len(admit) < most:
+            prompts = prompts_of_first(self.waiting)
+            if reason := refusal(prompts, memory, room):
+                return tuple(admit), (reason,), room
+            for prompt in prompts:
+                self.waiting.remove(prompt.id)
+                self.admitted[prompt.id] = prompt
+            admit += prompts
+        return tuple(admit), (), room
 
-        admit, reasons = self._admit(refusal)
-        work, pending = [], []
-        for name, sequence in self.admitted.items():
-            if sequence.phase is Phase.PREPROCESSING:
-                pending.append(Reason("preprocessing", name, "not fused: its prompt is still being pre-processed"))
-            else:
-                work += [Work(name, *span) for span in memory.missing(sequence)]
-        return Proposal(tuple(work), admit, (*pending, *reasons), room=room)
 
-    def _admit(self, refusal: Refusal, most: int | None = None) -> tuple[tuple[Sequence, ...], tuple[Reason, ...]]:
-        admit, reasons = first_requests(self.waiting, refusal, most)
-        for prompt in admit:
-            self.waiting.remove(prompt.id)
-            self.admitted[prompt.id] = prompt
-        return admit, reasons
+def _not_pre_processed(prompts: tuple[Sequence, ...], memory: Memory, room: Room) -> Reason | None:
+    if any(_context(prompt, memory) for prompt in prompts):
+        return admit_together(prompts, room)
+    text = "not pre-processed: it has no context, and joins the next iteration directly"
+    return Reason("no-context", prompts[0].id, text)
+
+
+def _not_fused(prompts: tuple[Sequence, ...], memory: Memory, room: Room) -> Reason | None:
+    full = admit_together(prompts, room)
+    if full is None and any(_context(prompt, memory) for prompt in prompts):
+        return Reason("to-preprocess", prompts[0].id, "not fused: its prompt has yet to be pre-processed")
+    return full
 
 
 def _context(prompt: Sequence, memory: Memory) -> list[Work]:

@@ -1,7 +1,5 @@
 """Graph batching by merging: the graphs of a set of requests become one (BatchMaker, 2.2.3 and 2.7.5: Fold, DyNet)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -14,8 +12,6 @@ from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
 from minifuse.parsing import number
-
-__all__ = ["GraphMerged", "set_full", "settle_waves"]
 
 
 def set_full(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:

@@ -1,7 +1,5 @@
 """Graph batching by padding: chains made equally long and run to completion (BatchMaker, 2.2.3, 2.7.1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -16,8 +14,6 @@ from minifuse.core.plan import Proposal, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
-
-__all__ = ["GraphPadded", "segments"]
 
 Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and which lengths of the first it takes
 

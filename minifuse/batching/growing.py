@@ -1,7 +1,5 @@
 """The fill of policies that admit with little memory, and evict when it runs out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,7 +11,7 @@ from minifuse.core.stages import Memory
 from minifuse.fault import Wrong, returned_by, shown
 from minifuse.memory.trial import checked
 
-__all__ = ["GrowingFill", "Rule"]
+Rule = Callable[[Fill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer, which misses these, waits
 
 
 class GrowingFill(Fill):
@@ -153,6 +151,3 @@ class GrowingFill(Fill):
             _, number, _ = self.policy.running.remove(name)
             self.policy.ready.add((self.policy._ranked(sequence), number, sequence))
         return super().settle(evict=tuple(evict.values()), growing=self.policy.grows)
-
-
-Rule = Callable[[GrowingFill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer, which misses these, waits

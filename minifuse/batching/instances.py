@@ -1,18 +1,14 @@
 """Concurrent model instances: each request is served by a worker of its own (Flover, III; its FasterTransformer)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
-from minifuse.batching.newcomers import admit_together, first_requests
+from minifuse.batching.newcomers import admit_together, prompts_of_first
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
-
-__all__ = ["Instances"]
 
 
 class Instances(QueuePolicy):
@@ -41,19 +37,19 @@ class Instances(QueuePolicy):
             prompts.pop(sequence.id, None)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        text = f"not admitted: all {self.workers} instances are serving"
-        return Reason("batch-full", sequence.id, text) if all(self.serving) else None
+        if all(self.serving):
+            return Reason("batch-full", sequence.id, f"not admitted: all {self.workers} instances are serving")
+        return None
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        mine, room = self.serving[worker], memory.room()
-
-        def refusal(prompts: tuple[Sequence, ...]) -> Reason | None:
-            return self.admission(prompts[0], 0, now) or admit_together(prompts, room)
-
-        first, reasons = first_requests(self.waiting, refusal, most=1)
-        admit = () if mine else first
+        mine, room, reason = self.serving[worker], None, None
+        admit: tuple[Sequence, ...] = ()
+        if self.waiting:
+            room, prompts = memory.room(), prompts_of_first(self.waiting)
+            reason = self.admission(prompts[0], 0, now) or admit_together(prompts, room)
+            admit = prompts if not mine and reason is None else ()
         for sequence in admit:
             self.waiting.remove(sequence.id)
             mine[sequence.id] = sequence
         work = tuple([Work(name, *span) for name, one in mine.items() for span in memory.missing(one)])
-        return Proposal(work, admit, reasons, room=room)
+        return Proposal(work, admit, (reason,) if reason else (), room=room)

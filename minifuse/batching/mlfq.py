@@ -1,7 +1,5 @@
 """A multi-level feedback queue: what has computed for long makes way for what has not (FastServe; FluidInfer, 2)."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +10,6 @@ from minifuse.batching.reranking import first_of, rerank
 from minifuse.core.plan import Plan, Proposal, Reason
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
-
-__all__ = ["Mlfq"]
 
 
 @dataclass(slots=True)

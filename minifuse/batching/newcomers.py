@@ -1,30 +1,20 @@
 """Newcomers that join together, and what sequences miss."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
-from itertools import groupby, islice
+from collections.abc import Iterable
+from itertools import takewhile
 
 from minifuse.core.plan import Reason, Room, Span
 from minifuse.core.request import Sequence
 
-__all__ = ["admit_together", "first_requests", "num_missing"]
 
-Refusal = Callable[[tuple[Sequence, ...]], Reason | None]  # why the prompts of a request do not join
-
-
-def first_requests(
-    waiting: Iterable[Sequence], refusal: Refusal, most: int | None = None
-) -> tuple[tuple[Sequence, ...], tuple[Reason, ...]]:
-    """Return the prompts of the first requests in a queue, up to the first refusal, and its reason."""
-    joining: list[Sequence] = []
-    groups = groupby(waiting, lambda one: (one.request.group, one.request.group is None and one.id))
-    for _, prompts in islice(groups, most):
-        request = tuple(prompts)
-        if reason := refusal(request):
-            return tuple(joining), (reason,)
-        joining += request
-    return tuple(joining), ()
+def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
+    """The prompts of the first request in a queue: they stand side by side."""
+    queue = iter(waiting)
+    first = next(queue)
+    group = first.request.group
+    if group is None:
+        return (first,)
+    return (first, *takewhile(lambda sequence: sequence.request.group == group, queue))
 
 
 def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:

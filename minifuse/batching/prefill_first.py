@@ -1,20 +1,16 @@
 """Iterations of prompts or of single tokens, never both (vLLM; Pensieve, 3.4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from minifuse.batching.growing import GrowingFill, Rule
+from minifuse.batching.growing import Rule
 from minifuse.batching.iteration import BatchOptions
 from minifuse.batching.newcomers import num_missing
-from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.core.plan import Proposal, Reason, Span
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
-
-__all__ = ["PrefillFirst", "fill_prompts_first"]
 
 OTHER_PHASE = "other-phase"
 
@@ -45,7 +41,7 @@ def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Ru
         rule: why a newcomer does not join either of them, or None.
     """
 
-    def joins(single: bool, fill: GrowingFill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
+    def joins(single: bool, fill: Fill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
         if rule is not None and (reason := rule(fill, sequence, spans)):
             return reason
         if (num_missing(spans) == 1) is single:

@@ -1,7 +1,5 @@
 """Dynamic re-batching: a finished query is replaced at once, like the runner in a relay race (Baton, 4)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,8 +9,6 @@ from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
 from minifuse.parsing import number
-
-__all__ = ["Rebatch", "RefillOptions", "not_refilled", "takes_place"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +23,22 @@ class RefillOptions(QueueOptions):
     refill: bool = option(True, "replace what has finished at once, or else run the batch to completion")
 
 
+def batch_closed(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
+    """Why a sequence does not join: the batch is full, or is run to completion, without `refill`; or None."""
+    if full := policy._batch_full(sequence, joining):
+        return full
+    if policy.options.refill or not policy.running:
+        return None
+    size = number(len(policy.running) + joining, "request")
+    return Reason("batch-running", sequence.id, f"not admitted: the batch of {size} still runs")
+
+
+def takes_place(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
+    """Whether a newcomer interrupts a running sequence of lower priority (4.3)."""
+    options = policy.options
+    return bool(options.preempt and options.refill and policy.rank(newcomer) < policy.rank(running))
+
+
 class Rebatch(QueuePolicy):
     """A newcomer joins as soon as a running sequence has finished, or at once in the place of one of lower priority.
 
@@ -39,29 +51,10 @@ class Rebatch(QueuePolicy):
     name = "rebatch"
     in_step = True
     grows = True
-
+    admission = batch_closed
+    displaces = takes_place
     Options: ClassVar[type] = RefillOptions
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self.work_conserving = self.options.refill  # otherwise what has finished leaves its place empty
-
-    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        return self._batch_full(sequence, joining) or not_refilled(self, sequence, joining)
-
-    def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        return takes_place(self, newcomer, running)
-
-
-def not_refilled(policy: QueuePolicy, sequence: Sequence, joining: int) -> Reason | None:
-    """Why a sequence does not join a batch that runs to completion, without `refill`; or None."""
-    if policy.options.refill or not policy.running:
-        return None
-    size = number(len(policy.running) + joining, "request")
-    return Reason("batch-running", sequence.id, f"not admitted: the batch of {size} still runs")
-
-
-def takes_place(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
-    """Whether a newcomer interrupts a running sequence of lower priority (4.3)."""
-    options = policy.options
-    return bool(options.preempt and options.refill and policy.rank(newcomer) < policy.rank(running))

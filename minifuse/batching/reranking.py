@@ -1,7 +1,5 @@
 """Work on a queue that few policies need: new ranks, the first, the last."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from sortedcontainers import SortedList

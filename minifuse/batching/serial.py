@@ -1,12 +1,8 @@
 """One request at a time, in the order of the queue."""
 
-from __future__ import annotations
-
 from minifuse.batching.policy import QueuePolicy
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
-
-__all__ = ["Serial"]
 
 
 class Serial(QueuePolicy):

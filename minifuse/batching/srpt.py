@@ -1,7 +1,5 @@
 """Shortest remaining processing time first, told the lengths of answers: an oracle for feedback queues."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
@@ -9,8 +7,6 @@ from minifuse.batching.reranking import rerank_all
 from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
-
-__all__ = ["Srpt"]
 
 
 class Srpt(QueuePolicy):

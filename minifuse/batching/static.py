@@ -1,7 +1,5 @@
 """Batch-wise inference: a batch is formed when nothing runs, and run to completion (Baton, 2.1; "Benchmark" in 5.1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
@@ -9,8 +7,6 @@ from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
-
-__all__ = ["Static", "run_to_completion"]
 
 
 def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:

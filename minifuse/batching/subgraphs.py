@@ -1,7 +1,5 @@
 """The request processor: which parts of a request may be scheduled (BatchMaker, 2.4.2 to 2.4.4)."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -9,8 +7,6 @@ from dataclasses import dataclass, field
 from minifuse.core.plan import TRANSFORMER, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
-
-__all__ = ["Iterations", "RequestProcessor", "Subgraph"]
 
 
 @dataclass(slots=True, eq=False)

@@ -1,19 +1,14 @@
 """Prompts and single tokens in one iteration, up to a number of tokens (Pensieve, 3.4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from minifuse.batching.growing import GrowingFill
-from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.batching.prefill_first import fill_prompts_first
 from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Proposal, Reason, Span
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.parsing import number
-
-__all__ = ["Unified"]
 
 
 class Unified(QueuePolicy):
@@ -40,7 +35,7 @@ class Unified(QueuePolicy):
             return self._fill(now, memory, self._missing(memory), self._iteration_full)
         return fill_prompts_first(self, now, memory, self._iteration_full)
 
-    def _iteration_full(self, fill: GrowingFill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
+    def _iteration_full(self, fill: Fill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
         planned = sum([work.stop - work.start for work in fill.work])
         if planned < self.options.max_tokens:
             return None

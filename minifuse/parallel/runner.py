@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Lock
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -120,5 +119,5 @@ class ParallelRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -78,8 +78,10 @@ def shard(model: Transformer, rank: int, size: int, communicator: Communicator) 
             if not isinstance(linear, nn.Linear):
                 continue  # a norm
             if name in blocks:
-                rows = [block.chunk(size)[rank] for block in torch.arange(len(linear.weight)).split(blocks[name])]
-                replacements.append((linear, _outputs(linear, torch.cat(rows).to(linear.weight.device))))
+                kept = [block.chunk(size)[rank] for block in torch.arange(len(linear.weight)).split(blocks[name])]
+                rows = torch.cat(kept).to(linear.weight.device)
+                bias = None if linear.bias is None else linear.bias[rows]
+                replacements.append((linear, _linear(linear.weight[rows], bias)))
             else:
                 part = _linear(linear.weight.chunk(size, 1)[rank], None)
                 replacements.append((linear, RowParallel(part, linear.bias, communicator)))
@@ -116,10 +118,6 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     if bias is not None:
         linear.bias = nn.Parameter(bias.clone(), requires_grad=False)
     return linear
-
-
-def _outputs(whole: nn.Linear, rows: Tensor) -> nn.Linear:
-    return _linear(whole.weight[rows], None if whole.bias is None else whole.bias[rows])
 
 
 def _head(whole: nn.Linear, rank: int, size: int, communicator: Communicator) -> GatheredHead:

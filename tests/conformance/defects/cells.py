@@ -79,7 +79,7 @@ def subgraph_dropped(receive: Any, self: RequestProcessor, sequence: Sequence) -
 @graph_defect("cellular", "budget")
 def batch_too_large(patch: Patch) -> None:
     init = CellType.__init__
-    patch.setattr(CellType, "__init__", lambda self, name, least, most: init(self, name, least, most + 1))
+    patch.setattr(CellType, "__init__", lambda self, most: init(self, most + 1))
 
 
 @graph_defect("cellular", "conservation")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from conformance.defects.harness import Patch, defect, graph_defect, instead_of
@@ -13,7 +12,6 @@ from minifuse.batching import fusion, instances
 from minifuse.batching.cellular import Cellular
 from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.iteration import Iteration
-from minifuse.batching.newcomers import first_requests
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.batching.static import Static
@@ -82,11 +80,8 @@ def the_window_restarts_with_each_newcomer(receive: Any, self: Dynamic, sequence
 @defect("fusion", "together")
 @defect("instances", "together")
 def a_group_started_apart(patch: Patch) -> None:
-    def the_first_alone(waiting: Any, refusal: Any, most: int | None = None) -> Any:
-        return first_requests(islice(waiting, 1), refusal, most)
-
     for module in (fusion, instances):
-        patch.setattr(module, "first_requests", the_first_alone)
+        patch.setattr(module, "prompts_of_first", lambda waiting: (next(iter(waiting)),))
 
 
 def _unseen(patch: Patch) -> None:
