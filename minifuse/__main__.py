@@ -6,8 +6,6 @@ from typing import NoReturn
 from minifuse.cli import main as run_command_line
 from minifuse.ctrl_c import INTERRUPTED, exit_code, finish
 
-__all__ = ["main"]
-
 
 def main() -> NoReturn:
     """Run the command line that was typed, and end the process with its exit code."""

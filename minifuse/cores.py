@@ -13,8 +13,6 @@ import time
 from collections.abc import MutableMapping
 from pathlib import Path
 
-__all__ = ["OtherWork", "processor", "share_cores", "usable_cores", "used_by_others", "wait_passively"]
-
 PROC = Path("/proc")  # Linux; elsewhere what others do is not known
 SHORTEST_S = 0.1  # in which use, told in steps of 0.01 s on every core, is known well enough
 SMALLEST_SHARED = 30_000_000  # parameters: 5 million are as fast on one core, 82 million 1.5 times as fast on two

@@ -32,18 +32,6 @@ else:
 
     Handler = Callable[[int, FrameType | None], object]
 
-__all__ = [
-    "HANDLER",
-    "INTERRUPTED",
-    "NOTHING_SHOWN",
-    "SHOW_CURSOR",
-    "SIGNALS",
-    "dealt_with",
-    "exit_code",
-    "finish",
-    "importing",
-    "install",
-]
 
 INTERRUPTED = 130  # the exit code that shells give to what Ctrl-C has ended
 NOTHING_SHOWN = "Interrupted before there was anything to show: run it again."

@@ -12,8 +12,6 @@ from minifuse.fault import class_site, is_own
 from minifuse.options import HOW, NoOptions
 from minifuse.parsing import did_you_mean, one_of
 
-__all__ = ["check_declared", "claims_no_order", "defaults", "nearest"]
-
 SERVED = {"transformer", "cells"}
 WAYS = {"memory": ("offers",), "attention": ("reads",)}  # in which KV may lie: they have no default
 

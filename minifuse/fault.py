@@ -21,22 +21,6 @@ from minifuse.core.errors import (
     WrongReturn,
 )
 
-__all__ = [
-    "Hung",
-    "Wrong",
-    "blamed",
-    "blaming",
-    "call_check",
-    "class_site",
-    "forgotten_base",
-    "is_own",
-    "last_line",
-    "method_site",
-    "raised",
-    "returned_by",
-    "shown",
-]
-
 PASSED = (StageFault, KeyboardInterrupt)  # whatever else a stage raises is its own
 NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
 NOTES = {  # what is easily forgotten of a method

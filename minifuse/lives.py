@@ -12,8 +12,6 @@ from operator import attrgetter
 
 from minifuse.core.request import FinishReason
 
-__all__ = ["Life", "Spans", "most_overtaken"]
-
 
 class Spans:
     """Tokens computed so far, as half-open spans apart from each other: mostly one, from the first token on."""

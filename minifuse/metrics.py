@@ -42,20 +42,8 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import TRANSFORMER, MoveKind
 from minifuse.core.request import FinishReason, Phase
 from minifuse.lives import Life, most_overtaken
-from minifuse.parsing import check_goodput, parse_goodput, unknown
+from minifuse.parsing import check_goodput, unknown
 from minifuse.trace import Event
-
-__all__ = [
-    "GROUPINGS",
-    "Groups",
-    "Metrics",
-    "RunningMetrics",
-    "compute_metrics",
-    "flat_metrics",
-    "parse_goodput",
-    "percentile",
-    "read_events",
-]
 
 Metrics = dict[str, Any]
 Groups = dict[str | int | None, Metrics]  # by user, priority or conversation

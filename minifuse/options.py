@@ -17,8 +17,6 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 from minifuse.core.errors import UsageError
 from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
-__all__ = ["HOW", "Declared", "NoOptions", "declared_options", "describe_options", "offered", "parse_options"]
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ from typing import TextIO
 
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
 
-__all__ = ["unwritten", "whole_file", "whole_folder", "write_whole"]
-
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what the machine lacks; all else is a wrong place
 
 

@@ -16,36 +16,6 @@ from typing import IO, Any, AnyStr, TypeVar
 
 from minifuse.core.errors import MachineError, UsageError, one_line, shortened
 
-__all__ = [
-    "BYTE_ORDER_MARK",
-    "INT64",
-    "LONGEST_S",
-    "MANY",
-    "MOST_LINE",
-    "MOST_TEXT",
-    "Fields",
-    "all_of",
-    "brief",
-    "check_goodput",
-    "did_you_mean",
-    "fits_utf8",
-    "keyed",
-    "number",
-    "one_of",
-    "parse_duration",
-    "parse_float",
-    "parse_goodput",
-    "parse_int",
-    "parse_size",
-    "plain",
-    "quoted",
-    "read_bounded",
-    "read_lines",
-    "split_lines",
-    "too_long",
-    "unknown",
-]
-
 INT64 = (-(2**63), 2**63 - 1)
 BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
 MANY = 2**31 - 1  # of whatever is counted, at most

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from minifuse.core.errors import MachineError
 
-__all__ = ["HOME", "places", "shipped"]
-
 HOME = Path(__file__).resolve().parent
 
 

@@ -27,20 +27,6 @@ from minifuse.fault import class_site, is_own
 from minifuse.options import NoOptions
 from minifuse.parsing import unknown
 
-__all__ = [
-    "COMPUTED_WHOLE",
-    "KINDS",
-    "Attention",
-    "Batching",
-    "Kind",
-    "Memory",
-    "Stage",
-    "kinds_of",
-    "register",
-    "stage",
-    "stages",
-]
-
 Kind = Literal["batching", "memory", "attention"]
 KINDS: tuple[Kind, ...] = ("batching", "memory", "attention")
 COMPUTED_WHOLE = frozenset({"rectangle", "slots"})  # an attention that reads these computes idle tokens as well

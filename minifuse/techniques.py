@@ -12,17 +12,6 @@ from minifuse.parsing import one_of, unknown
 from minifuse.stages import COMPUTED_WHOLE, KINDS, Kind, stage
 from minifuse.stages import stages as every_stage
 
-__all__ = [
-    "TECHNIQUES",
-    "Technique",
-    "check_fit",
-    "fit",
-    "for_model",
-    "mix",
-    "serving",
-    "technique",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Technique:

@@ -8,8 +8,6 @@ from functools import partial
 from statistics import median
 from typing import TypeVar
 
-__all__ = ["take_turns", "time_in_turns", "timed"]
-
 T = TypeVar("T")
 SLEEP = 20_000_000  # cycles, about 10 ms: the GPU sleeps while the launches behind it are queued
 

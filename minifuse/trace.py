@@ -45,8 +45,6 @@ from minifuse.cores import OtherWork
 from minifuse.trace_file import TraceFile, parse, read_text
 from minifuse.trace_step import BlockTables, step_decisions, step_figures
 
-__all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
-
 SCHEMA = "minifuse.trace/5"
 Event = dict[str, Any]
 

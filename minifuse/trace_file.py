@@ -9,8 +9,6 @@ from typing import Any, Literal, TextIO
 from minifuse.core.errors import UsageError
 from minifuse.parsing import BYTE_ORDER_MARK, read_bounded
 
-__all__ = ["TraceFile", "parse", "read_text"]
-
 
 class TraceFile:
     """Writes events. Each is in the file when `write` returns: what a run shows after that can be read up in it.

@@ -11,8 +11,6 @@ from minifuse.core.plan import TRANSFORMER, Place, Shape
 from minifuse.core.report import StepReport
 from minifuse.core.shapes import Rectangle, Region, StateRows
 
-__all__ = ["BlockTables", "step_decisions", "step_figures"]
-
 
 def step_figures(report: StepReport) -> dict[str, Any]:
     """A step with nothing copied, without places and layout: decisions, and what metrics need."""

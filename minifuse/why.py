@@ -17,8 +17,6 @@ from minifuse.core.request import Phase
 from minifuse.core.requests import Observer, Requests
 from minifuse.parsing import number
 
-__all__ = ["Accounting", "Choice", "told_by_policy"]
-
 WAITING = (Phase.RECEIVED, Phase.READY, Phase.SUSPENDED)
 Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what a trace has of it
 

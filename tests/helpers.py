@@ -30,7 +30,7 @@ from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
 from minifuse.model.text.reader import TextReader
 from minifuse.model.text.transformer import Transformer
-from minifuse.naive.oracle import attention
+from minifuse.naive.layers import attention
 from minifuse.serve.assembly import Stages, choose
 from minifuse.serve.engine import ServingEngine
 from minifuse.stages import Attention, Batching, Memory

@@ -14,7 +14,8 @@ from minifuse.core.plan import Extent, Layout, Move, Plan, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request
 from minifuse.core.shapes import Rectangle
-from minifuse.metrics import compute_metrics, parse_goodput
+from minifuse.metrics import compute_metrics
+from minifuse.parsing import parse_goodput
 from minifuse.trace import Event, Trace
 
 # Two requests share a padded batch; b arrives late, finishes first and leaves an idle row. c is refused.

@@ -17,7 +17,8 @@ from minifuse.core.plan import Extent, Layout, Move, Plan, Reason, Span, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason, Phase
 from minifuse.core.shapes import Rectangle
-from minifuse.metrics import RunningMetrics, compute_metrics, parse_goodput
+from minifuse.metrics import RunningMetrics, compute_metrics
+from minifuse.parsing import parse_goodput
 from minifuse.serve.run import serve
 from minifuse.trace import SCHEMA, Event, Trace, decisions, read_trace, whole_tables
 

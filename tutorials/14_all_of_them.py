@@ -36,10 +36,11 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from minifuse.lives import Life
-from minifuse.metrics import RunningMetrics, parse_goodput
+from minifuse.metrics import RunningMetrics
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
 from minifuse.notebook import play, replay, show_source
+from minifuse.parsing import parse_goodput
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

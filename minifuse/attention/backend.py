@@ -11,18 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.attention.batch import Batch, Wave, batch_of, write
+from minifuse.attention.batch import Batch, BatchRows, Wave, batch_of, write
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.rectangle import slots_to_clear
-from minifuse.attention.rows import BatchRows, lay_out, real_rows
+from minifuse.attention.rows import lay_out, real_rows
 from minifuse.core.plan import Plan, Span
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle
 from minifuse.kernels.operators import TORCH
 from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators, Rotation
-
-__all__ = ["Backend", "TorchPerSequence"]
 
 
 class Backend(ABC):

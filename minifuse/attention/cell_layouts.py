@@ -11,8 +11,6 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import Layout, Placement, Span, Work
 from minifuse.stages import Attention
 
-__all__ = ["CellsStage", "PaddedCellsStage"]
-
 
 class CellsStage(Attention):
     """The nodes of a batch and nothing else: no padding is computed, and a wave without nodes is left out."""

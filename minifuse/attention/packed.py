@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
+from minifuse.attention.batch import BatchRows
 from minifuse.attention.paged import index_of
-from minifuse.attention.rows import BatchRows
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.plan import Plan, Span
 from minifuse.memory.storage import KVStorage
-
-__all__ = ["Lane", "PackedAttention", "lanes_of"]
 
 
 def lanes_of(plan: Plan, span: Span) -> Seq[Seq[int]]:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple
 
-__all__ = ["Bubbles", "Lanes", "bubbles_of", "pack", "seconds_of"]
-
 Lanes = tuple[tuple[int, ...], ...]  # of each lane the numbers of its pieces of work, in the order of their turn
 
 

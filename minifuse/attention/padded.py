@@ -10,14 +10,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.backend import Backend
+from minifuse.attention.batch import BatchRows
 from minifuse.attention.rectangle import View, view_of
-from minifuse.attention.rows import BatchRows
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.storage import KVStorage
-
-__all__ = ["PaddedAttention", "Rows"]
 
 
 @dataclass(frozen=True, slots=True)

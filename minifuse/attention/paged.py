@@ -7,13 +7,11 @@ from collections.abc import Sequence as Seq
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
+from minifuse.attention.batch import BatchRows
 from minifuse.attention.ragged import contexts_of
-from minifuse.attention.rows import BatchRows
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.plan import Place, Plan, Span, Work
 from minifuse.memory.storage import KVStorage
-
-__all__ = ["PagedAttention", "index_of"]
 
 
 def index_of(work: Seq[Work], places: Seq[Place], cache: KVStorage) -> RaggedIndex:

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minifuse.attention.batch import BatchRows
 from minifuse.attention.rectangle import view_of
-from minifuse.attention.rows import BatchRows
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Place, Plan, Span, Work
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.ragged import Ragged
-
-__all__ = ["contexts_of", "ragged", "tables_of"]
 
 
 def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Ragged:

@@ -9,8 +9,6 @@ from minifuse.core.places import runs_of
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Rectangle
 
-__all__ = ["View", "slots_to_clear", "view_of"]
-
 
 class View(NamedTuple):
     """The slots [first, first + width) of every row: those of the window, or the whole row if the window wraps around.

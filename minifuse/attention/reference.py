@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.rows import BatchRows
+from minifuse.attention.batch import BatchRows
 from minifuse.core.plan import Plan, Span
 from minifuse.kernels.operators import TorchOperators
 from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators
-
-__all__ = ["ReferenceAttention"]
 
 
 class _RowByRow(TorchOperators):

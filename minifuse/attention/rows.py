@@ -12,8 +12,6 @@ from minifuse.core.plan import Plan, Shape
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
 
-__all__ = ["BatchRows", "lay_out", "real_rows"]
-
 PAD = 0  # any token id will do: the output of an idle row is not read
 
 

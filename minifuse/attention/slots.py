@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
+from minifuse.attention.batch import BatchRows
 from minifuse.attention.padded import Rows
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.rectangle import slots_to_clear
-from minifuse.attention.rows import BatchRows
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
 from minifuse.memory.storage import KVStorage
-
-__all__ = ["SlotsAttention"]
 
 
 class SlotsAttention(Backend):

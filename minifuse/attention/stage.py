@@ -16,7 +16,6 @@ from minifuse.stages import Attention
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
 
-__all__ = ["KERNELS", "KERNEL_DTYPES", "REFERENCE", "AttentionStage", "Options", "PerSequenceStage"]
 
 # One backend on the kernels, and one of reference numerics on torch, serve all layouts.
 KERNELS, REFERENCE = "minifuse.attention.triton:TritonAttention", "minifuse.attention.reference:ReferenceAttention"

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
+from minifuse.attention.batch import BatchRows
 from minifuse.attention.packed import lanes_of
 from minifuse.attention.ragged import ragged
-from minifuse.attention.rows import BatchRows
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
 from minifuse.kernels.multi_token import multi_token_attention
@@ -22,8 +22,6 @@ from minifuse.kernels.split_kv import decode_attention
 from minifuse.kernels.triton_operators import TritonOperators
 from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators
-
-__all__ = ["TritonAttention"]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, and keys and values of one layer
 

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-__all__ = ["RaggedIndex", "attend"]
-
 BLOCK = (
     128  # queries of a piece: enough for a matrix product, few enough to skip most tokens that none of them attends to
 )

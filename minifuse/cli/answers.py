@@ -10,14 +10,13 @@ from rich.text import Text
 
 from minifuse.cli.requests import Workload
 from minifuse.cli.tables import by_group, metric_rows
-from minifuse.cli.text import console, counted, one_line, shortened, tell
+from minifuse.cli.text import console, counted, tell
+from minifuse.core.errors import one_line, shortened
 from minifuse.core.request import FinishReason
 from minifuse.metrics import Groups, Metrics
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.serve.assembly import Choices
 from minifuse.serve.run import Answer, Served
-
-__all__ = ["answer_json", "answer_line", "is_right", "note_unevicted", "show_groups", "show_metrics"]
 
 PLACEHOLDER = -1
 PROMPT_WIDTH = 36

@@ -25,8 +25,6 @@ from minifuse.cli.run import run
 from minifuse.cli.trace import trace
 from minifuse.cli.tutorial import tutorial
 
-__all__ = ["parser"]
-
 COMMANDS: dict[str, Callable[..., int]] = {
     "run": run,
     "chat": chat,

@@ -26,7 +26,6 @@ from minifuse.parsing import number
 if TYPE_CHECKING:
     from minifuse.simulate.calibration import Measured
 
-__all__ = ["calibrate"]
 
 MOST_CHUNK, MOST_ROUNDS = 4096, 1000
 OUT = "write the profile here instead of to the cache folder (- is standard output)"

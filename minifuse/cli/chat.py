@@ -15,8 +15,8 @@ from minifuse.cli.run import RunOptions, chosen, load
 from minifuse.cli.spinner import loading
 from minifuse.cli.state import open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, silence
-from minifuse.cli.text import one_line, tell
-from minifuse.core.errors import ModelError, RequestRefused, UsageError
+from minifuse.cli.text import tell
+from minifuse.core.errors import ModelError, RequestRefused, UsageError, one_line
 from minifuse.core.request import DEFAULT, FinishReason, Request
 from minifuse.core.submitted import check_name
 from minifuse.ctrl_c import INTERRUPTED, dealt_with
@@ -29,8 +29,6 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.talk import Exchange, Talk
-
-__all__ = ["chat"]
 
 SCHEMA = "minifuse.chat/1"
 TECHNIQUE = "pensieve"

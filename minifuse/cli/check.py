@@ -17,8 +17,8 @@ from minifuse.cli.declare import argument, json_switch, option, switch, takes, w
 from minifuse.cli.options import parse_stage_options
 from minifuse.cli.plugin import load_plugin, plugins
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import one_line, shortened, tell
-from minifuse.core.errors import CheckerFailed, LawBroken, MachineError, MinifuseError, UsageError
+from minifuse.cli.text import tell
+from minifuse.core.errors import CheckerFailed, LawBroken, MachineError, MinifuseError, UsageError, one_line, shortened
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.parsing import parse_duration, unknown
 from minifuse.serve.interrupt import uninterrupted
@@ -28,7 +28,6 @@ from minifuse.techniques import TECHNIQUES
 if TYPE_CHECKING:
     from minifuse.cli.verdict import Tally
 
-__all__ = ["check"]
 
 SCHEMA = "minifuse.check/1"
 UNDECIDED = 1

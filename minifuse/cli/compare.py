@@ -31,8 +31,6 @@ from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model, technique
 
-__all__ = ["compare"]
-
 SCHEMA = "minifuse.compare/1"
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}  # of results of cells

@@ -27,23 +27,6 @@ from minifuse.cli.streams import is_stdout
 from minifuse.core.errors import UsageError
 from minifuse.parsing import MANY, did_you_mean, one_of, parse_int, quoted
 
-__all__ = [
-    "STDOUT",
-    "JsonOptions",
-    "argument",
-    "by_itself",
-    "file_or_stdout",
-    "folder_to_be",
-    "json_switch",
-    "option",
-    "parsed",
-    "switch",
-    "takes",
-    "whole",
-    "writable_file",
-    "writable_folder",
-]
-
 OptionsT = TypeVar("OptionsT")
 Parse = Callable[[Any, str], Any]  # the text, or texts, and the flag -> the value
 

@@ -21,13 +21,12 @@ from minifuse.cli.lanes import Lanes
 from minifuse.cli.progress import ProgressLines
 from minifuse.cli.refusals import Refusals
 from minifuse.cli.requests import Workload
-from minifuse.cli.text import UNITS, console, counted, one_line, time_left
+from minifuse.cli.text import UNITS, console, counted, time_left
+from minifuse.core.errors import one_line
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Request
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
-
-__all__ = ["Display", "in_use"]
 
 MIN_GAP_S = 0.1
 COST_SHARE = 0.01

@@ -17,8 +17,6 @@ from minifuse.cli.streams import print_result
 from minifuse.cli.text import console
 from minifuse.cores import OtherWork, usable_cores
 
-__all__ = ["Check", "doctor"]
-
 SCHEMA = "minifuse.doctor/1"
 MIN_PYTHON = (3, 11)
 MIN_FREE_BYTES = 2**30

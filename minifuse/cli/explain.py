@@ -23,8 +23,6 @@ from minifuse.parsing import did_you_mean
 from minifuse.stages import KINDS, Kind, stage, stages
 from minifuse.techniques import MODELS, TECHNIQUES, Technique, fit, for_model
 
-__all__ = ["explain", "where"]
-
 Line = tuple[str | tuple[str, str], ...]  # parts of a text, some with a style
 
 

@@ -10,8 +10,6 @@ from minifuse.cli.plugin import plugin_frame, plugin_stages
 from minifuse.core.errors import LawBroken, MinifuseError, StageFault, UsageError
 from minifuse.parsing import quoted
 
-__all__ = ["FAILED", "TRACEBACK", "one_sentence", "told"]
-
 FAILED, MACHINE = 1, 3
 OUT_OF_MEMORY = re.compile("out of memory|(?:can't|cannot) allocate memory", re.IGNORECASE)
 TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened

@@ -21,8 +21,6 @@ from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel, Say
 from minifuse.serve.interrupt import uninterrupted
 
-__all__ = ["SCHEMA", "Progress", "show", "show_list", "write"]
-
 SCHEMA, LIST_SCHEMA = "minifuse.reproduce/1", "minifuse.reproduce.list/1"
 PIPE_WIDTH = 160  # of tables where no terminal limits them
 

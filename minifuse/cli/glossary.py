@@ -7,8 +7,6 @@ from functools import cache
 
 from minifuse.shipped import places, shipped
 
-__all__ = ["Term", "folded", "terms"]
-
 PLACES = places("glossary.md", "docs/glossary.md")
 
 

@@ -9,15 +9,14 @@ from rich.text import Text
 
 from minifuse.cli.answers import is_right
 from minifuse.cli.requests import Workload
-from minifuse.cli.text import console, first_few, one_line
+from minifuse.cli.text import console, first_few
+from minifuse.core.errors import one_line
 from minifuse.fault import is_own
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.stages import stage
 from minifuse.techniques import technique
-
-__all__ = ["report_wrong"]
 
 SHOWN = 8  # ids in the sentence
 

@@ -18,7 +18,6 @@ from minifuse.parsing import read_bounded
 if TYPE_CHECKING:
     from minifuse.labs.lab import Lab
 
-__all__ = ["LAB"]
 
 SCHEMA = "minifuse.lab/1"
 HERE = "."

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Sequences
 from itertools import cycle, islice
 from typing import Any
 
-from minifuse.cli.text import one_line, shortened
+from minifuse.core.errors import one_line, shortened
 from minifuse.core.places import State
 from minifuse.core.plan import Work
 from minifuse.core.report import StepReport
@@ -20,8 +20,6 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.views.history import is_prefill
 from minifuse.views.rows import Rows, idle_columns, rows_of_shape
 from minifuse.views.timeline import ENDED, HELD, IDLE, PREPROCESSING, PROMPT, RUNNING, SUSPENDED, WAITING
-
-__all__ = ["Lanes", "lane_of", "legend", "map_of_memory"]
 
 LEGEND = (
     f"{WAITING} waits, {PREPROCESSING} pre-processed, {PROMPT} prompt, {RUNNING} token or node, {HELD} held, "

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from minifuse.cli.tables import in_time, is_busy, plain
-from minifuse.cli.text import one_line
+from minifuse.core.errors import one_line
 from minifuse.metrics import Groups, Metrics
 from minifuse.parsing import all_of
-
-__all__ = ["leaders"]
 
 Row = tuple[str, Metrics]
 ALIKE = 1.02  # figures of which one is no more than so many times the other are level

@@ -16,7 +16,6 @@ from minifuse.techniques import MODELS, TECHNIQUES, Technique
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["first_line", "list_"]
 
 SCHEMA = "minifuse.list/1"
 

@@ -21,8 +21,6 @@ from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths, parse_users
 
-__all__ = ["BY", "ModelOptions", "Options", "refuse_contradictions"]
-
 
 def _hardware(text: str, flag: str) -> str:
     hardware(text)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from minifuse.labs.judge import Outcome
     from minifuse.labs.lab import Lab
 
-__all__ = ["as_json", "show"]
 
 INDENT = 12
 

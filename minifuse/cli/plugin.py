@@ -11,8 +11,6 @@ from minifuse.fault import class_site, is_own, last_line
 from minifuse.parsing import MOST_LINE, too_long
 from minifuse.stages import KINDS, stages
 
-__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages", "plugins", "refuse_overwriting"]
-
 PREFIX = "minifuse_plugin_"
 
 

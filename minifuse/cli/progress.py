@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from minifuse.cli.tables import in_time
-from minifuse.cli.text import first_few, one_line
+from minifuse.cli.text import first_few
+from minifuse.core.errors import one_line
 from minifuse.core.report import StepReport
 from minifuse.serve.engine import ServingEngine
-
-__all__ = ["EVERY", "ProgressLines"]
 
 EVERY = 25  # iterations
 SHOWN = 4  # ids on a line

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from minifuse.core.request import Request
 
-__all__ = ["Refusals"]
-
 IN_FULL = 3  # of each cause
 MAX_CAUSES = 8  # what else there is counts as one
 _PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|[0-9]+(?:[.,][0-9]+)*")  # names and numbers

@@ -15,10 +15,8 @@ from minifuse.cli.text import tell
 from minifuse.core.errors import MinifuseError, UsageError
 from minifuse.parsing import all_of
 from minifuse.replay.page import write_page
-from minifuse.replay.record import TracedRun, read_run
+from minifuse.replay.workload import TracedRun, read_run
 from minifuse.views.reading import STANDARD_INPUT, load_trace
-
-__all__ = ["REPLAY", "Page", "ReplayOptions", "page_of", "refuse_overwriting_by_page", "replay"]
 
 TRACES = "files that --trace wrote, of the same requests; - is standard input"
 PAGE = "write the page here, one HTML file that any browser opens"

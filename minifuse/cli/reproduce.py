@@ -19,7 +19,6 @@ from minifuse.serve.interrupt import uninterrupted
 if TYPE_CHECKING:
     from minifuse.reproduce.experiment import Experiment
 
-__all__ = ["reproduce"]
 
 MIN_TOKENS = 4  # lengths are given down to a quarter of a request's tokens
 MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64

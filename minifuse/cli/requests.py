@@ -25,8 +25,6 @@ from minifuse.workload.laws import Uniform
 from minifuse.workload.sharegpt import Found, read_sharegpt
 from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, share_out, synthetic
 
-__all__ = ["Workload", "make_workload", "note_priorities", "tell_of_unused_sampling"]
-
 MAX_PROMPTS = 1_000_000
 REQUESTS = 16
 TINY, CROWD = "tiny", "crowd"  # the shipped model, and the workload that it has learnt

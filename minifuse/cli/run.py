@@ -38,15 +38,6 @@ if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
     from minifuse.serve.engine import ServingEngine
 
-__all__ = [
-    "RunOptions",
-    "chosen",
-    "exit_code",
-    "load",
-    "load_weights",
-    "run",
-    "show_served",
-]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["loading"]
-
 CLEAR = "\r\x1b[2K"
 
 

@@ -16,7 +16,6 @@ from minifuse.model.source import Source
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
 
-__all__ = ["STATE", "begun", "open_state", "refuse_overwriting_state", "report_unstored"]
 
 HELP = "keep conversations here, as SQLite, and go on with them: a turn is stored before its answer is shown"
 STATE = option("--state", HELP, "FILE", panel="Workload", parse=writable_file)

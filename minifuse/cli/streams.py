@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["has_stdout", "is_stdout", "print_result", "repair", "result_alone", "result_stream", "silence"]
 
 STDIN, STDOUT, STDERR = range(3)
 _result: ContextVar[TextIO | None] = ContextVar("result", default=None)  # standard output, while it is for that alone

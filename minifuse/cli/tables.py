@@ -8,12 +8,11 @@ from typing import Any, cast
 
 from rich.table import Table
 
-from minifuse.cli.text import LABEL_WIDTH, one_line, shortened
+from minifuse.cli.text import LABEL_WIDTH
+from minifuse.core.errors import one_line, shortened
 from minifuse.core.request import FinishReason
 from minifuse.cores import usable_cores
 from minifuse.metrics import Groups, Metrics
-
-__all__ = ["LEGEND", "by_group", "comparison", "cut_to", "groups_as_json", "in_time", "is_busy", "metric_rows", "plain"]
 
 BUSY = 0.25  # cores that other processes use, from which on it is told
 

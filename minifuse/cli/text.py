@@ -14,7 +14,6 @@ from minifuse.core.request import Request
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["LABEL_WIDTH", "UNITS", "console", "counted", "first_few", "one_line", "shortened", "tell", "time_left"]
 
 LABEL_WIDTH = 20
 LEAST_WIDTH = 40  # of tables: narrower, they would be letters below one another

@@ -20,8 +20,6 @@ from minifuse.views.history import History
 from minifuse.views.reading import STANDARD_INPUT, load_trace
 from minifuse.views.waits import reasons_of_waits, waited_for
 
-__all__ = ["TraceOptions", "trace"]
-
 WIDTH, WIDEST, ROWS = 80, 10_000, 32
 PERFETTO = "write the run here in Chrome's trace format, for ui.perfetto.dev (- is standard output)"
 

@@ -16,8 +16,6 @@ from minifuse.core.errors import UsageError
 from minifuse.output import write_whole
 from minifuse.shipped import places, shipped
 
-__all__ = ["PLACES", "Chapter", "chapters", "tutorial"]
-
 PLACES = places("tutorials", "tutorials")
 SERVERS = {"notebook": "jupyter notebook", "jupyterlab": "jupyter lab"}  # modules, and the commands of a reader
 INSTALL = "pip install -e '.[tutorials]' -c constraints.txt"

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import minifuse
 from minifuse.cli.plugin import plugin_files
-from minifuse.cli.text import one_line, shortened
-from minifuse.core.errors import LawBroken
+from minifuse.core.errors import LawBroken, one_line, shortened
 from minifuse.fault import is_own
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from minifuse.testing.hits import Hits
     from minifuse.testing.observation import Observation
 
-__all__ = ["Place", "Tally", "broken_json", "broken_text", "held_text", "undecided_text"]
 
 NARROWEST, WIDEST = 40, 80
 MOST_DECISIONS = 3

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from minifuse.cli.text import console, first_few, one_line
+from minifuse.cli.text import console, first_few
+from minifuse.core.errors import one_line
 from minifuse.trace import Event
-
-__all__ = ["WhyLines"]
 
 SHOWN = 8  # ids on a line
 

@@ -10,8 +10,6 @@ from minifuse.core.plan import Layout, Placement, Plan, Span, Work, sampled_work
 from minifuse.core.request import Sequence
 from minifuse.fault import Wrong, blaming, is_own, returned_by, shown
 
-__all__ = ["CheckedBackend", "check_batch", "check_layout", "checked_backend"]
-
 BATCH = ("token_ids", "positions", "waves", "sampled", "last_tokens", "real")
 
 

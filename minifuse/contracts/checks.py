@@ -19,8 +19,6 @@ from minifuse.core.requests import Requests
 from minifuse.fault import blamed, is_own, method_site, returned_by
 from minifuse.stages import Attention, Batching, Memory
 
-__all__ = ["Checks", "checks_of"]
-
 
 class Checks(RunObserver):
     """Raises `StageFault` when a stage returns what its contract does not allow.

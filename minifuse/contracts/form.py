@@ -14,8 +14,6 @@ from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region, StateRows
 from minifuse.fault import Wrong, shown
 
-__all__ = ["check_cover", "check_form", "check_lanes"]
-
 PROTOCOLS = {Shape: Rectangle | Region | StateRows, Place: object, Room: object}
 PLAIN = {int, str}
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from minifuse.core.places import State
 from minifuse.core.plan import Place, Work
 
-__all__ = ["DONE", "Known"]
-
 DONE = -1  # instead of the worker that a node is planned on
 
 

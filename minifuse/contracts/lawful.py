@@ -7,8 +7,6 @@ from minifuse.core.request import Phase
 from minifuse.core.requests import Observer, Requests
 from minifuse.fault import Wrong
 
-__all__ = ["Lawful", "by_layer", "check_move", "check_sequences"]
-
 WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
 ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)
 

@@ -13,8 +13,6 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.fault import Wrong, class_site, forgotten_base, is_own, method_site, raised, shown
 from minifuse.stages import PROTOCOLS, Kind
 
-__all__ = ["make_stage"]
-
 ATTRIBUTES: dict[Kind, tuple[tuple[str, Any, int], ...]] = {  # name, type, and the least whole number
     "batching": (
         ("workers", int, 1),

@@ -22,8 +22,6 @@ from minifuse.core.shapes import Rectangle, Region, StateRows
 from minifuse.core.unfolded import unfolded
 from minifuse.fault import Wrong, shown
 
-__all__ = ["check_missing", "check_moves", "check_placement", "check_room", "check_usage"]
-
 PLACES: dict[str, Any] = {  # by what a memory offers
     "extents": Extent,
     "slots": Extent,

@@ -17,8 +17,6 @@ from minifuse.core.unfolded import unfolded
 from minifuse.fault import Wrong
 from minifuse.stages import Memory
 
-__all__ = ["check_proposal"]
-
 IN_THIS_WAVE = -2  # instead of the worker that a node is planned on
 
 

@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 
 from minifuse.core.errors import RequestRefused
 
-__all__ = ["CellGraph", "Node", "Output", "Topology", "Wire", "Zeros"]
-
 
 class Output(NamedTuple):
     """The `part`-th output of a node of the same graph."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["RealClock", "VirtualClock"]
-
 
 class RealClock:
     """The wall clock, started when first read, which is at 0."""

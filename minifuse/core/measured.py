@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from minifuse.core.report import Ran, StepReport
 
-__all__ = ["NOTHING_MEASURED", "Measured", "measured_of"]
-
 
 class Measured(NamedTuple):
     """What a plan cost beside its computing: bytes, and seconds."""

@@ -9,8 +9,6 @@ from minifuse.core.plan import Proposal
 from minifuse.core.request import Request
 from minifuse.core.requests import Observer, Requests
 
-__all__ = ["Observers", "RunObserver"]
-
 EVENTS = ("requested", "refused", "aborted", "proposed", "placed", "planned", "completed", "waited")
 
 

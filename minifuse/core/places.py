@@ -8,8 +8,6 @@ from typing import NamedTuple
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent, Plan
 
-__all__ = ["Pages", "Reuse", "Runs", "State", "extents_of", "runs_in", "runs_of"]
-
 
 class Runs(NamedTuple):
     """KV of one sequence in several runs of consecutive slots, which its tokens fill one after the other.

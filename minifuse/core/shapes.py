@@ -8,8 +8,6 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.places import Runs
 from minifuse.core.plan import Extent, Span
 
-__all__ = ["Rectangle", "Region", "StateRows"]
-
 
 class Rectangle(NamedTuple):
     """Rows of KV slots, and the columns [start, stop) of them that one iteration computes, in every row (Baton, 2.1).

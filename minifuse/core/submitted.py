@@ -12,8 +12,6 @@ from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.request import Request, Sampling
 from minifuse.parsing import INT64, brief, fits_utf8, plain
 
-__all__ = ["by_request", "check_are_requests", "check_name", "check_prompts", "checked_sampling", "read"]
-
 LARGEST = sys.float_info.max
 NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 

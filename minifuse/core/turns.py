@@ -13,8 +13,6 @@ from minifuse.core.stages import Arrivals
 from minifuse.core.submitted import check_prompts, read
 from minifuse.parsing import brief
 
-__all__ = ["Stored", "Turns"]
-
 LARGEST = 10**12  # seconds, and levels of priority
 Stored = Callable[[Request], tuple[int, ...]]  # the text that its conversation has from earlier runs; may refuse it
 WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)

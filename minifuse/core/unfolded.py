@@ -10,8 +10,6 @@ from minifuse.core.cell_graph import CellGraph
 from minifuse.core.errors import LawBroken
 from minifuse.core.request import FinishReason, Sequence
 
-__all__ = ["Unfolded", "unfolded"]
-
 
 @dataclass(eq=False)
 class Unfolded(Sequence):

@@ -8,8 +8,6 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Reason
 from minifuse.core.requests import Observer, Requests
 
-__all__ = ["Watchdog"]
-
 IN_VAIN = 1_000  # wakes in a row while nothing runs: more patience than any wait takes
 BESIDE_PLANS = 100_000  # while plans run, which it may look at often
 

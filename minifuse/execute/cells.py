@@ -22,9 +22,8 @@ from minifuse.core.unfolded import unfolded
 from minifuse.execute.issued import Issued
 from minifuse.execute.streams import Streams
 from minifuse.memory.state_storage import StateStorage, on_device
-from minifuse.model.cells.model import CellModel, CellType
-
-__all__ = ["CellRunner", "Issued"]
+from minifuse.model.cells.model import CellModel
+from minifuse.model.cells.types import CellType
 
 MOST_WIRINGS = 1024  # topologies: nearly every tree has one of its own, so not all are kept
 

@@ -26,8 +26,6 @@ from minifuse.contracts.lawful import by_layer
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Place, Plan
 
-__all__ = ["Copy", "copies", "timetable"]
-
 Slot = tuple[str, int]  # of a tier, or a block of slots
 Actor = int  # the number of a copy, or ~wave
 

@@ -8,8 +8,6 @@ from itertools import count
 from queue import PriorityQueue
 from typing import Any, TypeVar
 
-__all__ = ["FETCH", "STORE", "WAITED", "CopyThread"]
-
 WAITED, FETCH, STORE = range(3)  # urgency: a plan waits for it; behind everything, to the device; to the host
 
 T = TypeVar("T")

@@ -11,8 +11,6 @@ from minifuse.core.measured import Measured
 from minifuse.core.plan import Work
 from minifuse.core.report import Ran
 
-__all__ = ["Issued"]
-
 
 class Issued:
     """The tokens and results of a plan given to a device, on their way to the host until it has computed them."""

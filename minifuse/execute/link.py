@@ -14,8 +14,6 @@ from minifuse.core.measured import Measured
 from minifuse.core.plan import Move, Plan, Tier
 from minifuse.execute.copies import Copy, copies, timetable
 
-__all__ = ["Link", "Way", "traffic", "way_of"]
-
 Way = Tier | None  # the tier that a copy goes to from the other; None: within the device
 
 

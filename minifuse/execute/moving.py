@@ -18,8 +18,6 @@ from minifuse.model.operators import Rotation
 from minifuse.model.text.transformer import Transformer
 from minifuse.stages import Attention, Memory
 
-__all__ = ["AttendingBesideMoves", "MovingRunner", "torch_runner"]
-
 
 class AttendingBesideMoves:
     """The attention of one plan: each wave of each layer waits for the moves that it needs there, and for no others."""

@@ -14,8 +14,6 @@ from minifuse.core.report import Completion, Ran
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Clock, RunPlan
 
-__all__ = ["RealExecutor"]
-
 LONGEST_WAIT_S = 3600.0  # at once; a longer wait is one after the other: there is a limit to what a lock can be asked
 
 

@@ -10,8 +10,6 @@ from minifuse.core.report import Ran
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import RunPlan
 
-__all__ = ["RunAhead"]
-
 
 class RunAhead:
     """Feeds each sequence's last token back to it, whether or not the engine has received that token yet.

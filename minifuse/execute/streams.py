@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-__all__ = ["Streams"]
-
 
 class Streams:
     """On a GPU each worker has a stream of its own, the first worker the default stream. A CPU has none."""

@@ -23,8 +23,6 @@ from minifuse.execute.streams import Streams
 from minifuse.kernels.operators import TORCH, KVTensors
 from minifuse.model.operators import Operators
 
-__all__ = ["MovesOfPlan", "PlanTransfers"]
-
 
 class MovesOfPlan:
     """The moves of one plan: `before` and `after` each wave of each layer, what may or must be done then.

@@ -15,8 +15,6 @@ from minifuse.core.request import Sequence
 from minifuse.core.stages import RunPlan
 from minifuse.execute.link import Link
 
-__all__ = ["VirtualExecutor", "placeholder_tokens"]
-
 
 def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
     """A token for every sequence whose next token is sampled, without a model: -1, which is not a stop token."""

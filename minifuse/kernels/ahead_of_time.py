@@ -32,8 +32,6 @@ from minifuse.kernels import shipped
 from minifuse.kernels.launch import INTERPRETED, Shipped
 from minifuse.output import write_whole
 
-__all__ = ["CAPABILITIES", "Compiled", "Registers", "compile_form", "target_of"]
-
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of A100; of H100 and H200: bytes that one program may have
 CAPABILITIES = tuple(SHARED_MEMORY)
 PIPE_WIDTH = 120  # columns of the printed table where the output is no terminal

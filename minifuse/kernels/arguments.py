@@ -8,8 +8,6 @@ from torch import Tensor
 from minifuse.kernels.launch import check, check_tensor
 from minifuse.kernels.ragged import Ragged
 
-__all__ = ["check_heads", "check_ragged"]
-
 INTEGERS = (torch.int32,)
 
 

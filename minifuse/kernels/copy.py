@@ -19,16 +19,6 @@ from torch import Tensor
 
 from minifuse.kernels.launch import Shipped, check, check_tensor
 
-__all__ = [
-    "SHIPPED",
-    "gather_slots",
-    "gather_slots_torch",
-    "move_slots",
-    "move_slots_torch",
-    "scatter_slots",
-    "scatter_slots_torch",
-]
-
 BLOCK = 4096  # elements of keys and as many of values: with 256 threads, four loads of 16 bytes in flight in each
 BLOCK_R = 1024  # elements of one row, in a tile of several rows
 NUM_WARPS = 8

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from minifuse.core.errors import KernelError
 
-__all__ = ["INTERPRETED", "Shipped", "check", "check_tensor"]
-
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as Triton reads it: when a kernel is defined
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

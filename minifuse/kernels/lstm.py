@@ -15,8 +15,6 @@ from torch import Tensor
 from minifuse.kernels.launch import Shipped, check, check_tensor
 from minifuse.kernels.swiglu import sigmoid
 
-__all__ = ["SHIPPED", "lstm_cell", "lstm_cell_torch"]
-
 KERNEL = "lstm_cell"
 BLOCK = 1024
 

@@ -27,8 +27,6 @@ from minifuse.kernels.multi_token_shape import form_of
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.tile import dot, slot_of, sum_rows, tile_owner
 
-__all__ = ["SHIPPED", "attend_tile", "multi_token_attention", "multi_token_attention_torch"]
-
 KERNEL = "multi_token_attention"
 
 

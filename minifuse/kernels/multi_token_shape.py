@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import triton
 
-__all__ = ["form_of", "packed_form_of"]
-
 REFERENCE = 16, 16, 4, 1  # one tile for every length: the boundaries of tiles are part of the result's bits
 
 

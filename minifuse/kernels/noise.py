@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["gumbel_noise", "rows_of_noise", "signed"]
-
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """Standard Gumbel noise [rows, vocab_size] in float64, each number a hash of (seed, position, token)."""

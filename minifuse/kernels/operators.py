@@ -15,8 +15,6 @@ from minifuse.core.report import NOT_FINITE
 from minifuse.kernels.noise import gumbel_noise, rows_of_noise
 from minifuse.kernels.rotary import RotaryRows
 
-__all__ = ["TORCH", "KVTensors", "TorchOperators"]
-
 
 class KVTensors(Protocol):
     """What moves act on: keys and values of both tiers, each [num_layers, slots, num_kv_heads, head_dim]."""

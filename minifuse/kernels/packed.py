@@ -22,8 +22,6 @@ from minifuse.kernels.multi_token import attend_tile, multi_token_attention_torc
 from minifuse.kernels.multi_token_shape import packed_form_of
 from minifuse.kernels.ragged import Ragged
 
-__all__ = ["SHIPPED", "WorkLists", "packed_attention", "packed_attention_torch"]
-
 KERNEL = "packed_attention"
 
 

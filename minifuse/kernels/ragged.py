@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Ragged"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ragged:

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from minifuse.kernels.launch import Shipped, check, check_tensor
 
-__all__ = ["SHIPPED", "WIDEST", "rms_norm", "rms_norm_torch"]
-
 KERNEL = "rms_norm"
 WIDEST = 16384  # a row lies in the registers of one program: 32 numbers a thread at 16 warps
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["RotaryRows"]
-
 
 class RotaryRows(NamedTuple):
     """The angles of some positions, for every layer's queries and keys.

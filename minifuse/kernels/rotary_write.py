@@ -19,8 +19,6 @@ from torch import Tensor
 
 from minifuse.kernels.launch import FLOATS, Shipped, check, check_tensor
 
-__all__ = ["SHIPPED", "rotate_and_write", "rotate_and_write_torch"]
-
 KERNEL = "rotate_and_write"
 ELEMENTS = 4096  # of a program's tile: four loads of 16 bytes in flight in each of 128 threads
 NUM_WARPS = 4

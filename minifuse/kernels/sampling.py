@@ -19,8 +19,6 @@ from minifuse.core.report import NOT_FINITE
 from minifuse.kernels.launch import Shipped, check, check_tensor
 from minifuse.kernels.noise import gumbel_noise
 
-__all__ = ["SHIPPED", "argmax", "argmax_torch", "gumbel_argmax", "gumbel_argmax_torch"]
-
 BLOCK = 8192  # logits of a program: with 256 threads, four loads of 16 bytes of bfloat16 in flight in each
 NOISY_BLOCK = 1024  # bound by arithmetic in float64, of which 8 numbers a thread are enough
 NUM_WARPS = 8

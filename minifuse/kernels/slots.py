@@ -22,8 +22,6 @@ from minifuse.kernels.launch import Shipped, check, check_tensor
 from minifuse.kernels.split_shape import NUM_WARPS, SPLIT, check_decode, form_of, grid_of, signature_of, workspace
 from minifuse.kernels.splits import attend_one_torch, attend_splits, reduce_splits
 
-__all__ = ["SHIPPED", "slots_attention", "slots_attention_torch"]
-
 KERNEL = "slots_attention"
 
 

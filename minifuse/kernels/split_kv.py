@@ -19,8 +19,6 @@ from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.split_shape import NUM_WARPS, SPLIT, check_decode, form_of, grid_of, signature_of, workspace
 from minifuse.kernels.splits import attend_one_torch, attend_splits, reduce_splits, visible_range
 
-__all__ = ["SHIPPED", "decode_attention", "decode_attention_torch"]
-
 KERNEL = "decode_attention"
 
 

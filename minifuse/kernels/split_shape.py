@@ -12,18 +12,6 @@ from torch import Tensor
 from minifuse.kernels.arguments import check_heads
 from minifuse.kernels.launch import check
 
-__all__ = [
-    "NUM_WARPS",
-    "REDUCE_WARPS",
-    "SPLIT",
-    "check_decode",
-    "form_of",
-    "grid_of",
-    "reduce_form",
-    "signature_of",
-    "workspace",
-]
-
 SPLIT = 512  # tokens: the 32-bit results of a split are then at most 3% of the KV it reads, for groups up to 8
 NUM_WARPS = 4
 REDUCE_WARPS = 8

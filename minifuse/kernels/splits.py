@@ -25,8 +25,6 @@ from minifuse.kernels.launch import Shipped
 from minifuse.kernels.split_shape import REDUCE_WARPS, SPLIT, reduce_form, signature_of
 from minifuse.kernels.tile import slot_of
 
-__all__ = ["SHIPPED", "attend_one_torch", "attend_splits", "reduce_splits", "visible_range"]
-
 
 @triton.jit
 def visible_range(contexts_ptr, first_ptr, sequence, HAS_FIRST: tl.constexpr):

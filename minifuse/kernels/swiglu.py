@@ -12,8 +12,6 @@ from torch import Tensor
 
 from minifuse.kernels.launch import Shipped, check, check_tensor
 
-__all__ = ["SHIPPED", "sigmoid", "silu_mul", "silu_mul_torch"]
-
 KERNEL = "silu_mul"
 BLOCK = 1024
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["dot", "slot_of", "sum_rows", "tile_owner"]
-
 
 @triton.jit
 def slot_of(tables_ptr, row_offset, token, PAGE: tl.constexpr, mask=None):

@@ -22,8 +22,6 @@ from minifuse.kernels.rotary_write import rotate_and_write
 from minifuse.kernels.sampling import argmax, gumbel_argmax
 from minifuse.kernels.swiglu import silu_mul
 
-__all__ = ["TritonOperators"]
-
 
 class TritonOperators:
     """The Triton kernels, as `minifuse.model.operators.Operators`."""

@@ -31,8 +31,6 @@ from minifuse.labs.submission import Budget, identity
 from minifuse.output import write_whole
 from minifuse.shipped import HOME
 
-__all__ = ["autograder_files", "grade", "make_autograder"]
-
 NOBODY = "nobody"
 FAILED = "The grader failed, and there are no points: your instructor can see why in its output."
 LEFT_OUT = ("tutorials", "__pycache__", "reproduce", "notebook", "replay", "tiny")  # of minifuse: not needed to judge

@@ -21,8 +21,6 @@ from minifuse.testing.texts.scripted import SCRIPTED
 from minifuse.trace import Event
 from minifuse.views.reading import parse_trace
 
-__all__ = ["OfStudent", "Run", "check_schedule", "keeps_the_laws", "run", "served"]
-
 MODEL = "random:llama-2-7b"  # whose shape alone is used: an iteration's time, and bytes of KV
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import types
 from typing import Any, get_args, get_origin
 
-__all__ = ["has_form", "told"]
-
 WHOLE = 1 << 63  # numbers from here on are larger than anything a lab has
 
 

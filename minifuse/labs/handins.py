@@ -9,8 +9,6 @@ from pathlib import Path
 from minifuse.core.errors import UsageError
 from minifuse.labs.lab import Lab, labs
 
-__all__ = ["SUBMITTED", "files_in", "hand_ins", "lab_of", "lab_with_number"]
-
 SUBMITTED = "solution.py"
 SAYS = re.compile(rb'^(?:\xef\xbb\xbf)?\s*"""Lab (\d+):')  # as every skeleton begins
 

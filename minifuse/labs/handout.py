@@ -12,8 +12,6 @@ from minifuse.labs.skeleton import leaked, skeleton, solution_lines
 from minifuse.labs.submission import StudentFault, Submission
 from minifuse.output import whole_folder
 
-__all__ = ["handed_out", "write_files"]
-
 GIVEN = ("README.md", "stage.py")
 WRONG = re.compile(r"^\[wrong\]$.*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 

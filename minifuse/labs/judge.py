@@ -19,8 +19,6 @@ from minifuse.labs.lab import Lab, Test
 from minifuse.labs.submission import Budget, StudentFault, Submission
 from minifuse.trace import Event
 
-__all__ = ["Outcome", "Unmet", "Work", "judge", "of_student", "told"]
-
 PHASES = (Phase.generate, Phase.shrink)
 LONGEST = 2000  # characters of a sentence, which may quote what was returned
 

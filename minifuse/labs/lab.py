@@ -46,8 +46,6 @@ from minifuse.labs.form import has_form, told
 from minifuse.labs.submission import PLACES, Limits
 from minifuse.shipped import shipped
 
-__all__ = ["Lab", "Test", "labs"]
-
 KEYS = {  # and the forms of their values
     "number": int,
     "title": str,

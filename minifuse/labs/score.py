@@ -12,8 +12,6 @@ from minifuse.labs.judge import Work, of_student, told
 from minifuse.labs.lab import Lab
 from minifuse.labs.submission import Budget
 
-__all__ = ["Scores", "scores"]
-
 
 @dataclass(frozen=True)
 class Scores:

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-__all__ = ["Alike", "alike", "runs"]
-
 LENGTH = 15  # tokens of a run
 NOTHING = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Iterator
 
 from minifuse.core.errors import UsageError
 
-__all__ = ["leaked", "skeleton", "solution_lines"]
-
 MARKER = re.compile(r"^(?P<indent>\s*)#\s*(?P<what>BEGIN|END) SOLUTION(?::\s*(?P<hint>.*\S))?\s*$")
 NEAR = re.compile(r"(BEGIN|END)\W+SOLUTION|SOLUTION\W+(BEGIN|END)", re.IGNORECASE)
 SHORTEST = 16  # characters of a line that tells something of a solution

@@ -24,8 +24,6 @@ from minifuse.labs import student
 from minifuse.labs.form import has_form, told
 from minifuse.shipped import places
 
-__all__ = ["PLACES", "Budget", "Limits", "Remote", "StudentFault", "Submission", "check_form", "identity"]
-
 PLACES = places("tutorials/labs", "tutorials/labs")
 PRINTED = 20_000  # characters of what a file prints that are kept
 REPLY = 4 << 20  # bytes of a value as JSON

@@ -9,8 +9,6 @@ from minifuse.core.plan import Extent, Move
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.copies import copies
 
-__all__ = ["Away"]
-
 
 class Away:
     """One run of slots on the host for each sequence that is away from the device.

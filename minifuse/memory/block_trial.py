@@ -9,8 +9,6 @@ from minifuse.core.plan import Reason
 from minifuse.memory.trial import Trial
 from minifuse.parsing import number
 
-__all__ = ["BlockTrial"]
-
 
 class BlockTrial(Trial):
     """Counts free blocks, and the blocks that each sequence has and is promised.

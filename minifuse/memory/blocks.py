@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from minifuse.core.errors import LawBroken
 
-__all__ = ["BlockPool"]
-
 
 class BlockPool:
     """Blocks [0, num_blocks) of one tier. A block without holders is free.

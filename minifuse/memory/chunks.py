@@ -13,8 +13,6 @@ from minifuse.core.plan import Span
 from minifuse.core.request import Sequence
 from minifuse.memory.eviction import Eviction
 
-__all__ = ["Chunk", "Idle", "Owner"]
-
 _NUMBERS = count()
 
 

@@ -7,8 +7,6 @@ from itertools import accumulate, pairwise
 from minifuse.core.places import Pages, Runs, runs_in
 from minifuse.core.plan import Extent, Move, MoveKind, Tier
 
-__all__ = ["copies"]
-
 TIERS: dict[MoveKind, tuple[Tier, Tier]] = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}
 
 

@@ -12,8 +12,6 @@ from minifuse.core.stages import option
 from minifuse.memory.shaped import Shaped, ShapedOptions, ShapedTrial
 from minifuse.memory.trial import settle
 
-__all__ = ["Embedded"]
-
 
 class Embedded(Shaped):
     """Has the rows of `shaped`, and a part of memory for prompts computed apart.

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from minifuse.memory.profile import Profile
 
-__all__ = ["CostAware", "Eviction", "LeastRecentlyUsed"]
-
 
 class Eviction(Protocol):
     """A policy of eviction: chunks of the least value go first."""

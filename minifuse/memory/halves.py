@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["even_waves"]
-
 
 def even_waves(needs: Sequence[int], num_blocks: int) -> int:
     """The fewest blocks for a wave with which work is divided into an even number of waves, of half of the device each.

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
 
-__all__ = ["History", "ModelIdentity", "Turn"]
-
 APPLICATION = 0x6D666873  # "mfhs": marks the file as one of ours
 PATIENCE_S = 0.3  # to wait for another process that is about to let the file go
 LOG_BYTES = 4 << 20  # of FILE-wal, from which on it is emptied into the file

@@ -12,8 +12,6 @@ from minifuse.core.request import Sequence
 from minifuse.memory.chunks import Chunk, Owner
 from minifuse.memory.tiers import Tiers
 
-__all__ = ["Owners"]
-
 
 def owner_of(sequence: Sequence) -> str:
     """What a sequence's KV belongs to: its conversation, or the request itself."""

@@ -18,8 +18,6 @@ from minifuse.memory.trial import Trial, settle
 from minifuse.parsing import number
 from minifuse.stages import Memory
 
-__all__ = ["Padded"]
-
 
 class _Shape(NamedTuple):
     """A rectangle wide enough for every row: the longest prompt, then the longest answer.

@@ -19,8 +19,6 @@ from minifuse.memory.tables import Tables
 from minifuse.memory.trial import settle
 from minifuse.stages import Memory
 
-__all__ = ["Paged"]
-
 
 class PagedTrial(BlockTrial):
     """Counts blocks, of which those of a shared prefix have several holders.

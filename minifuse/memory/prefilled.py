@@ -11,8 +11,6 @@ from minifuse.core.plan import Extent
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.allocator import RunAllocator
 
-__all__ = ["Prefilled"]
-
 
 class _Row(NamedTuple):
     offset: int  # its first slot

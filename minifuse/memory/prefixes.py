@@ -11,8 +11,6 @@ from collections.abc import Container
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-__all__ = ["Prefixes"]
-
 CHUNK = 64  # tokens compared at once
 
 

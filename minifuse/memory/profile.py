@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from minifuse.core.errors import UsageError
 from minifuse.parsing import read_bounded
 
-__all__ = ["ASSUMED", "Profile", "powers_of_two"]
-
 FORMAT = "minifuse recomputation profile 1"
 
 

@@ -10,8 +10,6 @@ from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
 from minifuse.memory.contiguous import Contiguous
 
-__all__ = ["Recompute"]
-
 
 class Recompute(Contiguous):
     """Drops KV once a token is sampled: the next one recomputes the text."""

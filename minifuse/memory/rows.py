@@ -18,8 +18,6 @@ from minifuse.memory.slots import SlotTrial
 from minifuse.memory.trial import settle
 from minifuse.stages import Memory
 
-__all__ = ["Rows"]
-
 
 class Rows(Memory):
     """One slot for each request: every node of its chain reads the states of the node before there, and writes its own.

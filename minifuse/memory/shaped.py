@@ -21,8 +21,6 @@ from minifuse.memory.window import Entry, Window, shaped
 from minifuse.parsing import number
 from minifuse.stages import Memory
 
-__all__ = ["Shaped", "ShapedOptions", "ShapedTrial"]
-
 ROUNDING = 1e-9  # slots: a part of the memory may come out a little below a whole number
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Shuffle", "shuffle", "shuffled_region"]
-
 
 class Shuffle(NamedTuple):
     """The region that results, and the copies that make it: `moves` are pairs of buffers (from, to)."""

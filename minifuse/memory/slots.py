@@ -18,8 +18,6 @@ from minifuse.memory.shuffle import shuffle
 from minifuse.memory.trial import Trial, settle
 from minifuse.stages import Memory
 
-__all__ = ["Slots"]
-
 
 class SlotTrial(Trial):
     """Admits as many newcomers as slots are free."""

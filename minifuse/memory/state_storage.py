@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["StateStorage", "on_device"]
-
 
 def on_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers as a tensor. To a GPU they are copied from pinned memory, so the calling thread does not wait."""

@@ -16,8 +16,6 @@ from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.trial import Trial, settle
 from minifuse.stages import Memory
 
-__all__ = ["States"]
-
 
 class _Books:
     """The slots of one sequence."""

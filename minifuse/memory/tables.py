@@ -16,8 +16,6 @@ from minifuse.memory.blocks import BlockPool
 from minifuse.memory.copies import copies
 from minifuse.memory.prefixes import Prefixes
 
-__all__ = ["Tables"]
-
 
 class Tables:
     """The books of paged memory. What is done here has been tried: see `minifuse.memory.paged.PagedTrial`.

@@ -23,8 +23,6 @@ from minifuse.memory.tiers import Tiers
 from minifuse.memory.trial import settle
 from minifuse.stages import Memory
 
-__all__ = ["Tiered"]
-
 HOST_TIMES = 4  # the host's room by default, as a multiple of the device's
 ROUNDING = 1e-9
 

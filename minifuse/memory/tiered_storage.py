@@ -11,8 +11,6 @@ from minifuse.core.plan import Move
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.shape import TextShape
 
-__all__ = ["TieredStorage"]
-
 
 class TieredStorage(KVStorage):
     """KV of the device, and of a host tier of `num_host_slots` slots, pinned where the device is a GPU.

@@ -11,8 +11,6 @@ from minifuse.memory.blocks import BlockPool
 from minifuse.memory.chunks import Chunk, Idle, Owner
 from minifuse.memory.eviction import Eviction
 
-__all__ = ["Tiers"]
-
 AT_ONCE = 16  # a sixteenth of the device's blocks is copied ahead at once, at most: the link carries one by one anyway
 
 

@@ -21,8 +21,6 @@ from minifuse.memory.places import Places
 from minifuse.memory.trial import settle
 from minifuse.stages import Memory
 
-__all__ = ["Waves"]
-
 BUFFER = 0.125  # of the device, for each of two waves, by default
 HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 

@@ -10,8 +10,6 @@ from minifuse.core.places import Runs
 from minifuse.core.plan import Extent, Span
 from minifuse.core.shapes import Rectangle
 
-__all__ = ["Entry", "Window", "shaped"]
-
 
 class Entry(NamedTuple):
     """A sequence that gets a row: its text so far has `length` tokens, of which the iteration computes the last

@@ -9,8 +9,6 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import did_you_mean, one_of
 
-__all__ = ["NUMERICS", "check_choice", "check_device", "check_loading", "find_device"]
-
 NUMERICS = ("fast", "reference")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["free_bytes"]
-
 
 def free_bytes(device: str) -> int | None:
     """Bytes that can be allocated now, or None where the platform does not report them."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["RequestKind", "request_kind"]
-
 
 class RequestKind(NamedTuple):
     """What a kind of model reads and produces. The defaults are those of cells that a plugin registers."""

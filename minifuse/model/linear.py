@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Linear", "Unset", "pack", "packable"]
-
 PACKED_ROWS = 32  # the batch size oneDNN lays the weights out for; any other is correct, and nearly as fast
 
 

@@ -10,8 +10,6 @@ from minifuse.model.cells.source import resolve_cells
 from minifuse.model.text.load import resolve_text
 from minifuse.model.text.tokenizer import Tokenizer
 
-__all__ = ["Config", "Source", "resolve"]
-
 
 class Config(Protocol):
     """The shapes of a model, as far as all kinds of model have them."""

@@ -11,8 +11,6 @@ from minifuse.core.cell_graph import CellGraph, Output, Zeros
 from minifuse.core.request import Request
 from minifuse.model.cells.model import CellModel
 
-__all__ = ["answer", "evaluate"]
-
 
 @torch.no_grad()
 def evaluate(model: CellModel, graph: CellGraph) -> dict[int, tuple[Tensor, ...]]:

@@ -14,8 +14,6 @@ from torch import Tensor
 from minifuse.model.text.config import Rotary
 from minifuse.model.text.shape import TextShape
 
-__all__ = ["attention", "block", "normed", "rotated"]
-
 Weights = Callable[[str], Tensor | None]  # one layer's tensor of this name; None: it has none
 
 

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from minifuse.core.request import Request
 from minifuse.model.text.transformer import Transformer
-from minifuse.naive.layers import attention, block, normed
+from minifuse.naive.layers import block, normed
 from minifuse.naive.sampling import draw
-
-__all__ = ["answer", "attention", "logits"]
 
 
 @torch.no_grad()

@@ -11,8 +11,6 @@ from collections.abc import Sequence as Seq
 
 from minifuse.core.request import Sampling
 
-__all__ = ["draw", "kept"]
-
 MASK = (1 << 64) - 1
 
 

@@ -6,8 +6,6 @@ from minifuse.core.errors import UsageError
 from minifuse.notebook.played import Played
 from minifuse.parsing import did_you_mean, one_of
 
-__all__ = ["FREE", "HUES", "IDLE", "INK", "SOFT", "WAIT", "colour_numbers", "ink_on", "owner_colour", "tint"]
-
 # Okabe and Ito's colours, with a brown for black, as on the replay page (palette.js).
 HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442")
 INK, SOFT = "#1a1d21", "#5b6470"  # of words and lines

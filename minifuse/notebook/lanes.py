@@ -33,8 +33,6 @@ from minifuse.views.timeline import (
 )
 from minifuse.views.timeline import IDLE as IDLE_SIGN
 
-__all__ = ["By", "draw_lanes", "step_ticks"]
-
 By = Literal["iterations", "time"]
 ROW, HEAD, NARROWEST, WIDEST = 0.28, 0.75, 4.8, 9.6  # inches
 HIGH = 0.78  # of a row

@@ -13,8 +13,6 @@ from minifuse.notebook.slot_lines import Form, Panel, form_of
 from minifuse.trace import whole_tables
 from minifuse.views.slot_books import Frame, books
 
-__all__ = ["draw_memory"]
-
 WIDEST, CELL, LEFT = 9.6, 0.19, 0.7  # inches: of a picture, a slot, what stands beside slots
 HEAD = 0.5  # inches above a map
 MOST_SLOTS = 4096  # of a tier, that are drawn

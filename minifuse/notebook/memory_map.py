@@ -21,8 +21,6 @@ from minifuse.parsing import number
 from minifuse.views.idle_slots import Idle, idle_slots
 from minifuse.views.slot_books import Frame, Slots, fresh_slots
 
-__all__ = ["WORDS", "Map", "look_of", "words_of"]
-
 MOST_ARROWS = 60
 MARK = 0.14  # of a slot's height, under one that the iteration writes
 NARROWEST_RULED = 0.06  # inches of a slot

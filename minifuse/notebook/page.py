@@ -10,9 +10,8 @@ from minifuse.notebook.colours import colour_numbers
 from minifuse.notebook.picture import check_runs
 from minifuse.notebook.played import Played
 from minifuse.replay.page import assemble
-from minifuse.replay.record import TracedRun, record
-
-__all__ = ["Page", "replay"]
+from minifuse.replay.record import record
+from minifuse.replay.workload import TracedRun
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from minifuse.core.errors import UsageError
 from minifuse.notebook.colours import INK, SOFT
 from minifuse.notebook.played import Played
 
-__all__ = ["DPI", "LETTER", "Picture", "check_runs", "explain", "plain"]
-
 DPI = 100
 LETTER = 0.065  # inches, of eight points
 

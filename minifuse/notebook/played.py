@@ -28,8 +28,6 @@ from minifuse.trace import Event
 from minifuse.views.history import History
 from minifuse.views.reading import parse_trace
 
-__all__ = ["Played", "play"]
-
 
 @dataclass(frozen=True)
 class Played:

@@ -14,8 +14,6 @@ from minifuse.workload.cells import RESERVED
 from minifuse.workload.laws import Uniform
 from minifuse.workload.synthetic import RequestDefaults, synthetic
 
-__all__ = ["Prompt", "asks", "turns"]
-
 Prompt = str | int | tuple[int, int]
 MAX_NEW_TOKENS = 24  # or what the context has room for
 

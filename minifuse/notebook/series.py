@@ -18,8 +18,6 @@ from minifuse.parsing import unknown
 from minifuse.views.history import History, Iteration
 from minifuse.views.timeline import columns_of
 
-__all__ = ["SERIES", "draw_series", "values_of"]
-
 WIDTH, HEIGHT = 4.6, 1.3  # inches of a chart
 WIDEST = 9.6
 FAR = 4  # times the most slots in use: from there on, all that there are is told in words alone

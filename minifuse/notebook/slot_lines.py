@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from minifuse.trace import Event
 
-__all__ = ["Box", "Form", "Panel", "form_of"]
-
 LINE = 64  # slots in a line, if the memory has no form of its own
 GAP = 0.6  # between boxes, in slots
 # In heights of a slot: above lines, and below each; room for arrows below lines, and above; how high these rise.

@@ -18,8 +18,6 @@ from pygments.lexers import PythonLexer
 import minifuse
 from minifuse.core.errors import UsageError
 
-__all__ = ["Source", "show_source"]
-
 ROOT = Path(minifuse.__file__).parents[1]
 # Styles stand in the text itself: a style sheet of a notebook would change them.
 LOOK = HtmlFormatter(noclasses=True, prestyles="font-family: monospace; line-height: 125%; margin: 0 0 1em")

@@ -12,8 +12,6 @@ from torch import Tensor
 from minifuse.core.errors import MachineError
 from minifuse.core.measured import Measured
 
-__all__ = ["Communicator", "RankLost", "rank_lost_if_unreachable"]
-
 
 class RankLost(MachineError):
     """The ranks can no longer reach each other."""

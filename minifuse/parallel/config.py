@@ -9,8 +9,6 @@ from typing import TypeVar
 from minifuse.core.errors import UsageError
 from minifuse.model.text.shape import TextShape
 
-__all__ = ["shard_config"]
-
 Shape = TypeVar("Shape", bound=TextShape)
 
 

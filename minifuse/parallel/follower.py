@@ -26,8 +26,6 @@ from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.order import Order, Setup, update_sequences
 from minifuse.parallel.rank import Rank, join
 
-__all__ = ["FollowingRunner", "main"]
-
 
 class FollowingRunner(TorchRunner):
     """Computes a plan up to the gathered logits: only rank 0 samples."""

@@ -15,8 +15,6 @@ from minifuse.core.errors import MachineError
 from minifuse.parallel.order import Setup
 from minifuse.parallel.watch import Watch
 
-__all__ = ["Followers"]
-
 EXIT_TIMEOUT_S = 5.0  # for a follower to end, or to report why it has failed
 
 

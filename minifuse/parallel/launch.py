@@ -18,8 +18,6 @@ from minifuse.parallel.order import Setup
 from minifuse.parallel.rank import HOST, Rank, join
 from minifuse.parallel.runner import ParallelRunner
 
-__all__ = ["launch"]
-
 
 def launch(
     model: Transformer,

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
     from minifuse.model.text.load import TextSource
 
-__all__ = ["Ledger", "Order", "Setup", "Update", "update_sequences"]
-
 
 @dataclass(frozen=True, slots=True)
 class Setup:

@@ -19,8 +19,6 @@ from minifuse.parallel.communicator import Communicator, rank_lost_if_unreachabl
 from minifuse.parallel.order import Setup
 from minifuse.parallel.shard import shard, with_communicator
 
-__all__ = ["Rank", "join"]
-
 HOST = "127.0.0.1"
 PATIENCE = timedelta(minutes=30), timedelta(days=1)  # for a collective of gloo: of rank 0, of the followers
 

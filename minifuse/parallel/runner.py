@@ -21,8 +21,6 @@ from minifuse.parallel.followers import Followers
 from minifuse.parallel.order import Ledger, Order
 from minifuse.parallel.rank import Rank
 
-__all__ = ["ParallelRunner"]
-
 
 class ParallelRunner:
     """Called like a `MovingRunner`: sends a plan to the followers, computes rank 0's shard of it, and samples.

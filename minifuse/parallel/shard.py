@@ -23,8 +23,6 @@ from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import Communicator
 from minifuse.parallel.config import shard_config
 
-__all__ = ["GatheredHead", "RowParallel", "shard", "with_communicator"]
-
 
 class RowParallel(nn.Module):
     """`y = (sum over ranks r of x_r W_r^T) + b`: each rank has a part of the inputs, and the bias is added once."""

@@ -8,8 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["Watch"]
-
 PATIENCE_S = 6.0
 PAUSE_S = 0.5
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.output import write_whole
-from minifuse.replay.record import TracedRun, record
-
-__all__ = ["assemble", "bundle", "write_page"]
+from minifuse.replay.record import record
+from minifuse.replay.workload import TracedRun
 
 PAGE = Path(__file__).parent / "page"
 START = "app.js"

@@ -27,14 +27,12 @@ from typing import Any
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import TRANSFORMER
 from minifuse.core.request import FinishReason, Phase
-from minifuse.replay.workload import TracedRun, keys_of, read_run, refuse_other_workload
+from minifuse.replay.workload import TracedRun, keys_of, refuse_other_workload
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace import Event
 from minifuse.views.history import History
 from minifuse.views.rows import idle_rows
 from minifuse.views.waits import Piece, reasons_of_waits
-
-__all__ = ["TracedRun", "read_run", "record"]
 
 VERSION = 1
 NANOSECONDS = 9  # decimal places of a second

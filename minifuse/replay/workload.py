@@ -13,8 +13,6 @@ from minifuse.trace import Event
 from minifuse.views.history import History
 from minifuse.views.reading import load_trace
 
-__all__ = ["TracedRun", "keys_of", "read_run", "refuse_other_workload"]
-
 COMPARED: dict[str, Callable[[Event], Any]] = {  # what requests of one workload have alike
     "prompts of other lengths": lambda line: line["prompt_tokens"] - line.get("history_tokens", 0),
     "other prompts": lambda line: line.get("text"),

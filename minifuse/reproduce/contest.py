@@ -17,10 +17,7 @@ from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, technique
-from minifuse.timing import take_turns, time_in_turns, timed
 from minifuse.trace import Trace
-
-__all__ = ["serve_all", "serve_counted", "serve_watched", "take_turns", "time_in_turns", "timed"]
 
 
 def serve_all(

@@ -11,8 +11,6 @@ from typing import Any
 from minifuse.metrics import Metrics
 from minifuse.reproduce.experiment import Value
 
-__all__ = ["ALIKE", "Contender", "Curve", "Outcome", "crossing"]
-
 ALIKE = 0.02  # throughputs that differ by less are the same
 
 

@@ -6,21 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = [
-    "SCALES",
-    "SHARE",
-    "Column",
-    "Conditions",
-    "Experiment",
-    "Finding",
-    "Panel",
-    "Point",
-    "Run",
-    "Say",
-    "Value",
-    "beside",
-]
-
 SCALES = ("quick", "cpu", "paper")
 SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
 

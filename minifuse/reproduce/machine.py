@@ -8,8 +8,6 @@ from dataclasses import replace
 from minifuse.core.plan import Plan
 from minifuse.simulate.cost import Hardware
 
-__all__ = ["fit_arithmetic", "fit_bandwidth", "half_precision"]
-
 
 def half_precision() -> str:
     """The type nearest to half precision in which this CPU is fast: bfloat16 if it has tiles for it, or float32."""

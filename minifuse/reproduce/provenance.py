@@ -13,8 +13,6 @@ from typing import Any
 
 from minifuse.cores import processor
 
-__all__ = ["provenance"]
-
 
 def provenance(**run: Any) -> dict[str, Any]:
     """Commit (None outside a checkout) and whether the tree was clean, machine, versions; `run` adds to it."""

@@ -8,8 +8,6 @@ from minifuse.reproduce.curve import ALIKE, Curve
 from minifuse.reproduce.experiment import Point, Value
 from minifuse.reproduce.load import MODERATE, Load
 
-__all__ = ["against_paper", "aim", "cut_aim", "cuts", "gain_aim", "shown", "spread", "sweep_notes"]
-
 SHORT_OF = 0.9  # a gain below this part of the paper's is named
 
 

@@ -13,8 +13,6 @@ from minifuse.options import parse_options
 from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
 from minifuse.techniques import Technique, check_fit
 
-__all__ = ["Choices", "Stages", "choose"]
-
 
 class Stages(NamedTuple):
     """A technique's stages, made and ready to be plugged in."""

@@ -18,8 +18,6 @@ from minifuse.serve.resolve import ResolvedRun, serve_model
 from minifuse.trace import Event, Trace
 from minifuse.why import Accounting
 
-__all__ = ["build_engine"]
-
 
 def build_engine(
     run: ResolvedRun,

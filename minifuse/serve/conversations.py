@@ -10,8 +10,6 @@ from minifuse.core.turns import WITHOUT_ANSWER
 from minifuse.memory.history import History, ModelIdentity, Turn
 from minifuse.model.source import Source
 
-__all__ = ["Conversations"]
-
 ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
 

@@ -24,8 +24,6 @@ from minifuse.serve.requests import ServedRequests
 from minifuse.stages import Attention, Batching, Memory
 from minifuse.trace import Trace
 
-__all__ = ["ServingEngine", "Waiting"]
-
 Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the loop waits
 
 

@@ -30,8 +30,6 @@ from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
 
-__all__ = ["ServedCells"]
-
 
 class ServedCells:
     """A model of cells; in virtual time it unfolds requests and computes nothing, so that it needs no weights."""

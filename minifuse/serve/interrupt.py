@@ -14,8 +14,6 @@ from minifuse.ctrl_c import HANDLER, SIGNALS, importing
 if TYPE_CHECKING:
     from minifuse.ctrl_c import Handler
 
-__all__ = ["Hold", "uninterrupted"]
-
 
 class Hold:
     """Holds signals back: a handler in front of those that there were before, which raise `KeyboardInterrupt`.

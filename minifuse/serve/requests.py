@@ -15,8 +15,6 @@ from minifuse.core.requests import Requests
 from minifuse.core.turns import Turns
 from minifuse.fault import call_check
 
-__all__ = ["ServedRequests"]
-
 
 @dataclass(eq=False, repr=False)
 class ServedRequests(Requests):

@@ -18,8 +18,6 @@ from minifuse.serve.served import Offer, ServedModel
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model
 
-__all__ = ["ResolvedRun", "resolve_run", "serve_model"]
-
 SERVED = {"transformer": "minifuse.serve.texts:ServedText", "cells": "minifuse.serve.graphs:ServedCells"}  # by kind
 
 

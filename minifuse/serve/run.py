@@ -25,8 +25,6 @@ from minifuse.trace import Trace
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
 
-__all__ = ["Answer", "Served", "serve"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -11,8 +11,6 @@ from minifuse.serve.assembly import Stages
 from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.settings import Settings
 
-__all__ = ["NOTHING_KNOWN", "Offer", "ServedModel", "check_model"]
-
 
 def check_model(settings: Settings, **loaded: object) -> None:
     """Raise `UsageError` unless a model was loaded as the settings say: `check_model(settings, dtype=model.dtype)`."""

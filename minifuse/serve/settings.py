@@ -13,8 +13,6 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import INT64
 from minifuse.simulate.cost import Hardware, hardware
 
-__all__ = ["Settings"]
-
 KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the budget by default: the larger of the two
 SHARE = 0.9  # of a simulated machine's memory, for weights and KV together: vLLM's gpu_memory_utilization
 MOST_SLOTS = 2**20  # of a simulated machine, by default: the books grow with them

@@ -17,8 +17,6 @@ from minifuse.serve.run import Answer
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
 
-__all__ = ["Exchange", "Talk"]
-
 
 @dataclass(frozen=True, slots=True)
 class Exchange:

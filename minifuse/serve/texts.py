@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from minifuse.model.text.transformer import Transformer
     from minifuse.parallel.runner import ParallelRunner
 
-__all__ = ["ServedText"]
-
 
 class ServedText:
     """A transformer. Without weights (`model` is None) it is described, and in virtual time every token is a

@@ -23,8 +23,6 @@ from minifuse.simulate.cost import saturating
 from minifuse.simulate.profiles import CHUNK
 from minifuse.timing import time_in_turns
 
-__all__ = ["CHUNK", "COUNTS", "Measured", "contexts_of", "measure"]
-
 COUNTS = (1, 4, 16, 32, 64, 128, 256, 512, 1024)  # tokens of an iteration, to find how many saturate the machine
 MOST_KV = 2**30  # bytes; where the KV of all layers is more, several layers read the same
 OTHER = "other"

@@ -8,8 +8,6 @@ from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import matrix_weights
 from minifuse.simulate.cost import Hardware
 
-__all__ = ["CellRoofline"]
-
 
 class CellRoofline:
     """Seconds of a plan: the sum over its batches of the longer of moving bytes and doing arithmetic, plus an overhead.

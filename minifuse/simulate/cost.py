@@ -17,8 +17,6 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.parsing import unknown
 
-__all__ = ["HARDWARE", "Hardware", "Roofline", "hardware", "saturating"]
-
 ENOUGH = 0.9  # of the most tokens per second: more tokens in an iteration hardly help
 
 

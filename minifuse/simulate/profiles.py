@@ -16,8 +16,6 @@ from minifuse.memory.profile import Profile
 from minifuse.model.text.config import ModelConfig
 from minifuse.output import write_whole
 
-__all__ = ["CHUNK", "SATURATING", "KeptProfile"]
-
 CHUNK = 32  # tokens, as in the thesis
 SATURATING = "saturating_tokens"  # beside the profile, in its file
 

@@ -11,8 +11,6 @@ from types import FrameType
 
 from minifuse.fault import Hung
 
-__all__ = ["alarm"]
-
 AGAIN_S = 1.0
 MOST_TIMES = 6  # on the clock, the patience that there is of processor time: other processes may need the machine
 

@@ -8,8 +8,6 @@ from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.capacity import is_counted
 
-__all__ = ["lacks"]
-
 
 def lacks(law: str, row: Technique) -> str | None:
     """What the stages of `row` lack for a law to apply; None: it applies.

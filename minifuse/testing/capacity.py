@@ -22,8 +22,6 @@ from minifuse.memory.waves import HOST_TIMES
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
 
-__all__ = ["can_serve", "count_slots", "is_counted", "slots_needed"]
-
 Count = Callable[[tuple[Sequence, ...], Any], int | None]
 Serves = Callable[[Sequence], bool]
 _COUNTS: dict[str, Count] = {}  # by memory

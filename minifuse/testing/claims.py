@@ -6,8 +6,6 @@ from minifuse.fault import is_own
 from minifuse.stages import kinds_of, stage
 from minifuse.techniques import TECHNIQUES
 
-__all__ = ["unclaimed"]
-
 CLAIMS = {  # the value that claims nothing, and what each is about
     "overtaken_at_most": (None, "the order of admission (overtaken_at_most)"),
     "work_conserving": (False, "how full its batch is (work_conserving)"),

@@ -14,8 +14,6 @@ from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Case, Subject
 
-__all__ = ["cases", "own_options", "values_of"]
-
 
 @st.composite
 def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:

@@ -12,8 +12,6 @@ from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.observation import Observation
 
-__all__ = ["failure"]
-
 # What fails here was given something wrong by a stage. The other rooms serve stages and laws alike.
 AT_WORK = {"batching", "memory", "attention", "contracts", "execute", "engine", "requests", "arrivals", "in_flight"}
 COMPUTES = {"ghost", "models", "scripted"}  # of the laws' own code: runs the plans of stages

@@ -13,8 +13,6 @@ from minifuse.stages import Batching, Memory
 from minifuse.testing.subject import Case
 from minifuse.testing.waiting import WaitingBooks
 
-__all__ = ["FillBooks"]
-
 PATIENCE = 2  # moments in a row: prompts and single tokens may take turns, and an eviction admits none
 
 

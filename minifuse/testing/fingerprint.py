@@ -13,8 +13,6 @@ from minifuse.core.cell_graph import CellGraph
 from minifuse.core.request import Request
 from minifuse.stages import Memory
 
-__all__ = ["fingerprint", "state"]
-
 
 def _by_identity() -> dict[type, Any]:
     """Return a pickle table that reduces some objects to their identity.

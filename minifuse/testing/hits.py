@@ -7,8 +7,6 @@ from typing import NamedTuple
 from minifuse.core.places import Reuse
 from minifuse.testing.observation import Observation
 
-__all__ = ["Hits", "finds", "keeps"]
-
 
 class Hits(NamedTuple):
     """What the scenarios of one mix showed of its memory."""

@@ -33,8 +33,6 @@ from minifuse.testing.texts import TEXTS
 from minifuse.testing.told import check_trace
 from minifuse.trace import decisions
 
-__all__ = ["LAWS", "NAMES", "SUBJECTS", "Law", "laws_of", "of_one_run"]
-
 Law = Callable[[Case, Observation], None]
 SUBJECTS = (TEXTS, GRAPHS)
 

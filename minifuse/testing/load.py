@@ -11,8 +11,6 @@ from minifuse.core.request import GREEDY, Request
 from minifuse.testing.subject import Case
 from minifuse.testing.texts.models import VOCAB
 
-__all__ = ["crowd_of", "long_run_of", "many_texts_of"]
-
 NUM_ABORTS = 3
 NUM_TEXTS, PROMPT, ANSWER = 1000, 36, 12  # of tokens; every context has room for both
 

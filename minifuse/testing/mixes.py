@@ -17,8 +17,6 @@ from minifuse.testing.laws import SUBJECTS
 from minifuse.testing.statements import OWN_LAWS, names_of
 from minifuse.testing.subject import Subject
 
-__all__ = ["Mixes", "applying", "can_be_computed", "mixes_of", "unclaimed_cuts", "with_options"]
-
 Mixes = list[tuple[Subject, Technique]]
 
 

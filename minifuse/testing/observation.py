@@ -12,8 +12,6 @@ from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.testing.subject import Case, Tokens
 from minifuse.trace import Event, Trace
 
-__all__ = ["Observation", "Proposed"]
-
 
 @dataclass
 class Observation:

@@ -23,8 +23,6 @@ from minifuse.testing.subject import Books, Case
 from minifuse.testing.waiting import WaitingBooks
 from minifuse.testing.watched import WatchedExecutor, WatchedMemory, WatchedPolicy, WatchedTrace
 
-__all__ = ["observe"]
-
 MAX_STEPS = 2000  # or as many as a long scenario needs
 PATIENCE_S = 10.0  # for a run of some milliseconds
 LEAST_PACE = 50  # steps a second, where a scenario is long

@@ -14,8 +14,6 @@ from minifuse.stages import stage
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
-__all__ = ["check_overtaking"]
-
 
 def check_overtaking(case: Case, seen: Observation) -> None:
     """Under first come, first served, no request is overtaken by more than the policy claims (`overtaken_at_most`).

@@ -23,8 +23,6 @@ from minifuse.testing.observed import PATIENCE_S
 from minifuse.testing.statements import OWN_LAWS, OwnLaw, is_of_kit
 from minifuse.testing.subject import Case
 
-__all__ = ["check_own_laws", "law"]
-
 NAME = re.compile(r"[a-z]+( [a-z]+)*")
 Function = Callable[[Case, Observation], str | None]
 F = TypeVar("F", bound=Function)

@@ -8,8 +8,6 @@ from dataclasses import fields
 from typing import Any
 from unittest.mock import patch
 
-__all__ = ["recorded"]
-
 
 @contextmanager
 def recorded(options: set[type[Any]]) -> Iterator[set[tuple[type[Any], str]]]:

@@ -11,8 +11,6 @@ from minifuse.core.report import Ran, StepReport
 from minifuse.core.request import FinishReason, Sequence
 from minifuse.execute import VirtualExecutor
 
-__all__ = ["ReplayExecutor"]
-
 
 class ReplayExecutor(VirtualExecutor):
     """Completes step n when, and with the tokens with which, step n of the recorded run completed.

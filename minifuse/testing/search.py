@@ -29,15 +29,6 @@ from minifuse.testing.observed import PATIENCE_S, observe
 from minifuse.testing.subject import Case, Subject
 from minifuse.testing.texts import TEXTS
 
-__all__ = [
-    "NO_LIMIT",
-    "Limit",
-    "Search",
-    "check_laws",
-    "compared_laws",
-    "put_through",
-]
-
 MOST_REFUSED = 20  # scenarios in which the stages cannot be made, before the first in which they can
 MOST_SMALLER = 300  # scenarios that hypothesis tries when one has been found
 MOST_WORKERS = 8  # of a policy that is tried on many texts

@@ -17,8 +17,6 @@ from minifuse.testing.observation import Observation
 from minifuse.testing.observed import observe
 from minifuse.testing.subject import Case
 
-__all__ = ["second_life"]
-
 # Both lives lie between two powers of two: there, times and what is added to them are rounded alike in both.
 FIRST_S, SECOND_S, END_S = 1088.0, 1344.0, 1600.0
 AGAIN = "again "

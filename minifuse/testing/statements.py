@@ -9,8 +9,6 @@ from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.subject import Subject
 from minifuse.testing.texts import TEXTS
 
-__all__ = ["OWN_LAWS", "STATEMENTS", "OwnLaw", "Statement", "is_of_kit", "names_of", "statement"]
-
 
 class Statement(NamedTuple):
     """A law in words."""

@@ -28,7 +28,6 @@ from minifuse.techniques import TECHNIQUES, Technique, fit, for_model, mix
 if TYPE_CHECKING:  # the laws take no torch but where a model computes
     from torch import Tensor
 
-__all__ = ["Books", "Case", "Expected", "Scenario", "Subject", "Tokens", "mixes"]
 
 # The tokens of a run, by sequence and by position in the text, or by the node that produces it.
 Tokens = Mapping[tuple[str, int], int]

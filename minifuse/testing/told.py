@@ -10,8 +10,6 @@ from minifuse.metrics import compute_metrics
 from minifuse.testing.observation import Observation
 from minifuse.trace import Event
 
-__all__ = ["check_trace"]
-
 
 def check_trace(seen: Observation) -> None:
     """Law "counting": kept or handed on, every step is told as it was, and so are the sums of the run."""

@@ -14,8 +14,6 @@ from minifuse.core.request import Phase, Sequence
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
 
-__all__ = ["WaitingBooks"]
-
 ROUNDING = 1e-9  # levels of priority: two requests that come closer, by ageing, may go in either order; and seconds
 CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 

@@ -25,8 +25,6 @@ from minifuse.testing.subject import Books
 from minifuse.testing.waiting import WaitingBooks
 from minifuse.trace import Event, Trace
 
-__all__ = ["WatchedExecutor", "WatchedMemory", "WatchedPolicy", "WatchedTrace"]
-
 FEW = 64  # sequences
 
 

@@ -13,21 +13,6 @@ from typing import Any
 from minifuse.parsing import fits_utf8
 from minifuse.trace import Event
 
-__all__ = [
-    "ERRORS",
-    "Damaged",
-    "because",
-    "check_answer",
-    "check_header",
-    "check_known",
-    "check_reasons",
-    "check_request",
-    "check_span",
-    "check_step",
-    "check_text",
-    "check_time",
-]
-
 MOST = 2**31  # of whatever is counted in a trace: slots, tokens, iterations
 MOST_WORKERS = 2**12
 MOST_LAYERS = 2**10  # that have the device in turn: it has as many slots for each token

@@ -12,8 +12,6 @@ from itertools import pairwise
 from minifuse.views.history import History, Iteration, Story
 from minifuse.views.waits import Segment, Waits
 
-__all__ = ["Gap", "longest_gaps"]
-
 EVICTING = ("evicted", "displaced")  # codes of the reasons that stand where a wait begins
 
 

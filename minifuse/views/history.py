@@ -26,8 +26,6 @@ from minifuse.views.checks import (
 )
 from minifuse.why import Choice
 
-__all__ = ["Decision", "History", "Iteration", "Story", "Wait", "is_prefill"]
-
 WaitKind = Literal["waiting", "ready", "suspended"]
 Reasons = tuple[tuple[str, str, str], ...]  # code, request, text
 

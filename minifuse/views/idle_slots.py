@@ -7,8 +7,6 @@ from typing import NamedTuple
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.views.slot_books import Frame, fresh_slots
 
-__all__ = ["Idle", "idle_slots"]
-
 
 class Idle(NamedTuple):
     """Slots of what a step computes whole, that no request needs: computed in it, or before it and still in use."""

@@ -14,7 +14,6 @@ from minifuse.core.request import Request
 if TYPE_CHECKING:
     from minifuse.testing.observation import Observation
 
-__all__ = ["decided", "legend", "timeline"]
 
 BROKEN = "!!"
 CUT = "..."

@@ -12,8 +12,6 @@ from minifuse.parsing import all_of
 from minifuse.trace import SCHEMA, Event
 from minifuse.trace_file import parse, read_text
 
-__all__ = ["STANDARD_INPUT", "LoadedTrace", "load_trace", "parse_trace"]
-
 STANDARD_INPUT = "standard input"  # as messages call it
 MOST_GAPS = 3  # that a notice names
 

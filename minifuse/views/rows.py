@@ -8,8 +8,6 @@ from typing import Any
 from minifuse.core.plan import Extent
 from minifuse.views.history import History, Iteration
 
-__all__ = ["Rows", "idle_columns", "idle_rows", "rows_of", "rows_of_shape"]
-
 Row = tuple[int, int]  # its first slot, and how many it has
 Rows = tuple[list[Row], dict[Row, str]]  # all that an iteration computes, and whose work lies in them
 

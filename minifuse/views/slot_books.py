@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from minifuse.trace import Event, whole_tables
 
-__all__ = ["Frame", "Held", "Slot", "Slots", "books", "fresh_slots", "slots_of"]
-
 
 class Held(NamedTuple):
     """The owners of a slot, and its state: reserved, written, kept, or a copy of what is on the host."""

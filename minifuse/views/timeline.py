@@ -12,26 +12,6 @@ from minifuse.core.plan import TRANSFORMER
 from minifuse.views.history import History, Iteration, Story
 from minifuse.views.rows import idle_rows
 
-__all__ = [
-    "BROKEN_OFF",
-    "ENDED",
-    "HELD",
-    "IDLE",
-    "PREPROCESSING",
-    "PROMPT",
-    "READY",
-    "RUNNING",
-    "SUSPENDED",
-    "WAITING",
-    "WAIT_SIGNS",
-    "Column",
-    "Timeline",
-    "columns_of",
-    "draw_timeline",
-    "letters_of",
-    "sign_of",
-]
-
 WAITING, READY, SUSPENDED, HELD, PREPROCESSING, PROMPT, RUNNING, IDLE, ENDED, BROKEN_OFF = ".:~-op#x|!"
 MEANINGS = {
     WAITING: "waits",

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from minifuse.views.history import Decision, History, Reasons, Wait
 from minifuse.why import told_by_policy
 
-__all__ = ["Piece", "Segment", "Told", "Waited", "Waits", "reasons_of_waits", "waited_for"]
-
 UNASKED = "not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"
 UNTOLD = "no-reason", "evicted, and no reason was given"
 UNCERTAIN = ("not-in-batch", "no-reason")  # codes that say no more than that a request was passed over

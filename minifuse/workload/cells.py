@@ -27,8 +27,6 @@ from minifuse.parsing import did_you_mean, one_of, parse_int
 from minifuse.workload.laws import Arrival, Lengths, Lognormal, Uniform
 from minifuse.workload.synthetic import arrive
 
-__all__ = ["RESERVED", "WORKLOADS", "cell_workload", "leaves"]
-
 RESERVED = (PAD, GO, EOS)  # token ids that are no words
 WORKLOADS = ("wmt15", "wmt15:max=50", "wmt15:fixed=24", "treebank", "identical-trees", "identical-trees:leaves=8")
 

@@ -24,11 +24,6 @@ from minifuse.parsing import LONGEST_S, keyed, parse_duration, parse_float, pars
 from minifuse.workload.laws import Arrival, Lognormal
 from minifuse.workload.synthetic import MAX_TOKENS, arrival_times
 
-__all__ = [
-    *("LONGEST", "MEANS", "MOST_TURNS", "NAME", "Asked", "Turn"),
-    *("as_requests", "conversations", "draw_lengths", "parse_asked"),
-]
-
 NAME = "sharegpt"
 LONGEST = 16384  # tokens of a conversation: longer ones are dropped as a whole
 MEANS = (5.56, 37.77, 204.58)  # turns of a conversation, tokens of a prompt and of an answer (Table 3.2)

@@ -14,8 +14,6 @@ from minifuse.parsing import Fields, read_lines
 from minifuse.workload.cells import leaves
 from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
 
-__all__ = ["Encode", "ReadTree", "read_jsonl"]
-
 
 class Encode(Protocol):
     """Makes token ids of a text: as `minifuse.model.text.tokenizer.Tokenizer.encode` does."""

@@ -11,8 +11,6 @@ from typing import Protocol
 from minifuse.core.errors import UsageError
 from minifuse.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int, quoted
 
-__all__ = ["Arrival", "Lengths", "Lognormal", "Uniform", "parse_arrival", "parse_lengths", "parse_users"]
-
 MAX_LENGTH = 1 << 20  # no law draws more tokens than this
 MAX_SIGMA = 5.0
 MOST_USERS, MOST_SHARE = 1000, 10**6

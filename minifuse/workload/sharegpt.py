@@ -13,8 +13,6 @@ from minifuse.parsing import one_of, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
 from minifuse.workload.files import Encode
 
-__all__ = ["Found", "read_sharegpt"]
-
 # The senders of what a model reads, and of what it has answered.
 READ, ANSWERED = ("human", "user", "system"), ("gpt", "chatgpt", "bing", "bard", "assistant")
 

@@ -18,8 +18,6 @@ from minifuse.core.request import DEFAULT, GREEDY, Request, Sampling
 from minifuse.core.submitted import by_request
 from minifuse.workload.laws import Arrival, Lengths
 
-__all__ = ["RequestDefaults", "arrival_times", "arrive", "gather", "share_out", "synthetic"]
-
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults:

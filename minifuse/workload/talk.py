@@ -21,8 +21,6 @@ from minifuse.workload.conversations import MOST_TURNS, as_requests
 from minifuse.workload.files import Encode
 from minifuse.workload.laws import Arrival
 
-__all__ = ["Talk", "parse_talk", "talk"]
-
 
 @dataclass(frozen=True, slots=True)
 class Talk:

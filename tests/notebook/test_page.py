@@ -18,7 +18,8 @@ from minifuse.notebook.colours import colour_numbers
 from minifuse.notebook.page import Page, replay
 from minifuse.notebook.played import play
 from minifuse.notebook.prompts import asks, turns
-from minifuse.replay.record import TracedRun, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import TracedRun
 
 from .runs import run_of
 

@@ -11,7 +11,8 @@ from typing import Any
 from minifuse.core.request import Request
 from minifuse.model.source import resolve
 from minifuse.replay.page import assemble
-from minifuse.replay.record import read_run, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import read_run
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from minifuse.replay.page import assemble
-from minifuse.replay.record import TracedRun, read_run, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import TracedRun, read_run
 from minifuse.trace import read_trace
 
 from .conftest import Pages, Screen, Traces

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from minifuse.replay.page import assemble
-from minifuse.replay.record import read_run, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import read_run
 
 from .conftest import Pages, Screen, Traces
 

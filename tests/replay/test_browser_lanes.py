@@ -11,7 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from minifuse.replay.page import assemble
-from minifuse.replay.record import read_run, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import read_run
 from minifuse.trace import read_trace
 
 from .conftest import Pages, Screen, Traces

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from minifuse.replay.record import read_run, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import read_run
 from minifuse.views.waits import reasons_of_waits
 
 from .conftest import Screen

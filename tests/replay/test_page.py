@@ -12,7 +12,8 @@ from replay_runs import long_run
 
 from minifuse.core.errors import UsageError
 from minifuse.replay.page import PAGE, assemble, bundle, write_page
-from minifuse.replay.record import read_run, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import read_run
 
 Pages = Callable[..., Path]
 

@@ -12,7 +12,8 @@ from minifuse.core.request import Phase, Request
 from minifuse.memory.shuffle import shuffle
 from minifuse.model.source import resolve
 from minifuse.replay.page import PAGE, assemble, bundle
-from minifuse.replay.record import read_run, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import read_run
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings

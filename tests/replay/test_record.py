@@ -12,7 +12,8 @@ from events import request
 from runs_told import padded, preempted, told
 
 from minifuse.core.errors import UsageError
-from minifuse.replay.record import TracedRun, read_run, record
+from minifuse.replay.record import record
+from minifuse.replay.workload import TracedRun, read_run
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace import SCHEMA, read_trace, whole_tables
 

@@ -22,8 +22,6 @@ from minifuse.model.cells.definition import definition
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.traced import Program, trace
 
-__all__ = ["OperatorGraph", "by_operator"]
-
 RESULT = "result"
 
 

@@ -13,7 +13,6 @@ from minifuse.model.dtypes import DTYPE_BYTES
 if TYPE_CHECKING:
     from minifuse.model.cells.model import CellModel
 
-__all__ = ["EOS", "GO", "CellConfig", "register_cells", "registered"]
 
 PAD, GO, EOS = 0, 1, 2  # the first ids of the vocabulary of a seq2seq model
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import Tensor, fx, jit, nn
 
-__all__ = ["definition"]
-
 _WEIGHTS = ("_parameters", "_buffers", "_modules")
 
 

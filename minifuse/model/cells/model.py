@@ -21,8 +21,6 @@ from minifuse.model.cells.definition import definition
 from minifuse.model.cells.types import TOKEN, CellType, Spec, brief, matrix_weights, outputs_of
 from minifuse.model.dtypes import torch_dtype
 
-__all__ = ["CellModel", "CellType", "Spec"]
-
 INT64 = 2**63  # whole numbers in [-INT64, INT64) fit a tensor
 
 

@@ -13,14 +13,11 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.request import Request
 from minifuse.model.cells.config import BUILT_IN, EOS, GO, PAD, CellConfig, registered
 from minifuse.model.cells.model import CellModel
-from minifuse.model.cells.trees import read_tree
 from minifuse.model.cells.unfold import CellLimits, Unfolding
 from minifuse.model.choices import check_loading
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
 from minifuse.model.linear import Linear, packable
-
-__all__ = ["LSTM", "Argmax", "Decoder", "Internal", "Leaf", "load_cells", "lstm", "read_tree", "seq2seq", "treelstm"]
 
 EOS_CHANCE = 0.02  # of every word that a random seq2seq model produces
 

@@ -16,7 +16,6 @@ from minifuse.parsing import parse_int, unknown
 if TYPE_CHECKING:
     from minifuse.model.cells.model import CellModel
 
-__all__ = ["CellSource", "resolve_cells"]
 
 _SETTINGS = {
     "hidden": ("hidden_size", 1, 65536),

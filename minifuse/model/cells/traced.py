@@ -14,8 +14,6 @@ from minifuse.model.cells.rnn import Argmax
 from minifuse.model.cells.types import CellType, brief
 from minifuse.model.linear import Linear
 
-__all__ = ["Operator", "Program", "trace"]
-
 _VIEW_METHODS = {
     *("chunk", "split", "tensor_split", "unbind", "narrow", "select", "view", "reshape", "flatten", "unflatten"),
     *("squeeze", "unsqueeze", "transpose", "permute", "expand"),

@@ -13,8 +13,6 @@ from typing import Any
 from minifuse.core.cell_graph import CellGraph, Node, Output
 from minifuse.core.errors import RequestRefused, UsageError
 
-__all__ = ["read_tree", "unfold_tree"]
-
 _TOKENS = re.compile(r"[()]|[^\s()]+")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 

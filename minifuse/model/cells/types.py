@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from minifuse.core.errors import RequestRefused
 
-__all__ = ["TOKEN", "CellType", "Spec", "brief", "matrix_weights", "outputs_of"]
-
 
 class Spec(NamedTuple):
     """One row of an input or an output of a cell: a shape without the batch dimension, and a dtype."""

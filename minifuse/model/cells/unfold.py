@@ -17,8 +17,6 @@ from minifuse.model.cells.config import GO, CellConfig
 from minifuse.model.cells.trees import unfold_tree
 from minifuse.parsing import brief
 
-__all__ = ["CellLimits", "Unfolding"]
-
 MOST_NEW_TOKENS = 1 << 20
 
 # The outputs h, c and word of each node of a chain: the same in every graph.

@@ -19,8 +19,6 @@ from minifuse.model.text.names import is_buffer, parameter_rows, source_of, with
 from minifuse.model.text.shape import TextShape
 from minifuse.model.text.transformer import Transformer
 
-__all__ = ["read_weights", "write_weights"]
-
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 DTYPES = {"F64", "F32", "F16", "BF16"}  # of weights, as safetensors names them
 

@@ -12,9 +12,6 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.fields import Fields
 from minifuse.model.text.shape import TextShape
 
-__all__ = ["Llama3Scaling", "ModelConfig", "Rotary"]
-
-
 Family = Literal["llama", "gpt2", "gptj", "opt"]
 Activation = Literal["silu", "gelu_new", "gelu", "relu"]
 

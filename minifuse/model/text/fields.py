@@ -12,8 +12,6 @@ from typing import Any
 from minifuse.core.errors import ModelError
 from minifuse.parsing import read_bounded
 
-__all__ = ["Fields", "read_object"]
-
 LARGEST = 2**31 - 1  # of a size: no model comes near, and products of some such sizes are still exact
 REQUIRED: Any = object()
 

@@ -10,8 +10,6 @@ from minifuse.model.text.gpt import GPTLayer
 from minifuse.model.text.layers import RotaryTable
 from minifuse.model.text.transformer import Layer, Transformer
 
-__all__ = ["GPTJ", "GPTJLayer"]
-
 
 class GPTJLayer(GPTLayer):
     """Both halves read the same normed input: x + attention(norm(x)) + mlp(norm(x))."""

@@ -15,8 +15,6 @@ from minifuse.kernels.rotary import RotaryRows
 from minifuse.model.operators import Operators
 from minifuse.model.text.config import Rotary
 
-__all__ = ["RMSNorm", "RotaryTable"]
-
 
 class RMSNorm(nn.Module):
     """`x / sqrt(mean(x^2) + eps) * weight`, in float32 at least (Zhang and Sennrich, 2019)."""

@@ -9,8 +9,6 @@ from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.layers import RMSNorm, RotaryTable
 from minifuse.model.text.transformer import Layer, Transformer
 
-__all__ = ["Llama", "LlamaLayer"]
-
 
 class LlamaLayer(Layer):
     def __init__(self, config: ModelConfig) -> None:

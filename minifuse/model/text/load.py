@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from minifuse.model.text.transformer import Transformer
 
-__all__ = ["TextSource", "build", "load_weights", "random_weights", "resolve_text"]
 
 TINY = Path(__file__).parent.parent / "tiny"
 

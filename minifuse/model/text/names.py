@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from minifuse.model.text.shape import TextShape
 
-__all__ = ["Source", "is_buffer", "parameter_rows", "source_of", "without_prefix"]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

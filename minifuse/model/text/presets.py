@@ -5,8 +5,6 @@ from __future__ import annotations
 from minifuse.core.errors import UsageError
 from minifuse.model.text.config import ModelConfig, Rotary
 
-__all__ = ["PRESETS", "preset"]
-
 
 def _llama(
     hidden: int,

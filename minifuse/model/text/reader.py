@@ -8,8 +8,6 @@ from minifuse.core.errors import RequestRefused
 from minifuse.core.request import Request, Sequence
 from minifuse.parsing import brief
 
-__all__ = ["TextReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class TextReader:

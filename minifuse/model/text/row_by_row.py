@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from minifuse.model.operators import Operators
 from minifuse.model.text.transformer import Layer, Transformer
 
-__all__ = ["RowByRow", "compute_row_by_row", "computes_row_by_row"]
-
 
 class RowByRow(Layer):
     """A layer that computes one token at a time."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from minifuse.core.errors import ModelError
 from minifuse.model.text.tokenizer_config import configure
 
-__all__ = ["UNFINISHED", "Tokenizer"]
-
 UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones are still to come
 
 

@@ -11,7 +11,6 @@ from minifuse.model.text.fields import read_object
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-__all__ = ["configure"]
 
 GPT2, LLAMA = "GPT2Tokenizer", "LlamaTokenizer"
 OF_FAMILY = {"gpt2": GPT2, "gptj": GPT2, "opt": GPT2}  # the class where tokenizer_config.json names none

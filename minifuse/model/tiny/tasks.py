@@ -21,8 +21,6 @@ from random import Random
 
 from minifuse.model.tiny.words import MAX_NUMBER, NAMES, THINGS
 
-__all__ = ["KINDS", "Dialogue", "Task", "conversation", "crowd", "is_held_out"]
-
 MAX_COUNT = 250  # numbers in the longest counting answer
 MAX_ITEMS = 6  # of a list to sort or to reverse
 MAX_REPEATS = 12

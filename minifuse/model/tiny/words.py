@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["INNER", "MAX_NUMBER", "NAMES", "OPENERS", "THINGS", "vocabulary"]
-
 MAX_NUMBER = 299  # 0..299 are one token each, so that counting is a walk from token to token
 
 

@@ -6,8 +6,6 @@ import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.curve import Contender
 from minifuse.reproduce.load import Load
 
-__all__ = ["ABOUT_MERGED", "ABOUT_PADDED", "BASELINES", "MERGED", "PADDED", "batch_sizes", "padded"]
-
 
 def padded(key: str, head: str, pad: str, width: int = paper.BUCKET_WIDTH, **options: object) -> Contender:
     """A baseline that pads the chains of a bucket, to the bucket's end or to the longest of the batch."""

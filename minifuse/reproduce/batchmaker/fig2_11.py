@@ -9,8 +9,6 @@ from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, be
 from minifuse.reproduce.load import Load, curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
-__all__ = ["EXPERIMENT"]
-
 IDEAL_COLUMNS = (
     Column("\nbatch", "at", "max_batch", "{}"),
     *beside("ideal req/s", "ideal"),

@@ -10,8 +10,6 @@ from minifuse.reproduce.experiment import Finding, Panel, Say, Value
 from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, cut_aim, gain_aim, sweep_notes
 
-__all__ = ["EXPERIMENT"]
-
 WORKERS = {"quick": (1, 2), "cpu": (1, 2), "paper": tuple(paper.PEAK_13)}
 SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for decoders and for padded batches"
 

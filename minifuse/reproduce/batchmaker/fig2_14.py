@@ -10,8 +10,6 @@ from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, Va
 from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, cut_aim, sweep_notes
 
-__all__ = ["EXPERIMENT"]
-
 PUBLISHED: dict[str, dict[str, Value]] = {
     "cellular": {"max_batch": paper.TREE_BATCH, "peak": paper.PEAK_14},
     "dynet": {"max_batch": paper.TREE_BATCH, "peak": paper.DYNET_PEAK_14},

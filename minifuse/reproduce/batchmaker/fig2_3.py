@@ -12,8 +12,6 @@ from minifuse.reproduce.experiment import Column, Conditions, Finding, Panel, Po
 from minifuse.reproduce.load import best_size
 from minifuse.reproduce.verdict import aim
 
-__all__ = ["EXPERIMENT"]
-
 BATCHES = tuple(2**power for power in range(12))
 CPU = "Fig. 2.3, top: this machine's CPU"
 STEEP = 1.8  # doubling the batch multiplies time by at least this: "approximately doubles"

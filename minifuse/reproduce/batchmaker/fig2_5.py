@@ -18,8 +18,6 @@ from minifuse.reproduce.verdict import aim
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware
 
-__all__ = ["EXPERIMENT"]
-
 # The lengths and arrivals of req5 to req8 are made up: the thesis' text says that they come before the first batch
 # ends, that req5 is there at 2 and req6 and req7 at 3, and that the second batch takes 7.
 REQUESTS = {

@@ -9,8 +9,6 @@ from minifuse.reproduce.experiment import Finding, Say, Value
 from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import cut_aim, gain_aim, sweep_notes
 
-__all__ = ["EXPERIMENT"]
-
 PUBLISHED: dict[str, dict[str, Value]] = {
     "cellular": {"max_batch": paper.MAX_BATCH, "peak": paper.PEAK_7, "p90_ms": paper.P90_7},
     "bucket": {"max_batch": paper.MAX_BATCH, "p90_ms": paper.BASELINE_P90_7},

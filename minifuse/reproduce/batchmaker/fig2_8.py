@@ -9,8 +9,6 @@ from minifuse.reproduce.experiment import Finding, Say
 from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
-__all__ = ["EXPERIMENT"]
-
 
 def draw(setting: Setting, say: Say) -> Finding:
     """Padding with buckets of several widths, to the bucket's end."""

@@ -12,8 +12,6 @@ from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, Va
 from minifuse.reproduce.load import num_reports, sweep
 from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
-__all__ = ["EXPERIMENT"]
-
 QUARTER = paper.RATE_9 / paper.PEAK_7  # of the peak: the load
 
 

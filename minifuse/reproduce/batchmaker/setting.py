@@ -14,12 +14,13 @@ from minifuse.core.request import Request
 from minifuse.metrics import compute_metrics
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
-from minifuse.reproduce.contest import serve_all, timed
+from minifuse.reproduce.contest import serve_all
 from minifuse.reproduce.curve import Contender, Outcome
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Run, Say
 from minifuse.reproduce.machine import fit_arithmetic
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
+from minifuse.timing import timed
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from minifuse.model.cells.model import CellModel
 
-__all__ = ["BY_FIG_3", "STEADY", "Setting", "experiment", "fitted", "how_fitted", "scheduling_s"]
 
 STEADY = 5  # runs of what is timed by itself, at least; medians count
 BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest batch

@@ -9,8 +9,6 @@ from minifuse.reproduce.baton.setting import OTHERS, VARIANTS, Served, Setting, 
 from minifuse.reproduce.experiment import Column, Experiment, Finding, Panel, Point, Say, Value, beside
 from minifuse.reproduce.verdict import aim, spread
 
-__all__ = ["Races", "bound", "claim", "others", "panels", "table"]
-
 Published = Mapping[int, Mapping[str, float]]  # seconds, by batch and contender
 Races = Mapping[int, Mapping[str, Served]]  # by batch, then by contender
 

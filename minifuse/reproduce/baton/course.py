@@ -13,8 +13,6 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import Phase
 from minifuse.core.shapes import Rectangle
 
-__all__ = ["Course"]
-
 
 @dataclass(slots=True)
 class Course:

@@ -9,8 +9,6 @@ from minifuse.reproduce.baton.course import Course
 from minifuse.reproduce.baton.setting import Served, Setting, experiment
 from minifuse.reproduce.experiment import Column, Experiment, Finding, Panel, Point, Say, Value
 
-__all__ = ["CONTENDERS", "Seen", "compared", "figure"]
-
 CONTENDERS = ("static", "baton", "baton-pd")  # the paper draws the first two
 STEPS = 10  # points of a course, at equal distances up to the end of the slowest
 

@@ -8,8 +8,6 @@ from minifuse.reproduce.baton.course import Course
 from minifuse.reproduce.baton.courses import Seen, compared, figure
 from minifuse.reproduce.baton.setting import Setting
 
-__all__ = ["EXPERIMENT", "longest_wait"]
-
 
 def longest_wait(course: Course) -> float:
     """The longest time in which no query is completed, as a part of the run."""

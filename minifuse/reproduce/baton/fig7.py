@@ -6,8 +6,6 @@ from minifuse.reproduce.baton.course import Course
 from minifuse.reproduce.baton.courses import Seen, compared, figure
 from minifuse.reproduce.baton.setting import Setting
 
-__all__ = ["EXPERIMENT", "straightness"]
-
 
 def straightness(course: Course) -> float:
     """The largest distance of the course from a straight line up to where nine tenths of the tokens are there, as a

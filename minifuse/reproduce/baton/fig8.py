@@ -8,8 +8,6 @@ from minifuse.reproduce.baton.course import Course
 from minifuse.reproduce.baton.courses import Seen, figure
 from minifuse.reproduce.baton.setting import Setting
 
-__all__ = ["EXPERIMENT", "deepest_fall"]
-
 
 def deepest_fall(course: Course) -> float:
     """The most that is given back from one iteration to the next, until half of the queries are completed, as a part of

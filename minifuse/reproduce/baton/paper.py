@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["DOUBLED", "DTYPE", "MACHINES", "MODEL", "SIZES", "TABLE_1", "TABLE_2"]
-
 # Llama-2-7b-chat in half precision. Its context is 4,096 tokens, which the sequences of Table 1 exceed.
 MODEL, DTYPE = "llama-2-7b-16k", "float16"
 SIZES = {"first": 120, "second": 30}  # queries of each set

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from minifuse.core.request import Request
 
-__all__ = ["Query", "first_set", "requests_of", "second_set"]
-
 # Words, each of which is one token here. "Around 4,000" is 3,600 to 4,000, so that the KV of four rows of the doubled
 # sequences fits the 48 GB of the paper's machine beside the weights, as it did there.
 LONG, SHORT, SHORTER = (3600, 4000), (24, 400), (24, 200)

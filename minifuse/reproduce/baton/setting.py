@@ -16,14 +16,13 @@ from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
 from minifuse.reproduce.baton.course import Course
 from minifuse.reproduce.baton.queries import Query, first_set, requests_of, second_set
-from minifuse.reproduce.contest import serve_watched, take_turns
+from minifuse.reproduce.contest import serve_watched
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Run, Say
 from minifuse.reproduce.machine import half_precision
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import technique
-
-__all__ = ["OTHERS", "VARIANTS", "Served", "Setting", "Which", "experiment"]
+from minifuse.timing import take_turns
 
 VARIANTS = ("static", "pd", "baton", "baton-pd")
 OTHERS = ("orca", "vllm")  # which re-batching does without rectangles, as they are here

@@ -8,8 +8,6 @@ from __future__ import annotations
 import minifuse.reproduce.baton.paper as paper
 from minifuse.reproduce.baton.contest import table
 
-__all__ = ["EXPERIMENT"]
-
 CLAIMS = [(batch, "baton", "static") for batch in paper.TABLE_2]
 EXPERIMENT = table(
     "2", "second", "completion times with short queries, by the size of the batch", paper.TABLE_2, CLAIMS

@@ -11,8 +11,6 @@ from minifuse.reproduce.flover.setting import FUSION, INSTANCES, SPEEDUP, Settin
 from minifuse.reproduce.verdict import against_paper
 from minifuse.workload.laws import Arrival
 
-__all__ = ["EXPERIMENT"]
-
 # By scale; intervals in the paper's milliseconds. `quick` and `cpu` leave out what takes longest.
 REQUESTS = {"quick": (2, 4), "cpu": (2, 4, 8), "paper": (2, 4, 8)}
 BATCHES = {"quick": (1,), "cpu": (1, 4), "paper": (1, 2, 3, 4)}

@@ -11,8 +11,6 @@ from minifuse.reproduce.flover.setting import FUSION, INSTANCES, SPEEDUP, Settin
 from minifuse.reproduce.verdict import against_paper
 from minifuse.workload.laws import Arrival
 
-__all__ = ["EXPERIMENT"]
-
 REQUESTS = 32
 # By scale, in the paper's milliseconds.
 INTERVALS = {"quick": (20, 200, 1000), "cpu": paper.INTERVALS_8, "paper": paper.INTERVALS_8}

@@ -11,8 +11,6 @@ from minifuse.reproduce.flover.setting import INSTANCES, SPEEDUP, Setting
 from minifuse.reproduce.verdict import against_paper
 from minifuse.workload.laws import Arrival, Uniform
 
-__all__ = ["EXPERIMENT"]
-
 REQUESTS_A, REQUESTS_B = 32, 16
 INTERVAL, SHORTEST = 20, 128  # the paper's milliseconds and tokens
 # By scale, in the paper's tokens.

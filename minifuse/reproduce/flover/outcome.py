@@ -11,8 +11,6 @@ from minifuse.core.measured import measured_of
 from minifuse.core.report import StepReport
 from minifuse.core.request import Phase, Request
 
-__all__ = ["Outcome", "median_run", "observe"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

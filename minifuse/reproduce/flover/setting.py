@@ -18,14 +18,13 @@ from minifuse.core.request import Request
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
-from minifuse.reproduce.contest import serve_all, take_turns
+from minifuse.reproduce.contest import serve_all
 from minifuse.reproduce.experiment import Column, Conditions, Say, Value, beside
 from minifuse.reproduce.flover.outcome import Outcome, median_run, observe
 from minifuse.reproduce.machine import fit_bandwidth, half_precision
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
-
-__all__ = ["FUSION", "INSTANCES", "SPEEDUP", "Setting", "calibrated"]
+from minifuse.timing import take_turns
 
 PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured

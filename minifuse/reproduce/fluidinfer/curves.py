@@ -8,7 +8,6 @@ from statistics import median
 from typing import NamedTuple
 
 import minifuse.reproduce.fluidinfer.paper as paper
-from minifuse.reproduce.contest import take_turns
 from minifuse.reproduce.curve import crossing
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.fluidinfer.setting import (
@@ -23,8 +22,7 @@ from minifuse.reproduce.fluidinfer.setting import (
 )
 from minifuse.reproduce.load import offered
 from minifuse.reproduce.verdict import aim, shown, spread
-
-__all__ = ["experiment"]
+from minifuse.timing import take_turns
 
 CONTENDERS = (*BASELINES, *ABLATIONS, FLUID, IN_TURN)
 VLLM = BASELINES[-1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from minifuse.reproduce.fluidinfer.curves import Measure, experiment
 
-__all__ = ["EXPERIMENT"]
-
 EXPERIMENT = experiment(
     "11", "normalized latency against the rate of requests, part by part", Measure("normalized_s", "ms/\ntoken")
 )

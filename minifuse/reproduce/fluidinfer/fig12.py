@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from minifuse.reproduce.fluidinfer.curves import Measure, experiment
 
-__all__ = ["EXPERIMENT"]
-
 EXPERIMENT = experiment(
     "12",
     "the largest gap between two tokens of a request, against the rate of requests",

@@ -11,7 +11,6 @@ from minifuse.simulate.cost import Hardware
 if TYPE_CHECKING:
     from minifuse.model.text.transformer import Transformer
 
-__all__ = ["fitted"]
 
 FEW, MANY = 1, 256  # tokens of the iterations that are timed
 COPIED = 1 << 24  # bytes, more than caches hold

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["GAIN", "LOWER_BOUND", "MACHINES", "MODELS"]
-
 MODELS = ("opt-125m", "opt-1.3b", "opt-6.7b")
 MACHINES = (("rtx-4090", 1), ("rtx-4090", 4), ("a100-40g", 4))  # the kind of GPU, and how many
 GAIN = 2.0  # times the throughput of vllm at equal normalized latency, up to 4 times (6.2)

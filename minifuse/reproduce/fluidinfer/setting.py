@@ -24,8 +24,6 @@ from minifuse.workload.conversations import Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 from minifuse.workload.synthetic import arrive
 
-__all__ = ["ABLATIONS", "BASELINES", "FLUID", "IN_TURN", "Contender", "Outcome", "Server", "servers"]
-
 MAX_BATCH = 4096  # of the baselines: KV is what bounds them
 PROCESSORS = {"rtx-4090": 128, "a100-40g": 108}  # streaming multiprocessors, by the makers' data sheets
 HOST_BYTES = 256e9

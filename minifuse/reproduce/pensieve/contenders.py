@@ -19,11 +19,9 @@ from torch import Tensor
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.errors import MachineError
 from minifuse.kernels.ragged import Ragged
-from minifuse.reproduce.contest import timed
 from minifuse.reproduce.pensieve.fused import Fused, ways
 from minifuse.reproduce.pensieve.scene import ALLOWED, PAGE, TRIES, Scene, error, made_of, wanted_of
-
-__all__ = ["Contender", "contenders"]
+from minifuse.timing import timed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from minifuse.reproduce.experiment import Panel, Say
 from minifuse.reproduce.pensieve.serving import DEVICE, PENSIEVE, STATELESS, VLLM, Serving, experiment
 from minifuse.reproduce.pensieve.sweeps import curves_panel, verdict
 
-__all__ = ["EXPERIMENT", "draw"]
-
 CONTENDERS = (PENSIEVE, DEVICE, STATELESS, VLLM)
 IN_REAL_TIME = (PENSIEVE, DEVICE, STATELESS)  # vllm is as the stateless one: fewer runs, nearer to each other in time
 GAINS = {"opt-13b-16k": 1.25, "llama-2-13b-gqa-16k": 1.52}

@@ -7,8 +7,6 @@ from functools import partial
 from minifuse.reproduce.pensieve.fig3_12 import draw
 from minifuse.reproduce.pensieve.serving import experiment
 
-__all__ = ["EXPERIMENT"]
-
 GAINS = {"opt-66b-16k": 1.5, "llama-2-70b-16k": 1.6}
 
 # On a CPU the same small models stand for these as for those of Fig. 3.12, with memory for the conversations that four

@@ -11,8 +11,6 @@ from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel
 from minifuse.reproduce.pensieve.talked import Talked
 from minifuse.reproduce.verdict import aim
 
-__all__ = ["EXPERIMENT"]
-
 FEWER, HITS = 0.146, 4.4  # recomputed tokens, and points of the hit rate: up to so much better than LRU
 
 # Slow users, so that many conversations are remembered and the host is full: in virtual time rates grow until it is.

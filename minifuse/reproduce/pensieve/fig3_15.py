@@ -7,8 +7,6 @@ from functools import partial
 from minifuse.reproduce.pensieve.fig3_12 import draw
 from minifuse.reproduce.pensieve.serving import experiment
 
-__all__ = ["EXPERIMENT"]
-
 LEAST_TURNS = 5
 GAINS = {"opt-13b-16k": 1.3, "llama-2-13b-gqa-16k": 1.7}
 

@@ -11,8 +11,6 @@ from minifuse.reproduce.experiment import Panel, Say
 from minifuse.reproduce.pensieve.serving import PENSIEVE, VLLM, Serving, experiment
 from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel, gain_at_equal_latency, verdict
 
-__all__ = ["EXPERIMENT"]
-
 REACTIONS = (30, 60, 120)  # seconds, in the mean
 GAINS = {60: 1.52, 120: 1.4}  # the thesis gives none for 30
 

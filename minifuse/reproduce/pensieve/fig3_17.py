@@ -12,8 +12,6 @@ from typing import Any
 from minifuse.reproduce.experiment import Column, Experiment, Finding, Panel, Point, Say, Value
 from minifuse.reproduce.pensieve.setting import BATCH, Setting
 
-__all__ = ["EXPERIMENT"]
-
 PAST = Column("past\ntokens", "at", "past_tokens", "{:,}")
 IDEAL = Column("ideal\nms", "measured", "ideal_ms")
 INDEX = Column("index\nms", "measured", "ours_index_ms")

@@ -9,8 +9,6 @@ from minifuse.reproduce.pensieve.serving import PENSIEVE, SEPARATE, Serving, exp
 from minifuse.reproduce.pensieve.sweeps import curves_panel, verdict
 from minifuse.reproduce.verdict import aim
 
-__all__ = ["EXPERIMENT"]
-
 
 def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """Latency against throughput with and without unification."""

@@ -13,7 +13,7 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.cores import share_cores
 from minifuse.model.text.load import load_weights, resolve_text
-from minifuse.reproduce.contest import serve_all, take_turns
+from minifuse.reproduce.contest import serve_all
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.machine import half_precision
 from minifuse.reproduce.verdict import spread
@@ -21,8 +21,7 @@ from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import technique
-
-__all__ = ["EXPERIMENT", "Setting", "Times", "crossing", "times_of"]
+from minifuse.timing import take_turns
 
 BATCH, PROMPT, STEPS = 32, 32, 200  # the thesis': requests, new tokens of each, steps of generation
 CHUNK = 32

@@ -16,8 +16,6 @@ from minifuse.reproduce.machine import half_precision
 from minifuse.reproduce.verdict import spread
 from minifuse.simulate.cost import Roofline, hardware
 
-__all__ = ["EXPERIMENT", "Line"]
-
 CHUNK = 32  # tokens, the thesis'
 LINEAR = 0.98  # the part of the variance that a straight line explains, from which on growth is called linear
 

@@ -18,8 +18,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.reproduce.pensieve.scene import Scene, future_of
 
-__all__ = ["Fused", "ways"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fused:

@@ -12,9 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from minifuse.reproduce.contest import timed
-
-__all__ = ["ALLOWED", "PAGE", "TRIES", "Scene", "error", "future_of", "made_of", "wanted_of"]
+from minifuse.timing import timed
 
 PAGE = 16  # slots in a block
 TRIES = 3

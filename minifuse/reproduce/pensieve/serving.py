@@ -25,8 +25,6 @@ from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.workload.conversations import Asked, draw_lengths
 
-__all__ = ["BY_FIG_4", "DEVICE", "LRU", "PENSIEVE", "SEPARATE", "STATELESS", "VLLM", "Serving", "experiment"]
-
 PENSIEVE = Contender("pensieve", "pensieve", "pensieve")
 DEVICE = Contender("device", "device only", "pensieve", {"memory.host": 0})
 STATELESS = Contender("stateless", "stateless", "pensieve", {"memory.keep": False})

@@ -13,11 +13,9 @@ from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import resolve_text
 from minifuse.parsing import one_of
-from minifuse.reproduce.contest import time_in_turns
 from minifuse.reproduce.experiment import Conditions, Point, Value
 from minifuse.reproduce.machine import half_precision
-
-__all__ = ["BATCH", "Setting"]
+from minifuse.timing import time_in_turns
 
 # The paper's: requests in the batch and query tokens of each; how it compares the bars, in times the ideal's time.
 BATCH, QUERIES = 32, 8

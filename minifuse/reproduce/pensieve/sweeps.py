@@ -11,8 +11,6 @@ from minifuse.reproduce.experiment import Column, Panel, Point, Value
 from minifuse.reproduce.pensieve.talked import Talked
 from minifuse.reproduce.verdict import aim, shown, spread
 
-__all__ = ["Sweep", "curves_panel", "gain", "gain_at_equal_latency", "lower_latency", "verdict"]
-
 BOUND = 2.0  # times the lowest p90 of the baseline: the latency at which throughputs are compared
 
 

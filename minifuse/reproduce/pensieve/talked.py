@@ -12,8 +12,6 @@ from minifuse.metrics import RunningMetrics, percentile
 from minifuse.reproduce.curve import Outcome
 from minifuse.reproduce.pensieve.under_way import Crowd, Period
 
-__all__ = ["Talked"]
-
 
 @dataclass(frozen=True, slots=True)
 class Talked(Outcome):

@@ -11,8 +11,6 @@ from minifuse.core.request import Request
 from minifuse.workload.conversations import MEANS, Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 
-__all__ = ["REMEMBERED", "Crowd", "Period"]
-
 DEEP = 40  # reaction times before the run from which conversations may go on: hardly any is longer
 REMEMBERED = 3  # reaction times: who was last answered longer ago is taken to have been answered then
 WARM_UP = 1  # reaction time between the beginning and the period that is measured

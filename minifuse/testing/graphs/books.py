@@ -18,8 +18,6 @@ from minifuse.core.unfolded import unfolded
 from minifuse.serve.assembly import Choices
 from minifuse.testing.subject import Books
 
-__all__ = ["GraphBooks"]
-
 NodeOf = tuple[str, int]  # a request's node
 WHOLE_GRAPHS = ("graph_merged", "graph_padded")  # policies of which a plan computes whole graphs
 BY_SUBGRAPH = ("cellular",)  # policies that pin subgraphs to workers

@@ -24,9 +24,6 @@ from minifuse.testing.graphs.recipes import CHAINS, Recipe
 from minifuse.testing.graphs.scenario import GraphScenario
 from minifuse.testing.subject import Case, Expected, Tokens
 
-__all__ = ["GraphCase"]
-
-
 MOST_PROBES = 30  # each has a graph of its own
 
 

@@ -19,8 +19,6 @@ from minifuse.naive.cells import answer, evaluate
 from minifuse.testing.graphs.recipes import EXAMPLE, HIDDEN, NARROW, VOCAB, Recipe
 from minifuse.testing.subject import Expected
 
-__all__ = ["cell_model", "expected_of"]
-
 
 class Wide(nn.Module):
     """word, h -> h"""

@@ -16,8 +16,6 @@ from minifuse.testing.graphs.case import GraphCase
 from minifuse.testing.graphs.models import cell_model
 from minifuse.testing.observation import Observation
 
-__all__ = ["in_real_time"]
-
 PATIENCE_S = 60.0  # for a real run of a few milliseconds: after that it is stuck
 
 

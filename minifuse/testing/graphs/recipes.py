@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
 
-__all__ = ["CHAINS", "EXAMPLE", "GRAPHS", "HIDDEN", "NARROW", "VOCAB", "Recipe"]
-
 HIDDEN, NARROW, VOCAB = 3, 2, 11
 
 

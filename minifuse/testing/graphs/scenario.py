@@ -18,8 +18,6 @@ from minifuse.testing.capacity import slots_needed
 from minifuse.testing.graphs.recipes import CHAINS, GRAPHS, Recipe
 from minifuse.testing.subject import Scenario, mixes
 
-__all__ = ["GraphScenario", "graph_mixes", "graph_scenarios", "only_chains"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GraphScenario(Scenario):

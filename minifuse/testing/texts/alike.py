@@ -12,8 +12,6 @@ from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
-__all__ = ["check_alike"]
-
 
 def check_alike(case: Case, seen: Observation) -> None:
     """With the options `share` and `chunk` of a memory, an admitted sequence computes no whole chunk, from its first

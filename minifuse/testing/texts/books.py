@@ -17,8 +17,6 @@ from minifuse.core.request import FinishReason, Sequence
 from minifuse.core.shapes import Rectangle
 from minifuse.testing.subject import Books
 
-__all__ = ["TextBooks"]
-
 Slot = tuple[str, int]  # on the "device" or on the "host"
 
 

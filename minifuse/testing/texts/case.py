@@ -30,8 +30,6 @@ from minifuse.testing.texts.value import check_value
 if TYPE_CHECKING:
     from minifuse.testing.texts.ghost import GhostRunner
 
-__all__ = ["TextCase"]
-
 
 class TextCase(Case):
     """A technique on a scenario of texts."""

@@ -32,8 +32,6 @@ from minifuse.memory.storage import KVStorage
 from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.text.transformer import Transformer
 
-__all__ = ["GhostRunner"]
-
 
 @lru_cache(maxsize=65536)
 def _tag(digest: bytes, size: int) -> NDArray[np.float64]:

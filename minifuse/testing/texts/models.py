@@ -13,7 +13,6 @@ from minifuse.model.text.load import build, load_weights, random_weights, resolv
 if TYPE_CHECKING:  # shapes take no torch
     from minifuse.model.text.transformer import Transformer
 
-__all__ = ["CONFIGS", "LONG", "TINY", "expected_answer", "model_config", "small_model"]
 
 VOCAB, CONTEXT, LONG_CONTEXT = 29, 48, 320
 

@@ -18,8 +18,6 @@ from minifuse.testing.texts.scenario import TextScenario
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["same_bits"]
-
 
 def same_bits(case: TextCase, seen: Observation) -> None:
     """In `reference` numerics the logits are those of the request served alone by `serial`.

@@ -18,9 +18,6 @@ from minifuse.techniques import Technique
 from minifuse.testing.subject import Scenario
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, LONG, LONG_CONTEXT, VOCAB, model_config
 
-__all__ = ["TextScenario", "text_scenarios"]
-
-
 STEEP = Profile(1.0, (2, 4, 8, 16, 32), (1.0, 2.0, 4.0, 8.0, 16.0)).text()  # short texts differ in cost, too
 SELDOM = [False] * 5 + [True] + [False] * 5  # hypothesis draws what stands first, and last, more often than the rest
 

@@ -15,8 +15,6 @@ from minifuse.testing.texts import TEXTS
 from minifuse.testing.texts.case import TextCase
 from minifuse.testing.texts.models import model_config
 
-__all__ = ["SCRIPTED", "ScriptedCase", "next_token"]
-
 
 def next_token(text: Seq[int], vocab_size: int) -> int:
     """The token that follows a text: any, but always the same.

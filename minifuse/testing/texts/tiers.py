@@ -13,8 +13,6 @@ from minifuse.core.report import KVUsage
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
-__all__ = ["check_found", "check_kept", "check_swaps"]
-
 
 def check_swaps(case: Case, seen: Observation) -> None:
     """With `preemption=swap`, in blocks, the KV of an evicted sequence goes to the host while that has blocks for it.

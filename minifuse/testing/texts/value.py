@@ -18,8 +18,6 @@ from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
-__all__ = ["check_value"]
-
 ROUNDING = 1e-9
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from minifuse.views.history import History
 from minifuse.views.perfetto.events import ENGINE, MEMORY, TraceEvent, counter, nanoseconds
 
-__all__ = ["counter_events"]
-
 Change = tuple[int, dict[str, int]]  # when, and by how much each value changes
 
 

@@ -14,8 +14,6 @@ from minifuse.views.perfetto.slots import slot_events
 from minifuse.views.perfetto.transfers import transfer_events
 from minifuse.views.perfetto.workers import flow_events, worker_events
 
-__all__ = ["document_lines", "trace_events"]
-
 
 def trace_events(history: History) -> list[TraceEvent]:
     """Every event of a run: names first, then what happened in the order of time.

@@ -9,22 +9,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "ENGINE",
-    "MEMORY",
-    "REQUESTS",
-    "TraceEvent",
-    "Tracks",
-    "async_begin",
-    "async_end",
-    "complete",
-    "counter",
-    "flow_end",
-    "flow_start",
-    "nanoseconds",
-    "process_metadata",
-]
-
 TraceEvent = dict[str, Any]
 ENGINE, REQUESTS, MEMORY = 1, 2, 3  # processes
 FIRST_TRACK = 10  # a thread with the number of its process would be called its main thread

@@ -10,8 +10,6 @@ from minifuse.views.history import History, Story
 from minifuse.views.perfetto.events import TraceEvent, async_begin, async_end, nanoseconds
 from minifuse.views.waits import Segment, reasons_of_waits
 
-__all__ = ["phases", "request_events"]
-
 CATEGORY = "request"
 WAITS = ("waiting", "ready", "suspended")
 

@@ -8,8 +8,6 @@ from minifuse.views.history import History
 from minifuse.views.perfetto.events import TraceEvent, Tracks, complete, nanoseconds
 from minifuse.views.rows import idle_rows, rows_of
 
-__all__ = ["slot_events"]
-
 ABOVE = 10  # tracks of transfers stand above those of slots
 
 

@@ -7,8 +7,6 @@ from typing import Any
 from minifuse.views.history import History, Iteration
 from minifuse.views.perfetto.events import TraceEvent, Tracks, complete, nanoseconds
 
-__all__ = ["transfer_events"]
-
 TO_HOST, TO_DEVICE, WITHIN = "to the host", "to the device", "within the device"
 ORDER = {TO_DEVICE: 0, TO_HOST: 1, WITHIN: 2}  # above the slots
 MEASURED = {TO_HOST: "to_host", TO_DEVICE: "to_device"}

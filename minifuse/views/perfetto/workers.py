@@ -15,8 +15,6 @@ from minifuse.views.perfetto.events import (
     nanoseconds,
 )
 
-__all__ = ["flow_events", "worker_events"]
-
 Slices = dict[int, tuple[tuple[int, int], int]]  # of an iteration, as index: its track, and a moment inside
 
 

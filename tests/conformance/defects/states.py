@@ -9,7 +9,8 @@ from typing import Any
 from conformance.defects.harness import Patch, graph_defect, instead_of, one_slot_less
 
 from minifuse.core.plan import Placement, Proposal
-from minifuse.execute.cells import CellRunner, Issued
+from minifuse.execute.cells import CellRunner
+from minifuse.execute.issued import Issued
 from minifuse.memory import states
 from minifuse.memory.state_storage import StateStorage
 from minifuse.memory.states import States

@@ -14,7 +14,8 @@ from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.request import Request
 from minifuse.model.cells.definition import definition
-from minifuse.model.cells.model import CellModel, Spec
+from minifuse.model.cells.model import CellModel
+from minifuse.model.cells.types import Spec
 from minifuse.naive.cells import evaluate
 
 H = Spec((4,), torch.float64)

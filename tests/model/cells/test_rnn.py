@@ -13,9 +13,9 @@ from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.request import Request
 from minifuse.model.cells.config import CellConfig, register_cells
 from minifuse.model.cells.model import CellModel
-from minifuse.model.cells.rnn import LSTM, Decoder, Internal, Leaf, read_tree
+from minifuse.model.cells.rnn import LSTM, Decoder, Internal, Leaf
 from minifuse.model.cells.source import CellSource, resolve_cells
-from minifuse.model.cells.trees import unfold_tree
+from minifuse.model.cells.trees import read_tree, unfold_tree
 from minifuse.naive.cells import answer, evaluate
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}
