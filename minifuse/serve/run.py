@@ -247,7 +247,9 @@ def serve(
             while True:
                 try:
                     reports = next(turns, None)
-                except (Exception, SystemExit) as error:  # of a stage or of the model, and of no callback
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # of a stage or of the model, and of no callback
                     failure = _fault_of(error, engine)
                     given_up(stages_failed=True)
                     break

@@ -26,7 +26,7 @@ from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.operators import TORCH
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
-from minifuse.naive import oracle
+from minifuse.naive import layers
 
 POISON = 1e6  # what lies in unused slots: large, and finite as in any real cache
 LAYER = 1
@@ -86,7 +86,7 @@ class Case:
 
     def wanted(self) -> Tensor:
         """Each piece of work by the oracle: the whole text attended, and the rows of the work taken from it."""
-        whole = {name: oracle.attention(self.q[name], self.k[name], self.v[name]) for name in self.sequences}
+        whole = {name: layers.attention(self.q[name], self.k[name], self.v[name]) for name in self.sequences}
         return torch.cat([whole[work.sequence][work.start : work.stop] for work in self.plan.work])
 
 
@@ -352,5 +352,5 @@ def test_single_queries_in_the_serving_dtypes(heads: int, kv_heads: int, dtype: 
         run = slice(12 * i, 12 * i + n)
         queries = q[i].expand(n, heads, 4)  # the oracle attends whole texts: only its last row counts
         whole = (x.double() for x in (queries, cache.keys[LAYER, run], cache.values[LAYER, run]))
-        wanted = oracle.attention(*whole)[-1]
+        wanted = layers.attention(*whole)[-1]
         assert torch.allclose(out[i].double(), wanted, rtol=0, atol=8 * torch.finfo(dtype).eps)

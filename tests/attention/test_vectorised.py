@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minifuse.attention import vectorised
 from minifuse.attention.vectorised import RaggedIndex, attend
-from minifuse.naive import oracle
+from minifuse.naive import layers
 
 CPU = torch.device("cpu")
 HEAD_DIM = 4
@@ -72,7 +72,7 @@ class Case:
 
     def wanted(self) -> Tensor:
         """Every sequence alone, in float64, and the rows of the work taken from it."""
-        whole = [oracle.attention(*(x.double() for x in qkv)) for qkv in self.qkv]
+        whole = [layers.attention(*(x.double() for x in qkv)) for qkv in self.qkv]
         return torch.cat([x[context - count :] for x, (count, context) in zip(whole, self.work, strict=True)])
 
 

@@ -11,7 +11,7 @@ import torch
 from helpers import sentence
 
 from minifuse.core.errors import MachineError
-from minifuse.naive import oracle
+from minifuse.naive import layers
 from minifuse.reproduce.pensieve import contenders as module
 from minifuse.reproduce.pensieve import fused as fused_ways
 from minifuse.reproduce.pensieve.contenders import contenders
@@ -34,7 +34,7 @@ def test_what_is_wanted_is_the_last_rows_of_the_oracles_attention() -> None:
         slots = scene.slots(s)
         q = torch.zeros(len(slots), *scene.q.shape[1:], dtype=torch.float64)
         q[-3:] = scene.q[3 * s : 3 * s + 3]
-        whole = oracle.attention(q, scene.keys[slots], scene.values[slots])
+        whole = layers.attention(q, scene.keys[slots], scene.values[slots])
         torch.testing.assert_close(rows.flatten(1), whole[-3:], rtol=0, atol=1e-12)
 
 
