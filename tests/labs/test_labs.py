@@ -55,6 +55,7 @@ def failures(lab: Lab, name: str, folder: Path, seed: str) -> dict[str, str]:
     return {one.test.name: one.what for one in outcomes(lab, file, seed) if not one.held}
 
 
+@pytest.mark.tutorials  # a minute for all labs, and the wrong solutions run there, too
 @every_lab
 def test_the_reference_gets_all_points(lab: Lab, tmp_path: Path) -> None:
     file = shutil.copy(lab.folder / "solution.py", tmp_path / "solution.py")
