@@ -22,7 +22,7 @@ for sequence in SEQUENCES.values():
 
 
 def launch(in_flight: InFlight, plan: Plan, now: float) -> None:
-    in_flight.launch(plan, now)
+    in_flight.launch(plan, plan.sequences, now)
 
 
 def decode(step: int, *names: str, worker: int = 0) -> Plan:
@@ -130,9 +130,9 @@ def test_memory_waits_for_the_last_plan_that_touches_it() -> None:
     for plan in plans:
         launch(in_flight, plan, 0.0)
     in_flight.leaving["a"] = A
-    assert in_flight.workers_of("a") == [0, 0]
+    assert in_flight.num_plans["a"] == 2
     assert in_flight.land(plans[0], 1.0)[1] == []
-    assert in_flight.workers_of("b") == []
+    assert in_flight.num_plans == {"a": 1, "g": 1}
     assert in_flight.leaving == {"a": A}
     assert in_flight.land(plans[2], 2.0)[1] == []
     assert in_flight.land(plans[1], 3.0)[1] == [A]

@@ -30,14 +30,16 @@ class Instances(QueuePolicy):
         super().__init__(options)
         self.workers: int = self.options.instances
         self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # the prompts of each instance
+        self.idle = set(range(self.workers))  # instances that serve none
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
-        for prompts in self.serving:
-            prompts.pop(sequence.id, None)
+        for worker, prompts in enumerate(self.serving):
+            if prompts.pop(sequence.id, None) is not None and not prompts:
+                self.idle.add(worker)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        if all(self.serving):
+        if not self.idle:
             return Reason("batch-full", sequence.id, f"not admitted: all {self.workers} instances are serving")
         return None
 
@@ -45,11 +47,14 @@ class Instances(QueuePolicy):
         mine, room, reason = self.serving[worker], None, None
         admit: tuple[Sequence, ...] = ()
         if self.waiting:
-            room, prompts = memory.room(), prompts_of_first(self.waiting)
-            reason = self.admission(prompts[0], 0, now) or admit_together(prompts, room)
+            prompts = prompts_of_first(self.waiting)
+            if (reason := self.admission(prompts[0], 0, now)) is None:
+                room = memory.room()
+                reason = admit_together(prompts, room)
             admit = prompts if not mine and reason is None else ()
         for sequence in admit:
             self.waiting.remove(sequence.id)
             mine[sequence.id] = sequence
+            self.idle.discard(worker)
         work = tuple([Work(name, *span) for name, one in mine.items() for span in memory.missing(one)])
         return Proposal(work, admit, (reason,) if reason else (), room=room)

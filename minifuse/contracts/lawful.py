@@ -32,29 +32,36 @@ def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None
     workers.
     """
     sequences, in_flight = requests.sequences, requests.in_flight
-    joining, leaving = {one.id for one in proposal.admit}, {one.id for one in proposal.evict}
-    for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
-        for one in some:
-            if sequences.get(one.id) is not one:
-                raise _wrong(worker, f"to {verb} {one.id}, which is not one received and not yet released")
-            if one.phase not in phases:
-                raise _wrong(worker, f"to {verb} {one.id}, which is {one.phase.value}")
-            if in_flight.workers_of(one.id):
-                raise _wrong(worker, f"to {verb} {one.id}, whose last work is not done")
-    if len(joining) + len(leaving) < len(proposal.admit) + len(proposal.evict):
-        raise _wrong(worker, "to admit or to evict a sequence a second time")
     names = {work.sequence for work in proposal.work}
-    if leaving and (gone := names & leaving):
-        raise _wrong(worker, f"to evict {min(gone)} and to work on it")
+    joining = {one.id for one in proposal.admit} if proposal.admit else ()
+    if proposal.admit or proposal.evict:
+        _check_changes(worker, proposal, names, requests)
     for name in names:
         sequence = sequences.get(name)
         if sequence is None or (sequence.phase not in ADMITTED and name not in joining):
             raise _wrong(worker, f"to work on {name}, which was never admitted")
-    for plan, _, used in in_flight:
-        in_order = in_flight.depth > 1 and plan.worker == worker
-        for name in () if in_order else used & names:
-            if sequences[name].graph is None:
-                raise _wrong(worker, f"given {name}, whose last work is not done")
+    for name in in_flight.num_plans.keys() & names if in_flight.num_plans else ():
+        own = sum([name in running.sequences for running in in_flight.running[worker].values()])
+        in_order = in_flight.depth > 1 and own == in_flight.num_plans[name]
+        if not in_order and sequences[name].graph is None:
+            raise _wrong(worker, f"given {name}, whose last work is not done")
+
+
+def _check_changes(worker: int, proposal: Proposal, names: set[str], requests: Requests) -> None:
+    """Raise `Wrong` unless each sequence that is admitted waits, and each that is evicted runs and has no work."""
+    for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
+        for one in some:
+            if requests.sequences.get(one.id) is not one:
+                raise _wrong(worker, f"to {verb} {one.id}, which is not one received and not yet released")
+            if one.phase not in phases:
+                raise _wrong(worker, f"to {verb} {one.id}, which is {one.phase.value}")
+            if one.id in requests.in_flight.num_plans:
+                raise _wrong(worker, f"to {verb} {one.id}, whose last work is not done")
+    changed = {one.id for one in (*proposal.admit, *proposal.evict)}
+    if len(changed) < len(proposal.admit) + len(proposal.evict):
+        raise _wrong(worker, "to admit or to evict a sequence a second time")
+    if gone := names & {one.id for one in proposal.evict}:
+        raise _wrong(worker, f"to evict {min(gone)} and to work on it")
 
 
 def _wrong(worker: int, what: str) -> Wrong:

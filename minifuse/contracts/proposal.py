@@ -80,7 +80,7 @@ def _check_texts(proposal: Proposal, memory: Memory, requests: Requests, known: 
     for name, given in spans.items():
         sequence = requests.sequences[name]
         missing = memory.missing(sequence)
-        if requests.in_flight.workers_of(name):  # with a depth above one it goes on from what it has planned itself
+        if name in requests.in_flight.num_plans:  # with a depth above one it goes on from what it has planned itself
             stop = known[name].stop
             missing = (Span(stop, max(stop + 1, len(sequence.request.prompt))),)
         left = _tokens(missing)

@@ -1,7 +1,6 @@
 """The plans in flight: when they were submitted, and whose memory waits for them."""
 
-from collections.abc import Iterator, Set
-from itertools import chain
+from collections.abc import Collection
 from typing import NamedTuple
 
 from minifuse.core.plan import Plan
@@ -11,9 +10,8 @@ from minifuse.core.request import Sequence
 class Running(NamedTuple):
     """A plan in flight."""
 
-    plan: Plan
     submitted_s: float
-    sequences: Set[str]  # that it works on, or admits without work (a prompt of one token, beside its group)
+    sequences: Collection[str]  # that it works on, or admits without work (a prompt of one token, beside its group)
 
 
 class InFlight:
@@ -23,31 +21,33 @@ class InFlight:
         self.depth = depth
         self.num_launched = 0  # plans since the run began
         self.running: list[dict[int, Running]] = [{} for _ in range(workers)]  # of each worker, by step
+        self.num_plans: dict[str, int] = {}  # of each sequence that one uses
         self.leaving: dict[str, Sequence] = {}  # finished; their memory is freed when no plan in flight uses it
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
 
     def __bool__(self) -> bool:
         return any(self.running)
 
-    def __iter__(self) -> Iterator[Running]:
-        return chain.from_iterable([plans.values() for plans in self.running])
-
-    def workers_of(self, name: str) -> list[int]:
-        """Return the worker of each plan in flight that uses a sequence."""
-        return [running.plan.worker for running in self if name in running.sequences]
-
     def has_room(self, worker: int) -> bool:
         """Whether a worker can take another plan."""
         return len(self.running[worker]) < self.depth
 
-    def launch(self, plan: Plan, now: float) -> None:
-        """Add a plan, which is about to be submitted."""
+    def launch(self, plan: Plan, working: Collection[str], now: float) -> None:
+        """Add a plan with work on these sequences, which is about to be submitted."""
+        sequences = {*working, *plan.admitted} if plan.admitted else working
         self.num_launched += 1
-        self.running[plan.worker][plan.step] = Running(plan, now, {*plan.sequences, *plan.admitted})
+        self.running[plan.worker][plan.step] = Running(now, sequences)
+        for name in sequences:
+            self.num_plans[name] = self.num_plans.get(name, 0) + 1
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
         """Remove a completed plan. Returns its start, and the leaving sequences to free now."""
-        started_s = max(self.running[plan.worker].pop(plan.step).submitted_s, self._last_ended[plan.worker])
+        submitted_s, sequences = self.running[plan.worker].pop(plan.step)
+        started_s = max(submitted_s, self._last_ended[plan.worker])
         self._last_ended[plan.worker] = ended_s
-        freed = [name for name in self.leaving if not self.workers_of(name)]
+        for name in sequences:
+            self.num_plans[name] -= 1
+            if not self.num_plans[name]:
+                del self.num_plans[name]
+        freed = [name for name in self.leaving if name not in self.num_plans]
         return started_s, [self.leaving.pop(name) for name in freed]

@@ -130,6 +130,9 @@ class Sequence:
 
         `Unfolded`, which has a graph, counts the plan's pieces of work and keeps results; a text ignores both.
         """
+        if len(tokens) == 1:  # as in most iterations
+            self.tokens.append(tokens[0])
+            return tokens
         for count, token in enumerate(tokens, start=1):
             self.tokens.append(token)
             if count < len(tokens) and self.why_finished() is not None:
@@ -138,7 +141,8 @@ class Sequence:
 
     def why_finished(self) -> FinishReason | None:
         """Why this sequence ends with what it has taken in; None: it goes on."""
-        request, num_new = self.request, self.num_new
+        request = self.request
+        num_new = len(self.tokens) - len(request.prompt)
         if num_new and not request.ignore_eos and self.tokens[-1] in request.stop_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if num_new and num_new >= request.max_new_tokens else None

@@ -1,6 +1,5 @@
 """The life of requests: submitted, received, started, finished."""
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -71,7 +70,7 @@ class Requests:
         working = {name: self.sequences[name] for name in plan.sequences}
         for sequence in working.values():
             sequence.phase = plan.phase
-        self.in_flight.launch(plan, self.now)
+        self.in_flight.launch(plan, working, self.now)
         return working
 
     def take(self, completion: Completion, usage: KVUsage) -> StepReport:
@@ -87,9 +86,14 @@ class Requests:
         tokens: dict[str, tuple[int, ...]] = {}
         finished: dict[str, FinishReason] = {}
         discarded = sum(work.num_tokens for work in plan.work if work.sequence in leaving) if leaving else 0
-        for name, num_pieces in Counter([work.sequence for work in plan.work if work.sequence not in leaving]).items():
+        num_pieces: dict[str, int] = {}
+        for work in plan.work:
+            num_pieces[work.sequence] = num_pieces.get(work.sequence, 0) + 1
+        for name, count in num_pieces.items():
+            if name in leaving:
+                continue
             sequence, new = self.sequences[name], ran.tokens.get(name, ())
-            if taken := sequence.take(new, num_pieces, ran.results.get(name)):
+            if taken := sequence.take(new, count, ran.results.get(name)):
                 tokens[name] = taken
             discarded += len(new) - len(taken)
             if reason := sequence.why_finished():
@@ -109,7 +113,7 @@ class Requests:
         self.batching.release(sequence)
         self.sequences.pop(sequence.id, None)
         self.finished[sequence.id] = sequence
-        if self.in_flight.workers_of(sequence.id):
+        if sequence.id in self.in_flight.num_plans:
             self.in_flight.leaving[sequence.id] = sequence
         else:
             self.release(sequence)

@@ -18,14 +18,15 @@ class Unfolded(Sequence):
     num_nodes_done: int = 0
 
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
-        taken = super().take(tokens, num_pieces, results)
+        taken = super().take(tokens, num_pieces, results) if tokens else tokens
         self.num_nodes_done += num_pieces
-        self.results |= results or {}
+        if results:
+            self.results |= results
         return taken
 
     def why_finished(self) -> FinishReason | None:
         """As of a text; a graph whose nodes are all computed has stopped."""
-        reason = super().why_finished()
+        reason = super().why_finished() if self.num_new else None
         is_done = self.graph is not None and self.num_nodes_done == len(self.graph)
         return FinishReason.STOP if reason is None and is_done else reason
 
