@@ -145,7 +145,7 @@ def iterations(case: dict[str, Any]) -> dict[str, Any]:
     end = time.perf_counter() + PATIENCE_S
     while len(seconds) < case["count"] and time.perf_counter() < end:
         took, reports = turn()
-        plans = [report.plan for report in reports]
+        plans = [report.plan for report in reports if report.plan.work]  # not those of moves alone
         evicted = any(plan.evicted for plan in plans)
         if not plans or any(plan.admitted for plan in plans) or evicted != case["evicts"]:
             continue

@@ -51,7 +51,7 @@ class GrowingFill(Fill):
         room, evicted, victims = self.memory.room(), self.evicted, self.victims()
         self.room = room
         for sequence, _ in self.running:
-            while sequence.id not in evicted and (full := room.extend(sequence)) is not None:
+            while not (evicted and sequence.id in evicted) and (full := room.extend(sequence)) is not None:
                 checked(room, "extend", full, sequence)
                 victim = next(victims, None)
                 if victim is None:

@@ -214,10 +214,10 @@ class Shaped(Memory):
         for entry in entries:
             if cached.get(entry.name):
                 moves += self._bring(entry.name)
-        if (excess := self.usage().used - self.limit) > 0:
+        if (excess := self.used - self.limit) > 0:
             for name in self.make_room_apart(excess, ()) or ():
                 moves += self._leave(name)
-            if self.usage().used > self.limit:
+            if self.used > self.limit:
                 moves += self._close_up()
         return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), reused)
 
@@ -306,15 +306,19 @@ class Shaped(Memory):
             self.away.drop(name)
         self.waiting.pop(name, None)
 
+    @property
+    def used(self) -> int:
+        """Tokens in the window of all rows that are computed: padding, gaps and finished rows included."""
+        return self.window.height * self.window.width + self.prefilled.num_used
+
     def usage(self) -> KVUsage:
-        """Count the window of all rows that are computed: padding, gaps and finished rows included."""
-        used = self.window.height * self.window.width + self.prefilled.num_used
+        used = self.used
         return KVUsage(used, used, self.capacity, self.away.num_used)
 
     def check_integrity(self) -> None:
         self.away.check()
         self.prefilled.check()
-        window, used = self.window, self.usage().used
+        window, used = self.window, self.used
         rows = [*window.rows.values(), *window.free]
         if sorted(rows) != list(range(len(rows))) or len(rows) * window.stride > self.slots:
             raise LawBroken("conservation", f"the rows {window.rows} and the free ones {window.free} are not all, once")
