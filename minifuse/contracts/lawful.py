@@ -41,7 +41,7 @@ def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None
         if sequence is None or (sequence.phase not in ADMITTED and name not in joining):
             raise _wrong(worker, f"to work on {name}, which was never admitted")
     for name in in_flight.num_plans.keys() & names if in_flight.num_plans else ():
-        own = sum([name in running.sequences for running in in_flight.running[worker].values()])
+        own = sum([one.worker == worker and name in one.sequences for one in in_flight.running.values()])
         in_order = in_flight.depth > 1 and own == in_flight.num_plans[name]
         if not in_order and sequences[name].graph is None:
             raise _wrong(worker, f"given {name}, whose last work is not done")

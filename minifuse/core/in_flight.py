@@ -10,6 +10,7 @@ from minifuse.core.request import Sequence
 class Running(NamedTuple):
     """A plan in flight."""
 
+    worker: int
     submitted_s: float
     sequences: Collection[str]  # that it works on, or admits without work (a prompt of one token, beside its group)
 
@@ -20,31 +21,34 @@ class InFlight:
     def __init__(self, workers: int, depth: int) -> None:
         self.depth = depth
         self.num_launched = 0  # plans since the run began
-        self.running: list[dict[int, Running]] = [{} for _ in range(workers)]  # of each worker, by step
+        self.running: dict[int, Running] = {}  # by step
+        self.num_running = [0] * workers  # plans of each worker
         self.num_plans: dict[str, int] = {}  # of each sequence that one uses
         self.leaving: dict[str, Sequence] = {}  # finished; their memory is freed when no plan in flight uses it
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
 
     def __bool__(self) -> bool:
-        return any(self.running)
+        return bool(self.running)
 
     def has_room(self, worker: int) -> bool:
         """Whether a worker can take another plan."""
-        return len(self.running[worker]) < self.depth
+        return self.num_running[worker] < self.depth
 
     def launch(self, plan: Plan, working: Collection[str], now: float) -> None:
         """Add a plan with work on these sequences, which is about to be submitted."""
         sequences = {*working, *plan.admitted} if plan.admitted else working
         self.num_launched += 1
-        self.running[plan.worker][plan.step] = Running(now, sequences)
+        self.num_running[plan.worker] += 1
+        self.running[plan.step] = Running(plan.worker, now, sequences)
         for name in sequences:
             self.num_plans[name] = self.num_plans.get(name, 0) + 1
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
         """Remove a completed plan. Returns its start, and the leaving sequences to free now."""
-        submitted_s, sequences = self.running[plan.worker].pop(plan.step)
-        started_s = max(submitted_s, self._last_ended[plan.worker])
-        self._last_ended[plan.worker] = ended_s
+        worker, submitted_s, sequences = self.running.pop(plan.step)
+        self.num_running[worker] -= 1
+        started_s = max(submitted_s, self._last_ended[worker])
+        self._last_ended[worker] = ended_s
         for name in sequences:
             self.num_plans[name] -= 1
             if not self.num_plans[name]:

@@ -102,9 +102,8 @@ class ServedRequests(Requests):
         if stages_failed:
             deaf: Any = SimpleNamespace(release=lambda *ended: None, check=self.memory.check)
             self.batching = self.memory = deaf
+        self.in_flight.running.clear()
         self.in_flight.num_plans.clear()
-        for plans in self.in_flight.running:
-            plans.clear()
         for sequence in self.in_flight.leaving.values():
             self.release(sequence)
         self.in_flight.leaving.clear()

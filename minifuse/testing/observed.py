@@ -105,7 +105,7 @@ def _serve(
             _check_free(case, engine.memory, policy.growing)
         seen.ended_s |= dict.fromkeys(report.finished, report.ended_s)
         # Plans that end together are committed together: the books must have been told of all of them before an abort.
-        told_of_all = len(seen.plans) - len(seen.steps) == sum(map(len, engine.in_flight.running))
+        told_of_all = len(seen.plans) - len(seen.steps) == len(engine.in_flight.running)
         while aborts and aborts[0][0] <= len(seen.steps) and told_of_all:
             _abort(engine, aborts.popleft()[1], books, seen)
         if len(seen.steps) > max(MAX_STEPS, case.most_steps):
@@ -113,7 +113,7 @@ def _serve(
                 "progress", f"after {len(seen.steps)} steps {len(engine.sequences)} requests are unfinished"
             )
         # Copies behind everything that are under way then never land: what memory holds for them is held for ever.
-        behind = engine.in_flight.running[engine.batching.workers]
+        behind = engine.in_flight.num_running[engine.batching.workers]
         if interrupt_after is not None and len(seen.steps) >= interrupt_after and not behind:
             engine.interrupt()
             engine.memory.check_integrity()
