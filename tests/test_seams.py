@@ -44,7 +44,8 @@ class Forgetful(Contiguous):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         for work in plan.work:
-            self.books.cached[work.sequence] = max(self.books.cached.get(work.sequence, 0), work.stop)
+            if work.stop > self.books.cached.get(work.sequence, 0):
+                self.books.wrote([work])
         self.headless.difference_update(sampled)
         for name in sampled:
             if self.books.cached[name] % 3 == 0:

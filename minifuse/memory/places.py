@@ -15,10 +15,7 @@ class Places(Generic[P]):
     def __init__(self) -> None:
         self.places: dict[str, P] = {}
         self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is written
-
-    @property
-    def num_written(self) -> int:
-        return sum(self.cached.values())
+        self.num_written = 0  # the sum of these: a plan may be of one sequence among a thousand
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         """Return the tokens that are not written yet."""
@@ -31,9 +28,14 @@ class Places(Generic[P]):
     def wrote(self, work: Iterable[Work]) -> None:
         """Note that a plan has written the KV of its work."""
         for name, _, stop, _ in work:
+            self.num_written += stop - self.cached.get(name, 0)
             self.cached[name] = stop
+
+    def forget(self, name: str) -> None:
+        """Drop what is written of a sequence, which keeps its place."""
+        self.num_written -= self.cached.pop(name, 0)
 
     def release(self, name: str) -> P | None:
         """Drop a sequence. Returns the place that is free now; None if it has none."""
-        self.cached.pop(name, None)
+        self.forget(name)
         return self.places.pop(name, None)

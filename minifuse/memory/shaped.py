@@ -262,7 +262,7 @@ class Shaped(Memory):
         """Swap a sequence's KV out, or drop it if the host is full."""
         moves = self.away.leave(name, self.books.places[name], self.books.cached.get(name, 0))
         if moves is None:
-            self._forget(name)
+            self.books.forget(name)
         self._vacate(name)
         return moves or []
 
@@ -273,10 +273,6 @@ class Shaped(Memory):
         elif name in self.prefilled.rows:
             self.prefilled.give_back(name)
             del self.books.places[name]
-
-    def _forget(self, name: str) -> None:
-        """Drop what is written of a sequence, which keeps its place."""
-        self.books.cached.pop(name, None)
 
     def _bring(self, name: str) -> list[Move]:
         """KV that is elsewhere is copied to the row that its sequence has got."""
@@ -300,7 +296,7 @@ class Shaped(Memory):
 
     def release(self, sequence: Sequence, now: float) -> None:
         name = sequence.id
-        self._forget(name)
+        self.books.forget(name)
         self._vacate(name)
         if name in self.away:
             self.away.drop(name)

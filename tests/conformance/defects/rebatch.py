@@ -96,6 +96,7 @@ def dropped_and_taken_for_kept(leave: Any, self: Shaped, name: str) -> list[Move
     count = self.books.cached[name]
     moves: list[Move] = leave(self, name)
     self.books.cached[name] = count
+    self.books.num_written += count
     return moves
 
 
