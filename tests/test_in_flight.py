@@ -137,3 +137,12 @@ def test_memory_waits_for_the_last_plan_that_touches_it() -> None:
     assert in_flight.land(plans[2], 2.0)[1] == []
     assert in_flight.land(plans[1], 3.0)[1] == [A]
     assert in_flight.leaving == {}
+
+
+def test_abandoned_plans_hold_no_memory() -> None:
+    in_flight = InFlight(workers=1, depth=1)
+    launch(in_flight, decode(0, "a", "b"), 0.0)
+    in_flight.clear()
+    assert not in_flight
+    assert in_flight.has_room(0)
+    assert in_flight.num_plans == {}

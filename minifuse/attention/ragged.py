@@ -50,7 +50,7 @@ def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Rag
 
 
 def contexts_of(work: Seq[Work], places: Seq[Place]) -> tuple[list[int], list[int], list[tuple[int, ...]], int]:
-    """Of each piece of work the queries, the tokens that the last of them attends to, and the table; and the page."""
+    """Return queries, context and block table of each piece of work, and the block size."""
     return [item.num_tokens for item in work], [item.stop for item in work], *tables_of(places)
 
 

@@ -52,7 +52,7 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
 
 
 def slots_to_clear(plan: Plan, span: Span) -> list[tuple[int, int]]:
-    """Ranges of slots whose KV a wave sets to zero: rows, or buffers, that have got another sequence, but for its own.
+    """Return the slots that a wave sets to zero in rows that have a new sequence.
 
     A masked key has the weight 0, and 0 x NaN is NaN. A row holds zeros and the KV of its own sequence after this, so
     that nothing of another one can reach it, in a gap, in padding, or in columns that the window will move on to.

@@ -30,12 +30,14 @@ class Instances(QueuePolicy):
         super().__init__(options)
         self.workers: int = self.options.instances
         self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # the prompts of each instance
+        self.instance: dict[str, int] = {}  # of each prompt that is served
         self.idle = set(range(self.workers))  # instances that serve none
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
-        for worker, prompts in enumerate(self.serving):
-            if prompts.pop(sequence.id, None) is not None and not prompts:
+        if (worker := self.instance.pop(sequence.id, None)) is not None:
+            del self.serving[worker][sequence.id]
+            if not self.serving[worker]:
                 self.idle.add(worker)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
@@ -55,6 +57,7 @@ class Instances(QueuePolicy):
         for sequence in admit:
             self.waiting.remove(sequence.id)
             mine[sequence.id] = sequence
+            self.instance[sequence.id] = worker
             self.idle.discard(worker)
         work = tuple([Work(name, *span) for name, one in mine.items() for span in memory.missing(one)])
         return Proposal(work, admit, (reason,) if reason else (), room=room)

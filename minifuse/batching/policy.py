@@ -1,5 +1,6 @@
 """Policies with a queue, and how they fill an iteration (Orca, Algorithm 1)."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from numbers import Real
@@ -56,7 +57,11 @@ class QueuePolicy(Batching):
         return getattr(self.options, "token_budget", None)
 
     def receive(self, sequence: Sequence) -> None:
-        self.waiting.join(sequence, self._ranked(sequence))
+        rank = self._ranked(sequence)
+        try:
+            self.waiting.join(sequence, rank)
+        except TypeError:  # a number, and others have tuples, or the other way round
+            raise WrongReturn(self, "rank", rank, "give all ranks as numbers, or all as tuples of numbers") from None
 
     def _ranked(self, sequence: Sequence) -> Any:
         """Rank a sequence. Raise `WrongReturn` unless the rank can be compared."""
@@ -138,7 +143,11 @@ class Fill:
     def settle(self, **more: Any) -> Proposal:
         """Make the proposal, and let what joins run."""
         if not self.work:
-            return Proposal(reasons=tuple(self.reasons), wake_at=self.policy.wake_at(self.now))
+            wake_at: Any = self.policy.wake_at(self.now)
+            if wake_at is not None and not (type(wake_at) in (int, float) and self.now < wake_at < math.inf):
+                allowed = f"give None, or a finite time later than now, which is {self.now:g} s"
+                raise WrongReturn(self.policy, "wake_at", wake_at, allowed)
+            return Proposal(reasons=tuple(self.reasons), wake_at=wake_at)
         for sequence in self.joining:
             self.policy.running.add(self.policy.ready.remove(sequence.id))
         return Proposal(tuple(self.work), tuple(self.joining), tuple(self.reasons), room=self.room, **more)

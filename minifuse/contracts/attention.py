@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minifuse.contracts.form import check_cover, check_form, check_lanes
+from minifuse.contracts.lawful import check_move
 from minifuse.core.plan import Layout, Placement, Plan, Span, Work, sampled_work
 from minifuse.core.request import Sequence
 from minifuse.fault import Wrong, blaming, is_own, returned_by, shown
@@ -21,6 +22,8 @@ def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> N
     if layout.shape is not None and layout.shape != placement.shape:
         allowed = f"give None, or what memory placed: {placement.shape}"
         raise Wrong(f"a Layout whose shape is {layout.shape}", allowed, "layout")
+    for move in placement.moves:
+        check_move(move, len(layout.waves) or 1)
     bounds = {wave.stop for wave in layout.waves or (Span(0, len(work)),)}
     if not bounds.issuperset(wave.stop for wave in placement.waves if wave.stop > wave.start):
         allowed = f"memory has KV in place for the waves {shown(placement.waves)}: divide no less"

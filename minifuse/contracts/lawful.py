@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minifuse.core.in_flight import InFlight
 from minifuse.core.plan import Move, Placement, Plan, Proposal
 from minifuse.core.request import Phase
 from minifuse.core.requests import Observer, Requests
@@ -41,10 +42,16 @@ def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None
         if sequence is None or (sequence.phase not in ADMITTED and name not in joining):
             raise _wrong(worker, f"to work on {name}, which was never admitted")
     for name in in_flight.num_plans.keys() & names if in_flight.num_plans else ():
-        own = sum([one.worker == worker and name in one.sequences for one in in_flight.running.values()])
-        in_order = in_flight.depth > 1 and own == in_flight.num_plans[name]
-        if not in_order and sequences[name].graph is None:
+        if sequences[name].graph is None and not _in_order(worker, name, in_flight):
             raise _wrong(worker, f"given {name}, whose last work is not done")
+
+
+def _in_order(worker: int, name: str, in_flight: InFlight) -> bool:
+    """Whether the plans that use a sequence are all queued on this worker, which runs them in order."""
+    if in_flight.depth == 1:
+        return False
+    own = [one for one in in_flight.running.values() if one.worker == worker and name in one.sequences]
+    return len(own) == in_flight.num_plans[name]
 
 
 def _check_changes(worker: int, proposal: Proposal, names: set[str], requests: Requests) -> None:

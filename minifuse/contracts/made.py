@@ -54,6 +54,10 @@ def make_stage(kind: Kind, cls: Any, *arguments: Any) -> Any:
 
 
 def _check_attributes(kind: Kind, stage: Any, *arguments: Any) -> None:
+    for name in ("tensors", "reference") if kind == "attention" else ():
+        path = getattr(stage, name)
+        if isinstance(path, str) and path and ":" not in path:
+            raise Wrong(f"a stage whose {name} is {path!r}", "give 'module:class'")
     limits = {"workers": MOST_WORKERS, "depth": MOST_WORKERS, "capacity": arguments[0]}
     for name, hint, least in ATTRIBUTES[kind]:
         value, most = getattr(stage, name), limits.get(name, sys.maxsize)

@@ -55,3 +55,9 @@ class InFlight:
                 del self.num_plans[name]
         freed = [name for name in self.leaving if name not in self.num_plans]
         return started_s, [self.leaving.pop(name) for name in freed]
+
+    def clear(self) -> None:
+        """Give up all plans: none completes any more."""
+        self.running.clear()
+        self.num_plans.clear()
+        self.num_running = [0] * len(self.num_running)

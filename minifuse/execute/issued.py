@@ -13,7 +13,7 @@ from minifuse.core.report import Ran
 
 
 class Issued:
-    """The tokens and results of a plan given to a device, on their way to the host until it has computed them."""
+    """The tokens and results of an issued plan, on their way to the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._computed = torch.cuda.Event(blocking=True) if device.type == "cuda" else None

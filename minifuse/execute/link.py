@@ -149,7 +149,7 @@ class Link:
             insort(self._queue, queued, key=attrgetter("goes_out"))
 
     def next_landing(self) -> float:
-        """When the next plan without work will have landed, if no other needs the link before; infinity: none will."""
+        """When the next plan of moves alone lands if nothing else needs the link; infinity: never."""
         if self._landing:
             return self._landing[0][0]
         free_s = self._free_s

@@ -149,7 +149,7 @@ class PlanTransfers:
         return self._on_stream(copy.moves, copy.layer, computed, *events)
 
     def wait(self, mark: Mark) -> Callable[[], float]:
-        """Let what is computed next wait for a copy. Returns what tells for how long, once it has waited."""
+        """Let the next computation wait for a copy. Returns a function that tells the seconds waited."""
         if isinstance(mark, _Timed):
             with _Timed() as waited:
                 torch.cuda.current_stream().wait_event(mark.ends)
@@ -185,7 +185,7 @@ class PlanTransfers:
 
 
 class _Timed:
-    """What is given to the current stream of a GPU in this context, between two events."""
+    """Times what a GPU's current stream is given in this context, by two events."""
 
     def __init__(self) -> None:
         self.begins, self.ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

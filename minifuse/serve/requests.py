@@ -102,8 +102,7 @@ class ServedRequests(Requests):
         if stages_failed:
             deaf: Any = SimpleNamespace(release=lambda *ended: None, check=self.memory.check)
             self.batching = self.memory = deaf
-        self.in_flight.running.clear()
-        self.in_flight.num_plans.clear()
+        self.in_flight.clear()
         for sequence in self.in_flight.leaving.values():
             self.release(sequence)
         self.in_flight.leaving.clear()

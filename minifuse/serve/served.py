@@ -58,7 +58,7 @@ class ServedModel(Protocol):
         ...
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
-        """What runs plans, on memory of its own, and the clock that it has; in virtual time perhaps only placeholders.
+        """Make what runs plans, and its clock; in virtual time it may produce placeholders.
 
         Raises:
             MachineError: the memory does not fit the device.

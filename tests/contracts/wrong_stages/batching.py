@@ -132,8 +132,8 @@ BATCHINGS = [
     Wrong(
         "ranks by this and that",
         "def rank(self, sequence):\n    return 1 if sequence.id == 'r0' else (1, 2)",
-        "receive",
-        "'<' not supported between instances of",
+        "rank",
+        "returned (1, 2): give all ranks as numbers",
     ),
     Wrong(
         "admits by True",
@@ -157,8 +157,8 @@ BATCHINGS = [
         "wakes by True",
         "def wake_at(self, now):\n    return True\n"
         "def admission(self, sequence, joining, now):\n    return Reason('a', sequence.id, 'b')",
-        "propose",
-        "wake_at is True: give float | None",
+        "wake_at",
+        "returned True: give None",
     ),
     Wrong(
         "no victims",
