@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import minifuse
 from minifuse.cli.plugin import plugin_files
-from minifuse.core.errors import LawBroken, one_line, shortened
+from minifuse.core.errors import LawBroken, WrongReturn, one_line, shortened
 from minifuse.fault import is_own
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage
@@ -242,6 +242,8 @@ def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
     words = statement(broken.law)
     likely = [*words.methods] if kinds else [*words.methods][:2]  # of a technique
     classes = {cls: kind for kind in likely if kind in (kinds or KINDS) for cls in _halves(kind, seen.case.row)}
+    if isinstance(wrong := broken.__cause__, WrongReturn) and (place := _method(type(wrong.stage), wrong.method)):
+        return [place]
     if broken.__cause__ is not None and (raised := _raised(broken.__cause__, _sources(*classes, bases=True))):
         return [raised]
     raised = _raised(broken, _sources(*classes))

@@ -84,7 +84,7 @@ def _check_spelling(cls: type[Any], called: dict[str, Any]) -> None:
     for name in sorted(own - inherited - called.keys()):
         if name.startswith("_") or not inspect.isroutine(getattr(cls, name)):
             continue
-        for meant in difflib.get_close_matches(name, called.keys() - own, 1, 0.85):
+        for meant in difflib.get_close_matches(name, called.keys() - own, 1, 0.8):
             if not name.startswith(meant):  # `proposed` is another word
                 raise UsageError(f"{method_site(cls, name)} is never called: did you mean {meant!r}? Rename it.")
 

@@ -56,6 +56,16 @@ class Loops(Iteration):
     def rank(self, sequence):
         while True:
             pass
+
+
+@register
+class Says(Iteration):
+    '''Refuses with a word.'''
+
+    name = "says"
+
+    def admission(self, sequence, joining, now):
+        return "full"
 """
 
 UNCLAIMED = """
@@ -199,6 +209,12 @@ def test_a_plugin_that_hangs_is_shown_with_its_line(
     assert broken["scenario"]["requests"]
     assert "Loops.rank (faulty.py, line " in broken["message"]
     assert "did not return within 1 s, and was at faulty.py, line " in broken["message"]
+
+
+def test_a_wrong_reason_is_shown_with_the_method_that_gave_it(minifuse: Cli, plugin: Path) -> None:
+    broken = minifuse("check", "--plugin", plugin, "says", "--json").json()["broken"]
+    assert [place["method"] for place in broken["look_at"]] == ["Says.admission"]
+    assert "Says.admission (faulty.py, line " in broken["message"]
 
 
 def test_a_law_that_fails_decides_nothing(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,8 @@ ATTENTIONS = [
         "layout",
         "called as layout(work, placement)",
     ),
+    Wrong("a misspelt layout", "def layuot(self, work, placement):\n    pass", "layuot", "did you mean 'layout'"),
+    Wrong("a backend without a module", "tensors = 'Tensors'", "", "give 'module:class'"),
     Wrong("checks by True", "def check(self, device, dtype):\n    return True", "check", "and returns nothing"),
     Wrong(
         "no backend",
