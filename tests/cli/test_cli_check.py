@@ -311,7 +311,8 @@ def test_a_verdict_is_as_wide_as_the_terminal(minifuse: Cli, plugin: Path, monke
     for columns, width in (("60", 60), ("1", 40), ("200", WIDTH)):
         monkeypatch.setenv("COLUMNS", columns)
         shown = minifuse("check", "--plugin", plugin, "divides", "--quick")
-        del stages._STAGES["batching"]["divides"], stages._STAGES["batching"]["loops"]
+        for name in ("divides", "loops", "says"):
+            del stages._STAGES["batching"][name]
         prose = shown.out.split("happened")[1].split("where")[0]
         assert max(map(len, prose.splitlines())) <= width
         assert max(map(len, shown.out.splitlines())) > width - 20
