@@ -20,7 +20,7 @@ from minifuse.memory.storage import KVStorage
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Adjacent rows of slots as views, without a gather, and what each query of a row attends to."""
+    """Views of adjacent rows of slots, and the mask of each query."""
 
     keys: tuple[Tensor, ...]  # per layer a view [rows, num_kv_heads, width, head_dim]
     values: tuple[Tensor, ...]

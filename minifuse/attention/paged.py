@@ -15,7 +15,7 @@ from minifuse.memory.storage import KVStorage
 
 
 def index_of(work: Seq[Work], places: Seq[Place], cache: KVStorage) -> RaggedIndex:
-    """Where the queries of this work, side by side in this order, and their contexts are."""
+    """Index the queries of this work, side by side, and their contexts."""
     return RaggedIndex.of(*contexts_of(work, places), cache.num_heads, cache.num_kv_heads, cache.device)
 
 

@@ -40,7 +40,7 @@ class SlotsAttention(Backend):
         return Rows.of(cache, region.offset * region.width, region.width, 0, mask[:, None, None])
 
     def cleared(self, plan: Plan, span: Span) -> Seq[tuple[int, int]]:
-        """The rest of every buffer that has got another sequence, of a prompt too: its next plans read it, masked."""
+        """Return the rest of each buffer with a new sequence: later plans read it, masked."""
         return slots_to_clear(plan, span)
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Any) -> Tensor:

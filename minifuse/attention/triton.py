@@ -39,7 +39,7 @@ class TritonAttention(Backend):
         self.reference = reference
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Attend:
-        """The kernel that a wave takes, with all that it reads but queries, keys and values."""
+        """Return a wave's kernel, which still needs queries, keys and values."""
 
         def tensor(numbers: Iterable[int]) -> Tensor:
             return torch.tensor([*numbers], dtype=torch.int32, device=cache.device)

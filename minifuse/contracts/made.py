@@ -1,4 +1,4 @@
-"""Makes stages of their classes, and refuses those that cannot be stages (docs/stages.md)."""
+"""Makes stages of their classes, and refuses classes that cannot be stages (docs/stages.md)."""
 
 from __future__ import annotations
 
@@ -54,16 +54,14 @@ def make_stage(kind: Kind, cls: Any, *arguments: Any) -> Any:
 
 
 def _check_attributes(kind: Kind, stage: Any, *arguments: Any) -> None:
-    for name in ("tensors", "reference") if kind == "attention" else ():
-        path = getattr(stage, name)
-        if isinstance(path, str) and path and ":" not in path:
-            raise Wrong(f"a stage whose {name} is {path!r}", "give 'module:class'")
     limits = {"workers": MOST_WORKERS, "depth": MOST_WORKERS, "capacity": arguments[0]}
     for name, hint, least in ATTRIBUTES[kind]:
         value, most = getattr(stage, name), limits.get(name, sys.maxsize)
         check_form(value, hint, f"a stage whose {name}")
         if isinstance(value, int) and not least <= value <= most:
             raise Wrong(f"a stage whose {name} is {value}", f"give a whole number from {least} to {most}")
+        if hint is str and value and ":" not in value:  # a backend of an attention
+            raise Wrong(f"a stage whose {name} is {value!r}", "give 'module:class'")
 
 
 def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:

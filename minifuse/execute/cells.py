@@ -97,7 +97,7 @@ class CellRunner:
                 self._write(batch, outputs)
 
     def _padded(self, batch: _Batch, padded: StateRows) -> tuple[Tensor, ...]:
-        """One step of all rows, of which the outputs of the nodes are returned.
+        """Compute one step of all rows. Returns the outputs of the nodes.
 
         A row without a node is computed from what its slot holds, and keeps its states.
         """

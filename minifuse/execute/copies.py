@@ -83,7 +83,7 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
 
 
 def timetable(found: list[Copy]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """The copies that begin after each wave, and those that it waits for."""
+    """Number the copies that begin after each wave, and the copies that each wave needs."""
     begun: defaultdict[int, list[int]] = defaultdict(list)
     needed: defaultdict[int, list[int]] = defaultdict(list)
     for number, copy in enumerate(found):

@@ -77,7 +77,7 @@ class ShapedTrial(Trial):
         self.settled.append(sequence)
 
     def _full(self, joining: list[Entry], growing: bool) -> str:
-        """Why these newcomers, beside those that stay, do not fit; "": they do.
+        """Why these newcomers do not fit beside the sequences that stay; "": they fit.
 
         Args:
             growing: what is above the threshold later may be evicted then.

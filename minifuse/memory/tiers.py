@@ -33,7 +33,7 @@ class Tiers:
         self.by_host_block: dict[int, Chunk] = {}  # chunks with a copy under way, by their block on the host
         self.num_copying = 0  # those that are copied behind everything
         self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
-        self.emptied: list[Owner] = []  # owners a chunk of which has been dropped: perhaps its last
+        self.emptied: list[Owner] = []  # owners that have lost a chunk, perhaps their last
         self.num_used = 0  # tokens on the device that sequences with work have
         self.num_kept = 0  # other tokens on the device, in so many blocks
         self.blocks_kept = 0

@@ -198,7 +198,7 @@ class ServingEngine(Engine):
                     "with the same model."
                 )
             self._served = True
-            self.requests.ended.clear()  # of earlier runs by hand, which nobody answers
+            self.requests.ended.clear()  # sequences that ended before `serve`: nobody waits for their answers
 
     def close(self) -> list[Request]:
         """Stop the threads and end the trace. Returns the requests that have not arrived."""

@@ -27,7 +27,7 @@ class ServedRequests(Requests):
         super().__post_init__()
         self.first_token_s: dict[str, float] = {}
         self.refused: dict[str, str] = {}  # requests refused after they were received: why
-        self.ended: deque[Sequence] = deque()  # in the order in which they did: for whoever answers them
+        self.ended: deque[Sequence] = deque()  # finished, and not answered yet, in order
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
         """Take in the prompts of a request, to be received at their arrival time, or at `now` if that has passed.
