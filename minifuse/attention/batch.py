@@ -35,7 +35,7 @@ class Batch:
     waves: tuple[Wave, ...]  # together they are the T rows, in order
     sampled: tuple[str, ...]  # sequences whose next token is sampled
     last_tokens: Tensor  # [len(sampled)], the rows whose logits it is sampled from
-    real: Tensor | None = None  # rows of the plan's work, in its order, none idle; None: all T, in order
+    real: Tensor | None = None  # rows that are not idle, in the order of the work; None: all T, in order
 
 
 class AttentionBackend(Protocol):
@@ -51,7 +51,7 @@ class AttentionBackend(Protocol):
 
 
 def write(ops: Operators, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
-    """Rotate queries and keys, write keys and values; the queries [rows, num_heads, head_dim]."""
+    """Rotate queries and keys, write KV, return the queries [rows, num_heads, head_dim]."""
     if wave.stop - wave.start < len(heads):
         heads = heads[wave.start : wave.stop]
         rotary = None if rotary is None else rotary.rows(wave.start, wave.stop)
@@ -69,7 +69,7 @@ class BatchRows:
 
 
 def ragged_rows(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
-    """Concatenate the tokens: of [a: 0..3), [b: 7..8), row 3 is b's eighth."""
+    """Concatenate the tokens: of work [a: 0..3), [b: 7..8), row 3 is token 7 of b."""
     rows = BatchRows([], [], [], [])
     token_ids, positions, slots = rows.token_ids, rows.positions, rows.slots
     for (name, start, stop, _), place in zip(plan.work, plan.places, strict=True):

@@ -5,8 +5,6 @@ from typing import ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.plan import Reason
-from minifuse.core.request import Sequence
 from minifuse.core.stages import option
 
 
@@ -27,6 +25,4 @@ class Iteration(QueuePolicy):
     Options: ClassVar[type] = BatchOptions
     work_conserving = True  # claims, as in QueuePolicy
     in_step = True
-
-    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        return self._batch_full(sequence, joining)
+    admission = QueuePolicy._batch_full

@@ -17,20 +17,20 @@ Missing = list[tuple[Sequence, tuple[Span, ...]]]  # sequences, each with the sp
 
 
 class QueuePolicy(Batching):
-    """Schedules running sequences, then waiting ones, in rank order, up to the first refused."""
+    """Has a queue of waiting and one of running sequences, and fills an iteration from both."""
 
     kind: ClassVar[str] = "batching"
     Options: ClassVar[type] = QueueOptions
-    overtaken_at_most: int | None = 0  # what a policy claims, and the laws hold it to: see docs/stages.md
+    overtaken_at_most: int | None = 0  # claims, which the laws check: see docs/stages.md
     one_plan = True
     grows = False  # admits with what is needed now, and evicts when memory is short (`minifuse/batching/growing.py`)
-    fills: ClassVar[dict[bool, type["Fill"]]]  # Fill, and for those that grow another: `minifuse/batching/__init__.py`
+    fills: ClassVar[dict[bool, type["Fill"]]]  # whether it grows, or has a rule -> the fill (`batching/__init__.py`)
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
         self.waiting = Ranked()
         self.running = Ranked()
-        self.ready = self.waiting  # the queue of sequences that may join now
+        self.ready = self.waiting  # the queue from which sequences join; some policies pre-process prompts first
 
     def rank(self, sequence: Sequence) -> Any:
         """Rank a sequence: the lowest goes first; of equal ranks, the first to arrive."""
@@ -83,8 +83,9 @@ class QueuePolicy(Batching):
 
     def _batch_full(self, sequence: Sequence, joining: int, now: float = 0.0) -> Reason | None:
         size = len(self.running) + joining
-        text = f"not admitted: the batch has {size} request{'s' * (size != 1)}"
-        return Reason("batch-full", sequence.id, text) if size >= self.options.max_batch else None
+        if size < self.options.max_batch:
+            return None
+        return Reason("batch-full", sequence.id, f"not admitted: the batch has {size} request{'s' * (size != 1)}")
 
     def _fill(self, now: float, memory: Memory, running: Missing, *rule: Any) -> Proposal:
         return self.fills[bool(self.grows or rule)](self, now, memory, running, *rule).propose()

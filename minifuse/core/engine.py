@@ -40,7 +40,7 @@ class Engine:
         return self.requests.now
 
     def submit(self, *prompts: Request) -> None:
-        """Take in the prompts of a request. Raise `RequestRefused` if it could never be served."""
+        """Take in the prompts of a request. Raise `RequestRefused` if it cannot be served."""
         self.requests.submit(prompts, self.now)
 
     def run(self) -> Iterator[StepReport]:

@@ -12,7 +12,7 @@ class Running(NamedTuple):
 
     worker: int
     submitted_s: float
-    sequences: Collection[str]  # that it works on, or admits without work (a prompt of one token, beside its group)
+    sequences: Collection[str]  # that have work in it, or are admitted by it
 
 
 class InFlight:

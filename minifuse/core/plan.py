@@ -1,7 +1,7 @@
 """The nouns between the stages: work, its place and layout, the plan of an iteration.
 
-All are frozen, hold no tensor, and print as they read. The small ones are named tuples: an iteration of a hundred
-requests makes a few hundred of them.
+All are frozen, hold no tensor, and can be printed. The small ones are named tuples: an iteration of a hundred requests
+makes a few hundred of them.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Shape(Protocol):
 
 
 class Move(NamedTuple):
-    """A copy of KV within the device, or between tiers (what waits: `minifuse/execute/copies.py`)."""
+    """A copy of KV within the device, or between tiers."""
 
     kind: MoveKind  # what metrics count it under
     source: int  # first slot, in the source's tier
@@ -74,7 +74,7 @@ class Move(NamedTuple):
     num_tokens: int
     source_tier: Tier = "device"
     target_tier: Tier = "device"
-    moment: Moment = "first"  # before all work, before or after a wave, or behind everything
+    moment: Moment = "first"  # before all work, before or after a wave, or behind all plans
     wave: int = 0
 
     @property
@@ -119,7 +119,7 @@ class Proposal:
     phase: Phase = Phase.RUNNING
     evict: tuple[Sequence, ...] = ()  # they leave the device before any newcomer is admitted
     growing: bool = False  # newcomers get what they need now, and may be evicted later
-    waves: tuple[Span, ...] = ()  # of cell graphs: ranges of work computed one after the other; none: all at once
+    waves: tuple[Span, ...] = ()  # of cell graphs: ranges of work that are computed in turn; empty: all at once
     room: Room | None = field(default=None, repr=False, compare=False)  # the trial in which this was settled
 
 
@@ -130,7 +130,7 @@ class Placement:
     places: tuple[Place, ...]
     shape: Shape | None = None  # that the places form: attention may compute it whole
     moves: tuple[Move, ...] = ()
-    waves: tuple[Span, ...] = ()  # ranges of work; the KV of one range is in place at a time; none: all KV is
+    waves: tuple[Span, ...] = ()  # ranges of work whose KV is on the device in turn; empty: all KV is there at once
     reused: tuple[tuple[str, int, int], ...] = ()  # tokens found in memory: sequence, on the device, on the host
 
 
@@ -138,9 +138,9 @@ class Placement:
 class Layout:
     """How attention computes the work of an iteration."""
 
-    waves: tuple[Span, ...] = ()  # ranges of work that are attended one after the other; none: all at once
+    waves: tuple[Span, ...] = ()  # ranges of work that are attended in turn; empty: all at once
     shape: Shape | None = None  # what is computed whole; None is ragged: the work and nothing else
-    lanes: tuple[tuple[int, ...], ...] = ()  # indices of the work that each lane of a packed kernel attends in turn
+    lanes: tuple[tuple[int, ...], ...] = ()  # of a packed kernel: each lane attends these pieces of work in turn
 
 
 RAGGED = Layout()

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 MAX_NEW_TOKENS = 256
-DEFAULT: int = None  # type: ignore[assignment]  # becomes MAX_NEW_TOKENS, or less where the context has less room
+DEFAULT: int = None  # type: ignore[assignment]  # stands for MAX_NEW_TOKENS, or for what the context has room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user requests. Numbers and token ids are read when it is submitted.
+    """What a user requests. `submit` parses its numbers and token ids.
 
     A request of several prompts (Flover, section IV) is one `Request` for each, of the same group, arrival, priority
-    and user. One that follows another arrives `delay_s` after that has ended, with its text in front of the prompt.
+    and user. A request `after` another arrives `delay_s` after that one has ended, whose text precedes its prompt.
     """
 
     id: str
@@ -90,7 +90,7 @@ class FinishReason(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request being served. Stages read it; only `Requests` writes it.
+    """A request being served. Stages read it; only `Requests` changes it.
 
     >>> s = Sequence(Request("r0", prompt=(7, 8), max_new_tokens=3))
     >>> s.tokens, s.answer, len(s)

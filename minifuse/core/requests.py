@@ -22,7 +22,7 @@ class Requests:
     def __post_init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}  # in the order in which they ended
-        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one more: moves alone
+        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # the last: plans of moves alone
         self.now = 0.0  # the time of the last event, in seconds since the run began
 
     @property
@@ -35,7 +35,7 @@ class Requests:
         for request in fitted:
             self.reader.check(request)
         self.memory.check(*fitted)
-        self.arrivals.add(prompts, now)
+        self.arrivals.add(prompts, now)  # they are fitted again on arrival: earlier turns may precede them
 
     def receive(self) -> None:
         """Begin with the requests whose arrival time has come."""
@@ -53,8 +53,7 @@ class Requests:
     def reach(self, event_s: float) -> None:
         """Advance time to an event, receiving earlier arrivals each at its own time.
 
-        While this thread computes a plan, it notices no arrival. The policy still learns of each arrival first and of
-        the plan's end second, as in virtual time.
+        Arrivals during a plan are received before its end, as in virtual time, although this thread computed meanwhile.
         """
         while (arrives_s := self.arrivals.next_s) is not None and arrives_s < event_s:
             self.now = max(self.now, arrives_s)
@@ -134,4 +133,4 @@ class Observer:
     def planned(self, plan: Plan, placement: Placement) -> None: ...
     def completed(self, report: StepReport, requests: Requests) -> None: ...
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
-        """The loop has waited since `requests.now`; in vain, if only because a policy asked for it."""
+        """The loop has waited since `requests.now`; in vain: until a policy's `wake_at`, and nothing happened."""

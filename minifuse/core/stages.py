@@ -14,7 +14,7 @@ from minifuse.core.plan import Layout, Placement, Plan, Proposal, Room, Span, Wo
 from minifuse.core.report import Completion, KVUsage, Ran
 from minifuse.core.request import Request, Sequence
 
-RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan
+RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan and makes its moves
 
 
 def option(default: Any, help: str, **how: Any) -> Any:
@@ -30,10 +30,10 @@ class Memory(Protocol):
     evicts: ClassVar[bool] = False  # whether a policy may propose to evict sequences
 
     @abstractmethod
-    def check(self, *prompts: Request) -> None: ...  # RequestRefused: it could not hold them at once even alone
+    def check(self, *prompts: Request) -> None: ...  # RequestRefused: too large even for empty memory
     def receive(self, sequence: Sequence) -> None: ...  # a request has arrived
     @abstractmethod
-    def missing(self, sequence: Sequence) -> tuple[Span, ...]: ...  # tokens whose KV the next token needs computed
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]: ...  # tokens to compute before the next is sampled
     @abstractmethod
     def room(self) -> Room: ...  # a trial of what is free now
     @abstractmethod
@@ -47,7 +47,7 @@ class Memory(Protocol):
 
 
 class Batching(Protocol):
-    """Which work runs next: an order and an admission rule, nothing else."""
+    """Which work runs next: who joins, in which order, who is evicted."""
 
     name: ClassVar[str]
     workers: int = 1  # how many workers it has work for
@@ -63,7 +63,7 @@ class Batching(Protocol):
 
 
 class Attention(Protocol):
-    """How an iteration's tokens are laid out. What attends them is its tensor half (`minifuse/attention/batch.py`)."""
+    """How an iteration's tokens are laid out. An `AttentionBackend` (`minifuse/attention/batch.py`) attends them."""
 
     @abstractmethod
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout: ...
@@ -83,7 +83,7 @@ class Arrivals(Protocol):
     @property
     def next_s(self) -> float | None: ...  # when the next request arrives, as far as is known
     def add(self, prompts: tuple[Request, ...], now: float) -> Any: ...  # they do not arrive before now
-    def due(self, now: float) -> Iterator[tuple[Request, int]]: ...  # they have arrived; tokens of earlier turns first
+    def due(self, now: float) -> Iterator[tuple[Request, int]]: ...  # arrived by now, each with its tokens of history
 
 
 class Executor(Protocol):

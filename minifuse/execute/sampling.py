@@ -1,4 +1,4 @@
-"""Samples the next token, by its logits, seed and position alone, whatever the batch.
+"""Samples the next token by its logits, options, seed and position alone, whatever the batch.
 
 The Gumbel-max trick (Gumbel, 1954): argmax(logits / temperature + noise) follows the softmax exactly. A counter-based
 hash makes the noise of each (seed, position, token).

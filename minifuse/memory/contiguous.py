@@ -19,7 +19,7 @@ class RunTrial(Trial):
     def __init__(self, allocator: RunAllocator, where: str = "", unit: int = 1) -> None:
         super().__init__()
         self.allocator = allocator.copy()
-        self.where, self.unit = where, unit  # which slots these are; runs are of so many, or a multiple
+        self.where, self.unit = where, unit  # for the sentence; sizes are multiples of unit
         self.extents: dict[str, Extent] = {}  # of the admitted
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:

@@ -41,7 +41,10 @@ def checked(stage: object, method: str, reason: Reason | None, sequence: Sequenc
 
 
 def settle(proposal: Proposal, kind: type[T], open_trial: Callable[[], T]) -> T:
-    """Return the trial that settles a proposal. Raise `LawBroken` if it does not fit."""
+    """Return the trial that settles a proposal: the room that it was tried in, if that is this memory's.
+
+    A proposal without such a room, as a policy may make it by hand, is tried now. Raise `LawBroken` if it does not fit.
+    """
     if isinstance(room := proposal.room, kind) and room.settled == [*proposal.evict, *proposal.admit]:
         return room
     trial = open_trial()

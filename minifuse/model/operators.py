@@ -12,7 +12,7 @@ Rotation = Any  # the angles of n positions (`minifuse/kernels/rotary.py`); None
 
 
 class Operators(Protocol):
-    """What is implemented twice. Matrices are [rows, size]; a result has as many rows."""
+    """The operators of one implementation. Matrices are [rows, size]; a result has as many rows."""
 
     lock: AbstractContextManager[object]  # held while a plan is computed, where only one can be computed at a time
 
@@ -21,12 +21,12 @@ class Operators(Protocol):
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...  # silu(gate) * up, side by side in the rows
     def move(self, cache: Any, moves: Seq[Move], layer: int | None = None) -> None: ...  # KV, in one layer or in all
     def argmax(self, logits: Tensor) -> list[int]: ...  # the lowest of equals; NOT_FINITE for NaN or infinity
-    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]: ...  # after noise
+    def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]: ...  # of scaled + noise
 
     def rotate_and_write(
         self, heads: Tensor, rotary: Rotation, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
     ) -> Tensor:
-        """Rotate queries and keys, write a layer's KV; the queries [n, num_heads, head_dim].
+        """Rotate queries and keys, write a layer's KV, return the queries [n, num_heads, head_dim].
 
         Args:
             heads: queries, keys and values, [n, num_heads + 2 * num_kv_heads, head_dim].

@@ -1,12 +1,4 @@
-"""A decoder-only transformer, split at attention: every technique plugs in there.
-
-x = model.embed(token_ids, positions)
-for layer in model.layers:
-    heads = layer.pre_attention(x, ops)          # token-wise: all tokens of the iteration at once
-    ...rotate, write keys and values, attend: in the layout of the technique...
-    x = layer.post_attention(x, out, ops)        # token-wise again
-logits = model.head(x[last_tokens], ops)
-"""
+"""A decoder-only transformer, split at attention, where every technique plugs in (`minifuse/execute/texts.py`)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
