@@ -246,8 +246,8 @@ class Divides(Iteration):
         token_budget: int = option(512, "tokens in one iteration, at most", minimum=1)
         most: int = option(2, "requests in one iteration, at most", minimum=1, maximum=4)
 
-    def _batch_full(self, sequence, joining):
-        return super()._batch_full(sequence, joining + max(0, self.options.max_batch - self.options.most))
+    def admission(self, sequence, joining, now):
+        return super().admission(sequence, joining + max(0, self.options.max_batch - self.options.most), now)
 """
 
 
