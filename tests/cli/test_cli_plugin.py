@@ -1,10 +1,8 @@
-"""`--plugin`, with the stage and the model that the README shows."""
+"""`--plugin`, with the stage and the model that docs/ show."""
 
 from __future__ import annotations
 
-import ast
 import re
-import runpy
 import shlex
 import signal
 import sys
@@ -19,29 +17,30 @@ from minifuse.testing import check_laws
 
 Cli = Callable[..., Any]
 
-README = Path(__file__).parents[2] / "README.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def _of_readme(what: str) -> str:
-    found = re.search(rf"<!-- {what} -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert found, f"the README no longer shows a {what}"
+def _shown(page: str, what: str) -> str:
+    """Return the example `what` of a page of docs/."""
+    found = re.search(rf"<!-- {what} -->\n```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    assert found, f"docs/{page} no longer shows a {what}"
     return found[1]
 
 
-def _stage_of_readme() -> str:
-    return _of_readme("stage")
+def _shown_stage() -> str:
+    return _shown("plugins.md", "stage")
 
 
 @pytest.fixture
 def shortest(tmp_path: Path) -> Path:
     path = tmp_path / "a folder" / "shortest.py"
     path.parent.mkdir()
-    path.write_text(_stage_of_readme())
+    path.write_text(_shown_stage())
     return path
 
 
-def test_the_readmes_stage_fits_in_30_lines() -> None:
-    assert len(_stage_of_readme().splitlines()) <= 30
+def test_the_shown_stage_fits_in_30_lines() -> None:
+    assert len(_shown_stage().splitlines()) <= 30
 
 
 def test_plugin_is_listed_explained_and_run(afresh: Cli, process: Cli, shortest: Path, tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_a_trace_is_not_written_over_the_plugin(afresh: Cli, shortest: Path, bel
 
 def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(afresh: Cli, tmp_path: Path) -> None:
     path = tmp_path / "gru.py"
-    path.write_text(_of_readme("model"))
+    path.write_text(_shown("models.md", "model"))
     typed = ["--model", "gru:hidden=8,vocab=50", "--dtype", "float64", "--requests", "6", "--json"]
     ran = afresh("--plugin", path, "compare", "cellular", "graph-padded", "graph-merged", *typed)
     assert ran.code == 0, ran.err
@@ -180,18 +179,6 @@ def test_a_plugin_that_fails_in_the_middle_costs_no_answer(afresh: Cli, shortest
     else:
         reasons = {line.split()[0]: line.split()[1].strip("[]") for line in ran.out.splitlines()}
     assert reasons == {f"r{i}": "length" if i < 3 else "interrupted" for i in range(6)}
-
-
-def test_the_readmes_engine_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    script = tmp_path / "drive.py"
-    script.write_text(_of_readme("library"))
-    runpy.run_path(str(script), run_name="__main__")
-    ended = ast.literal_eval(capsys.readouterr().out)
-    assert {name: (reason, len(answer)) for name, (reason, answer) in ended.items()} == {
-        "ask": ("length", 8),
-        "other": ("aborted", 8),
-        "again": ("length", 8),
-    }
 
 
 AIMLESS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import io
@@ -132,7 +133,7 @@ def test_a_frame_of_pandas() -> None:
 
 def test_the_examples_of_the_library_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", LIBRARY.read_text(), re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     monkeypatch.chdir(tmp_path)  # one writes a state file
     printed = io.StringIO()
     names: dict[str, Any] = {}
@@ -142,8 +143,9 @@ def test_the_examples_of_the_library_page_run(tmp_path: Path, monkeypatch: pytes
     lines = printed.getvalue().splitlines()
     assert lines[0] == "['3 4 5 6 7 8 9', '2 5 7', 'fox fish queen']"
     assert [line.split()[:2] for line in lines[1:4]] == [[f"r{i}", "stop"] for i in range(3)]
-    assert [line.split()[:2] for line in lines[-11:-7]] == [[a, b] for a in ("static", "orca") for b in ("1ms", "20ms")]
-    assert lines[-7] == "{'ask': 'length', 'long': 'aborted'}"
+    assert [line.split()[:2] for line in lines[-12:-8]] == [[a, b] for a in ("static", "orca") for b in ("1ms", "20ms")]
+    assert lines[-8] == "{'ask': 'length', 'long': 'aborted'}"
+    assert list(ast.literal_eval(lines[-7])) == ["ask", "other", "again"]
     assert lines[-6:-2] == ["{}", "['ok', '2 5 7']", "{}", "['ann 17']"]
     assert lines[-2:] == [" ok 0 0 0", " bob 4 4 0 0"]
 

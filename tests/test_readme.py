@@ -1,0 +1,56 @@
+"""README and docs/: links lead somewhere, and each mechanism is defined in the file that its link names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from minifuse.techniques import TECHNIQUES
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+# A row of mechanisms ends with: | [`shuffled_region`](minifuse/memory/shuffle.py) |
+MECHANISMS = re.findall(r"\| \[`(\w+)`\]\((minifuse/[\w/]+\.py)\) \|$", README, re.MULTILINE)
+
+
+def links(page: str) -> list[str]:
+    """The files that a page links to, without anchors."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    found = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    return [link for link in found if not link.startswith("http")]
+
+
+def defined(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+
+
+def test_the_readme_has_at_most_200_lines() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    assert [link for link in links(page) if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_the_readme_links_to_every_page() -> None:
+    reached = {link for page in ("README.md", "docs/architecture.md") for link in links(page)}
+    assert {Path(page).name for page in PAGES} - {Path(link).name for link in reached} == set()
+
+
+@pytest.mark.parametrize(("name", "path"), MECHANISMS)
+def test_a_mechanism_is_one_hop_from_the_readme(name: str, path: str) -> None:
+    assert name in defined(ROOT / path)
+
+
+def test_mechanisms_of_every_paper_are_listed() -> None:
+    assert {"shuffled_region", "Cellular", "CostAware", "pack", "Embedded", "GrowingFill"} <= {n for n, _ in MECHANISMS}
+
+
+def test_the_readme_lists_every_technique() -> None:
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", README, re.MULTILINE)) == sorted(TECHNIQUES)
