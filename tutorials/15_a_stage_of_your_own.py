@@ -775,7 +775,7 @@ assert checked.returncode not in (0, 2) and "BROKEN" in checked.stdout
 # ## Further reading
 #
 # - `docs/stages.md`: the contract of each method, with a whole policy, a whole memory and a whole attention.
-# - `docs/architecture.md`, "The laws": what each law says, and who checks it.
+# - `docs/laws.md`: what each law says, and who checks it.
 # - Claessen and Hughes, *QuickCheck* (2000): properties, random inputs, and making them smaller.
 # - Smith, *Various Optimizers for Single-Stage Production* (1956): why the shortest first has the smallest mean.
 #

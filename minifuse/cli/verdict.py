@@ -339,7 +339,7 @@ def read(law: str, row: Technique | None) -> list[str]:
     if law in OWN_LAWS:
         own = OWN_LAWS[law]
         return [str(Place(own.function.__name__, _file(own.file), own.line))]
-    found = [f'docs/architecture.md: "The laws", and "{statement(law).read.rstrip(".")}"']
+    found = [f"docs/laws.md, and {statement(law).read}"]
     known = None if row is None else TECHNIQUES.get(row.name)
     return found + [f"{known.paper}, {known.section}" for known in [known] if known is not None and known.paper != "-"]
 

@@ -67,7 +67,7 @@ class KernelError(MinifuseError):
 
 
 class LawBroken(MinifuseError):
-    """A stage did what no stage may do (docs/architecture.md, "The laws"): a defect in code, never in what a user gave.
+    """A stage did what no stage may do (docs/laws.md): a defect in code, never in what a user gave.
 
     `law` is the name of the law, `what` what was seen of it, and `seen` the observed run in which it showed, if it was
     one (`minifuse.testing.observation.Observation`).

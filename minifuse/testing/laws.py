@@ -1,4 +1,4 @@
-"""The laws of docs/architecture.md, each a function of a case and its observed run that raises `LawBroken`.
+"""The laws of docs/laws.md, each a function of a case and its observed run that raises `LawBroken`.
 
 `of_one_run` checks all that one run shows. The others make runs of their own and compare them with it.
 """

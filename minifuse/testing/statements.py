@@ -1,4 +1,4 @@
-"""What each law says, who checks it, and where to look when it is broken: the table of docs/architecture.md."""
+"""What each law says, who checks it, and where to look when it is broken: the table of docs/laws.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Statement(NamedTuple):
     methods: Mapping[
         str, tuple[str, ...]
     ]  # by kind of stage: where it is kept or broken; the likeliest kinds, and methods, first
-    read: str  # the heading in docs/architecture.md that explains what it is about
+    read: str  # the page of docs/, and the paragraph, that explains what it is about
 
 
 STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
@@ -32,7 +32,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("place", "missing", "commit"),
             "batching": ("propose", "_fill", "commit"),
         },
-        "One forward pass",
+        'docs/architecture.md: "One forward pass"',
     ),
     "ghost": Statement(
         "every token attends to exactly its own prefix; every slot of states is read by the nodes that it was "
@@ -43,7 +43,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("place", "commit", "release"),
             "batching": ("propose", "_fill"),
         },
-        "Ghost KV",
+        'docs/laws.md: "Ghost KV"',
     ),
     "counting": Statement(
         "the tokens and nodes computed are those the plan counts, idle ones included; a step carries the bytes "
@@ -51,7 +51,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "was",
         "the batch's shape; books",
         {"attention": ("layout", "batch"), "memory": ("place", "ahead"), "batching": ("propose", "_fill")},
-        "Padding and idle rows",
+        'docs/mechanisms.md: "Padding and idle rows"',
     ),
     "conservation": Statement(
         "free + owned = total in both tiers; no slot has two owners but for the same text; no sequence two "
@@ -66,7 +66,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "batching": ("propose", "victims", "admission", "_fill"),
             "attention": ("layout",),
         },
-        "Owners that last",
+        'docs/mechanisms.md: "Owners that last"',
     ),
     "budget": Statement(
         "KV never exceeds the bytes given; no step exceeds its token budget; under a policy with the option "
@@ -75,7 +75,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "these options",
         "the tensors' size, the reports, the proposals",
         {"memory": ("room", "place"), "batching": ("propose", "token_budget", "admission"), "attention": ("layout",)},
-        "One trial a decision.",
+        'docs/architecture.md: "One trial a decision"',
     ),
     "progress": Statement(
         "each step computes or moves; an answer leaves in the step that completes it; steps and idle time are "
@@ -86,26 +86,26 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("missing", "room", "place"),
             "attention": ("layout",),
         },
-        "Waiting.",
+        'docs/architecture.md: "Waiting"',
     ),
     "refuse early": Statement(
         "a request that could never be held is refused, and no other; refusing changes nothing",
         "an independent count for each memory, registered in `testing/capacity.py`",
         {"memory": ("check", "receive"), "batching": ("receive", "check"), "attention": ("check",)},
-        "Requests that follow",
+        'docs/architecture.md: "Requests that follow"',
     ),
     "in turn": Statement(
         "a request that follows another arrives when that one has ended and its delay has passed, behind all of "
         "that one's text",
         "the observed answers and times",
         {"memory": ("missing", "release"), "batching": ("receive", "propose"), "attention": ("layout",)},
-        "Requests that follow",
+        'docs/architecture.md: "Requests that follow"',
     ),
     "order, pinned": Statement(
         "no node runs twice, or before what it reads; no subgraph is on two workers at once",
         "books",
         {"batching": ("propose", "commit", "receive"), "memory": ("place", "commit"), "attention": ("layout", "batch")},
-        "Cellular batching",
+        'docs/mechanisms.md: "Cellular batching"',
     ),
     "queue": Statement(
         "under a policy with the option `batching.order`, no request is admitted before one that precedes it in "
@@ -118,7 +118,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("room", "place"),
             "attention": ("layout",),
         },
-        "The queue, and priorities",
+        'docs/mechanisms.md: "The queue, and priorities"',
     ),
     "value": Statement(
         "under a memory with the option `memory.eviction`, of the KV that may be reclaimed in a place, what is worth "
@@ -127,7 +127,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "without sharing and without aborts)",
         "times and positions, as plans and reports tell them",
         {"memory": ("place", "ahead", "release"), "batching": ("propose",), "attention": ("layout",)},
-        "Owners that last",
+        'docs/mechanisms.md: "Owners that last"',
     ),
     "alike": Statement(
         "under a memory with the options `memory.share` and `memory.chunk`, a newcomer computes no whole chunk of its "
@@ -135,28 +135,28 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "keeps, where the device has room for all texts",
         "texts and plans",
         {"memory": ("missing", "place", "receive"), "batching": ("propose",), "attention": ("layout",)},
-        "Owners that last",
+        'docs/mechanisms.md: "Owners that last"',
     ),
     "window": Statement(
         "under a policy with the option `batching.window`, where nothing runs the oldest waiting request has not "
         "waited for longer, whatever has arrived since",
         "arrivals and the time",
         {"batching": ("wake_at", "admission", "propose"), "memory": ("room",), "attention": ("layout",)},
-        "Waiting.",
+        'docs/architecture.md: "Waiting"',
     ),
     "together": Statement(
         "under a policy with `starts_together`, the prompts of a request are admitted together; with the option "
         "`batching.unify` off, prompts and single tokens are computed apart",
         "the proposals",
         {"batching": ("propose",), "memory": ("room", "place"), "attention": ("layout",)},
-        "Claims.",
+        'docs/laws.md: "Claims"',
     ),
     "work conserving": Statement(
         "under a policy with `work_conserving`, no request waits at two moments in a row at which none is admitted or "
         "evicted, while the batch has a place, the iteration tokens left, and memory room for any that waits",
         "the proposals, and trials of memory's room",
         {"batching": ("admission", "propose", "_fill", "release"), "memory": ("room",), "attention": ("layout",)},
-        "Claims.",
+        'docs/laws.md: "Claims"',
     ),
     "overtaking": Statement(
         "under a policy with `overtaken_at_most`, no more later arrivals are admitted while a request waits, "
@@ -165,21 +165,21 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "that arrives more than that after the wait began",
         "the reports, one by one",
         {"batching": ("rank", "admission", "propose", "victims"), "memory": ("room",), "attention": ("layout",)},
-        "Claims.",
+        'docs/laws.md: "Claims"',
     ),
     "reasons": Statement(
         "a reason has a code and a sentence, and tells of a sequence that is there and not admitted by the same "
         "proposal; where nothing runs and requests wait, there is one",
         "the proposals",
         {"batching": ("propose", "admission"), "memory": ("room",), "attention": ("layout",)},
-        "Waiting.",
+        'docs/architecture.md: "Waiting"',
     ),
     "contract": Statement(
         "a stage's methods return what their contract allows (docs/stages.md), and raise no error but to refuse "
         "a request",
         "every run; `contracts/checks.py`, of stages that are not minifuse's own",
         {"batching": ("propose",), "memory": ("place",), "attention": ("layout",)},
-        "The loop",
+        'docs/architecture.md: "The loop"',
     ),
     "time": Statement(
         "every stage is told when things happen: when a plan is made and completes, a sequence ends, copies "
@@ -187,14 +187,14 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "own copies, layer by layer, and for one that goes out ahead of time at most",
         "the clock; the reports",
         {"batching": ("commit", "propose"), "memory": ("place", "commit", "release"), "attention": ("layout",)},
-        "Time.",
+        'docs/architecture.md: "Time"',
     ),
     "layout": Statement(
         "waves are consecutive ranges that cover the work; lanes name each piece of work once; places are of the "
         "kind that is read",
         "the plans",
         {"attention": ("layout",), "memory": ("place",), "batching": ("propose",)},
-        "Waves",
+        'docs/mechanisms.md: "Waves"',
     ),
     "pure": Statement(
         "`propose` changes nothing it does not own; the same run decides alike, byte for byte",
@@ -204,7 +204,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("room", "missing"),
             "attention": ("layout",),
         },
-        "One trial a decision.",
+        'docs/architecture.md: "One trial a decision"',
     ),
     "same in simulation": Statement(
         "given the same times and tokens, the simulation makes the same plans; a busy host does not show in it",
@@ -214,7 +214,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("place", "ahead"),
             "attention": ("layout",),
         },
-        "Time.",
+        'docs/architecture.md: "Time"',
     ),
     "second life": Statement(
         "the same requests, served again by the same stages when the first have left, are decided alike, some aborted "
@@ -226,7 +226,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("release", "place", "commit"),
             "attention": ("layout",),
         },
-        "Claims.",
+        'docs/laws.md: "Claims"',
     ),
     "blind": Statement(
         "later arrivals and unknown answer lengths change no earlier decision",
@@ -236,7 +236,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("place", "missing"),
             "attention": ("layout",),
         },
-        "Time.",
+        'docs/architecture.md: "Time"',
     ),
     "batch of one": Statement(
         "alone, in a crowd, in any order: the same tokens; in the reference numerics, the same bits",
@@ -246,7 +246,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("place", "missing"),
             "batching": ("propose", "_fill", "admission"),
         },
-        "One forward pass",
+        'docs/architecture.md: "One forward pass"',
     ),
 }
 

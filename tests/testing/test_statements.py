@@ -13,12 +13,12 @@ from minifuse.testing.laws import NAMES
 from minifuse.testing.statements import STATEMENTS, names_of, statement
 
 SOURCE = Path(minifuse.__file__).parent
-DOCS = SOURCE.parent / "docs" / "architecture.md"
+ROOT = SOURCE.parent
 
 
 def test_the_documentation_says_the_same() -> None:
-    section = DOCS.read_text().split("## The laws")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| ([a-z ,]+) \| (.+) \| (.+) \|$", section, re.MULTILINE)[1:]
+    page = (ROOT / "docs" / "laws.md").read_text()
+    rows = re.findall(r"^\| ([a-z ,]+) \| (.+) \| (.+) \|$", page, re.MULTILINE)[1:]
     assert rows == [(names, words.says, words.checked_by) for names, words in STATEMENTS.items()]
 
 
@@ -37,15 +37,14 @@ def test_a_law_of_a_stages_own_has_words_too() -> None:
 
 
 def test_what_there_is_to_read_and_to_look_at_exists() -> None:
-    text = DOCS.read_text()
     halves = {kind: [*stages(kind).values()] for kind in KINDS}
     for cls in [*halves["attention"]]:
         if cls.tensors:
             module, _, name = cls.tensors.partition(":")
             halves["attention"].append(getattr(importlib.import_module(module), name))
     for law, words in STATEMENTS.items():
-        heading = re.escape(words.read)
-        assert re.search(rf"^(\*\*{heading}|## {heading}$)", text, re.MULTILINE), law
+        page, heading = re.fullmatch(r"(docs/\w+\.md): \"(.+)\"", words.read).groups()
+        assert re.search(rf"^(\*\*{heading}|## {heading}$)", (ROOT / page).read_text(), re.MULTILINE), law
         for kind, methods in words.methods.items():
             for method in methods:
                 assert any(hasattr(cls, method) for cls in halves[kind]), (law, method)  # type: ignore[index]
