@@ -182,30 +182,31 @@ class Cellular(Batching):
 
         Where memory has no room for a single node of a type, the next best is tried: the thesis knows no such limit.
         """
+
+        def order(ct: CellType) -> tuple[str, float]:
+            if ct.num_ready_nodes(worker) >= ct.max_batch:
+                criterion = "a"
+            elif ct.num_running_tasks == 0:
+                criterion = "b"
+            else:
+                criterion = "c"
+            return criterion, -ct.priority
+
         ready = [ct for ct in self.types.values() if ct.num_ready_nodes(worker) > 0]
-        full = [ct for ct in ready if ct.num_ready_nodes(worker) >= ct.max_batch]
-        not_running = [ct for ct in ready if ct.num_running_tasks == 0]
-        tried = set()
-        for chosen in (full, not_running, ready):  # criteria (a), (b), (c)
-            for ct in sorted(chosen, key=lambda ct: -ct.priority):
-                if ct not in tried:
-                    tried.add(ct)
-                    yield from self.batch(ct, worker, memory, reasons)
-                    if self.submitted[worker]:
-                        return
+        for ct in sorted(ready, key=order):
+            yield from self.batch(ct, worker, memory, reasons)
+            if self.submitted[worker]:
+                return
 
     def batch(self, ct: CellType, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
         """Algorithm 1, Batch: submit tasks of one type."""
-        num_tasks = 0
-        while num_tasks < self.options.max_tasks:
+        for number in range(self.options.max_tasks):
             batch = self.form_batched_task(ct, worker, memory.room())
-            if batch.size and (batch.size >= self.options.min_batch or num_tasks == 0):
-                self.submit(batch, worker)
-                yield batch
-                num_tasks += 1
-            else:
+            if batch.size == 0 or (number > 0 and batch.size < self.options.min_batch):
                 reasons += batch.reasons
-                break
+                return
+            self.submit(batch, worker)
+            yield batch
 
     def form_batched_task(self, ct: CellType, worker: int, room: Room) -> Task:
         """Algorithm 1, FormBatchedTask: ready nodes of subgraphs that are not pinned to another worker, in order.
@@ -217,12 +218,8 @@ class Cellular(Batching):
             if subgraph.pinned is None or subgraph.pinned == worker:
                 sequence = subgraph.sequence
                 if sequence.id in self.waiting and sequence not in batch.admit:
-                    if behind := self.behind(sequence):
-                        batch.reasons.append(behind)
-                        break
-                    if reason := room.admit(sequence):
+                    if reason := self.refusal(sequence, room):
                         batch.reasons.append(reason)
-                        self.first_without_room = sequence
                         break
                     batch.admit.append(sequence)
                 for node in subgraph.ready:
@@ -235,13 +232,15 @@ class Cellular(Batching):
                         return batch
         return batch
 
-    def behind(self, sequence: Sequence) -> Reason | None:
-        """That a request which arrived before it, of whatever type, waits for room in memory; None: there is none."""
+    def refusal(self, sequence: Sequence, room: Room) -> Reason | None:
+        """Return why a request finds no room, or who arrived before it and finds none, or None."""
         first = self.first_without_room
-        if first is None or self.waiting[first.id] >= self.waiting[sequence.id]:
-            return None
-        text = f"not admitted: {first.id!r} arrived before it and finds no room in memory"
-        return Reason("behind", sequence.id, text)
+        if first is not None and self.waiting[first.id] < self.waiting[sequence.id]:
+            text = f"not admitted: {first.id!r} arrived before it and finds no room in memory"
+            return Reason("behind", sequence.id, text)
+        if reason := room.admit(sequence):
+            self.first_without_room = sequence
+        return reason
 
     def submit(self, batch: Task, worker: int) -> None:
         """SubmitBatchedTask and UpdateNodesDependency; the subgraphs are pinned until no task of theirs runs."""

@@ -1,5 +1,6 @@
 """Graph batching by merging: the graphs of a set of requests become one (BatchMaker, 2.2.3 and 2.7.5: Fold, DyNet)."""
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -72,10 +73,9 @@ class GraphMerged(QueuePolicy):
 
 def _merged(batch: list[Sequence]) -> list[list[Work]]:
     """One wave for each depth and type, the shallowest first."""
-    merged: dict[tuple[int, str], list[Work]] = {}
+    merged: defaultdict[tuple[int, str], list[Work]] = defaultdict(list)
     for sequence in batch:
         name = sequence.id
-        for level, nodes in unfolded(sequence).topology.levels.items():
-            cell = level[1]
-            merged.setdefault(level, []).extend([Work(name, node, node + 1, cell) for node in nodes])
+        for (depth, cell), nodes in unfolded(sequence).topology.levels.items():
+            merged[depth, cell] += [Work(name, node, node + 1, cell) for node in nodes]
     return [merged[level] for level in sorted(merged)]

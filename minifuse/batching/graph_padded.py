@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, ClassVar
 
 from minifuse.batching.graph_merged import set_full, settle_waves
@@ -26,11 +26,9 @@ def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
     >>> segments(Topology(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
     ((0, 1), (2,))
     """
-    order = topology.order
-    sources = [(), *[(node,) for node in order]]
-    if any(topology.sources[node] != expected for node, expected in zip(order, sources, strict=False)):
+    if any(topology.sources[node] != (before,) for before, node in pairwise(topology.order)):
         return None
-    return tuple(tuple(nodes) for _, nodes in groupby(order, key=lambda node: topology.cells[node]))
+    return tuple(tuple(nodes) for _, nodes in groupby(topology.order, key=topology.cells.__getitem__))
 
 
 class GraphPadded(QueuePolicy):
@@ -114,6 +112,7 @@ class GraphPadded(QueuePolicy):
             if number == 0 and self.options.pad == "bucket":
                 length = (index + 1) * self.options.bucket_width
             for step in range(length):
-                left = [(name, nodes[step]) for name, nodes in parts if step < len(nodes)]
-                waves.append([Work(name, node, node + 1, cell) for name, node in left])
+                waves.append(
+                    [Work(name, nodes[step], nodes[step] + 1, cell) for name, nodes in parts if step < len(nodes)]
+                )
         return waves
