@@ -4,7 +4,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
 from minifuse.core.errors import UsageError
@@ -97,8 +97,8 @@ class Cellular(Batching):
     For a transformer the one type is an iteration, and up to MaxTasksToSubmit of them are in flight.
     """
 
-    name: ClassVar[str] = "cellular"
-    serves: ClassVar[frozenset[str]] = frozenset({"cells", "transformer"})
+    name = "cellular"
+    serves = frozenset({"cells", "transformer"})
     remembers = True  # the types met so far, and their priorities
 
     @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class Cellular(Batching):
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
-        self.workers: int = self.options.workers
-        self.depth: int = self.options.max_tasks
+        self.workers = self.options.workers
+        self.depth = self.options.max_tasks
         self.max_batches = _max_batches(self.options)
         self.priorities = _parts(self.options.priorities)
         self.types: dict[str, CellType] = {}

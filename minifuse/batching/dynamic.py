@@ -40,13 +40,12 @@ class Dynamic(QueuePolicy):
         return run_to_completion(self, sequence, joining, now)
 
     def wake_at(self, now: float) -> float | None:
-        closes = self._window_closes() if self.waiting else now
+        closes = self._window_closes()
         return closes if closes > now else None
 
     def _window_closes(self) -> float:
         while self.arrived and self.arrived[0].id not in self.waiting:
             self.arrived.popleft()
         if not self.arrived:
-            return 0.0  # only evicted sequences wait: they have waited for their batch once
-        closes: float = self.arrived[0].request.arrival_s + self.options.window
-        return closes
+            return 0.0  # none waits, or only evicted sequences, which have waited for their batch once
+        return float(self.arrived[0].request.arrival_s + self.options.window)

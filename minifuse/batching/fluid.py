@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from minifuse.batching.newcomers import num_missing
 from minifuse.batching.policy import Missing, QueuePolicy
+from minifuse.batching.prefill_first import num_missing
 from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence

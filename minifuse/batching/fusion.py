@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from minifuse.batching.newcomers import admit_together, prompts_of_first
+from minifuse.batching.instances import admit_together, prompts_of_first
 from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.core.plan import Proposal, Reason, Room, Work
 from minifuse.core.request import Phase, Sequence
@@ -24,7 +24,7 @@ class Fusion(Batching):
     there is no batch size but what memory holds.
     """
 
-    name: ClassVar[str] = "fusion"
+    name = "fusion"
     overtaken_at_most = 0
     starts_together = True
 
@@ -40,7 +40,7 @@ class Fusion(Batching):
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
         self.inline = self.options.preprocess == "inline"
-        self.workers: int = 1 if self.inline else 1 + self.options.preprocessors
+        self.workers = 1 if self.inline else 1 + self.options.preprocessors
         self.waiting = Ranked()  # the request queue Q_r
         self.admitted: dict[str, Sequence] = {}  # with a place in memory: pre-processing, ready (Q_f), running
         self.prompts_last = False  # inline: prompts were computed last, so that an iteration is due

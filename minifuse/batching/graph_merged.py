@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.batching.queue import QueueOptions
@@ -36,7 +36,7 @@ class GraphMerged(QueuePolicy):
     """
 
     name = "graph_merged"
-    serves: ClassVar[frozenset[str]] = frozenset({"cells"})
+    serves = frozenset({"cells"})
     one_plan = False
     admission = set_full
 
@@ -49,9 +49,9 @@ class GraphMerged(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.workers: int = self.options.workers
+        self.workers = self.options.workers
         self.depth = 2 if self.options.overlap else 1
-        self.granularity: str = self.options.per
+        self.granularity = self.options.per
         self.num_running = [0] * self.workers  # sets of each worker
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from minifuse.batching.graph_merged import set_full, settle_waves
 from minifuse.batching.policy import Fill, QueuePolicy
@@ -42,7 +42,7 @@ class GraphPadded(QueuePolicy):
     """
 
     name = "graph_padded"
-    serves: ClassVar[frozenset[str]] = frozenset({"cells"})
+    serves = frozenset({"cells"})
     one_plan = False
     admission = set_full
     remembers = True  # whose turn it was
@@ -60,7 +60,7 @@ class GraphPadded(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.workers: int = self.options.workers
+        self.workers = self.options.workers
         self.buckets: dict[Bucket, Ranked] = {}  # each in the order of arrival
         self.last: Bucket = (), 0  # whose turn it was
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
-from minifuse.batching.reranking import first_of, rerank
+from minifuse.batching.reranking import first_of, outranks, rerank
 from minifuse.core.plan import Plan, Proposal, Reason
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -38,6 +38,7 @@ class Mlfq(QueuePolicy):
     name = "mlfq"
     grows = True
     admission = QueuePolicy._batch_full
+    displaces = outranks
     remembers = True  # the speed of the last iteration with a prompt
 
     @dataclass(frozen=True)
@@ -119,9 +120,6 @@ class Mlfq(QueuePolicy):
                 for queue in (self.waiting, self.evicted):
                     if name in queue:
                         rerank(queue, name, self.rank)
-
-    def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        return self.rank(newcomer) < self.rank(running)
 
     def commit(self, plan: Plan, now: float) -> None:
         took_s = now - self.proposed_s

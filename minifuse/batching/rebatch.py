@@ -1,10 +1,11 @@
 """Dynamic re-batching: a finished query is replaced at once, like the runner in a relay race (Baton, 4)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
+from minifuse.batching.reranking import outranks
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
@@ -36,7 +37,7 @@ def batch_closed(policy: QueuePolicy, sequence: Sequence, joining: int, now: flo
 def takes_place(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
     """Whether a newcomer interrupts a running sequence of lower priority (4.3)."""
     options = policy.options
-    return bool(options.preempt and options.refill and policy.rank(newcomer) < policy.rank(running))
+    return bool(options.preempt and options.refill and outranks(policy, newcomer, running))
 
 
 class Rebatch(QueuePolicy):
@@ -53,7 +54,7 @@ class Rebatch(QueuePolicy):
     grows = True
     admission = batch_closed
     displaces = takes_place
-    Options: ClassVar[type] = RefillOptions
+    Options = RefillOptions
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)

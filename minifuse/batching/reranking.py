@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from sortedcontainers import SortedList
 
+from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Rank, Ranked
 from minifuse.core.request import Sequence
 
@@ -18,6 +19,11 @@ def rerank_all(queue: Ranked, rank: Callable[[Sequence], Rank]) -> None:
     """Move every sequence to where its rank now stands."""
     queue.order = SortedList([(rank(sequence), number, sequence) for _, number, sequence in queue.order])
     queue.tickets = {ticket[2].id: ticket for ticket in queue.order}
+
+
+def outranks(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
+    """Whether a newcomer goes before a running sequence, and so displaces it."""
+    return bool(policy.rank(newcomer) < policy.rank(running))
 
 
 def first_of(queue: Ranked) -> Sequence | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.batching.reranking import rerank_all
+from minifuse.batching.reranking import outranks, rerank_all
 from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
@@ -25,6 +25,7 @@ class Srpt(QueuePolicy):
     work_conserving = True
     grows = True
     admission = QueuePolicy._batch_full
+    displaces = outranks
 
     @dataclass(frozen=True)
     class Options:
@@ -43,6 +44,3 @@ class Srpt(QueuePolicy):
         if self.waiting:
             rerank_all(self.running, self.rank)
         return super().propose(worker, now, memory)
-
-    def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        return self.rank(newcomer) < self.rank(running)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from minifuse.core.plan import TRANSFORMER, Work
 from minifuse.core.request import Sequence
@@ -21,9 +21,9 @@ class Subgraph:
     cell: str
     priority: int  # cells that come later in the graph are preferred
     ready: deque[int]
-    outside: set[int] = field(default_factory=set)  # nodes read and not yet computed
-    missing: dict[int, int] = field(default_factory=dict)  # node -> how many that it reads in here are not submitted
-    readers: tuple[tuple[int, ...], ...] = ()
+    outside: set[int]  # nodes read and not yet computed
+    missing: dict[int, int]  # node -> how many that it reads in here are not submitted
+    readers: tuple[tuple[int, ...], ...]
     num_running: int = 0  # tasks with nodes of it that have not completed
     pinned: int | None = None
 
@@ -74,7 +74,7 @@ class RequestProcessor:
     def receive(self, sequence: Sequence) -> None:
         """Split a request that has arrived, and pass on the subgraphs that depend on nothing."""
         if sequence.graph is None:
-            self.schedule(Iterations(sequence, TRANSFORMER, 0, deque([0])))
+            self.schedule(Iterations(sequence, TRANSFORMER, 0, deque([0]), set(), {}, ()))
             return
         topology = sequence.graph.topology
         held = self.held[sequence.id] = []
