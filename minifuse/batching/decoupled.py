@@ -12,11 +12,11 @@ from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
 
-LOOKED_AT = 4  # prompts of similar length are sought among so many times max_batch that wait
+LOOKED_AT = 4  # prompts of similar length are sought among the first LOOKED_AT * max_batch that wait
 
 
 class Decoupled(QueuePolicy):
-    """Prompts of similar length are computed together, between two iterations of the batch, and wait for a place in it.
+    """Computes prompts of similar length together, between iterations; they then wait for a place.
 
     The first prompt that waits is always among those that are computed next, so that none is overtaken for ever.
     Prompts are computed one group after the other until the batch can be filled, and then, ahead of their turn, between
@@ -65,7 +65,7 @@ class Decoupled(QueuePolicy):
         return replace(batch, admit=admit, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:
-        """Whether prompts are computed before the next iteration of the batch."""
+        """Whether to compute prompts before the next iteration of the batch."""
         first, most = first_of(self.waiting), self.options.max_batch
         if first is None:
             return False
@@ -87,7 +87,7 @@ class Decoupled(QueuePolicy):
         return batch_closed(self, sequence, joining, now)
 
     def _prefill(self, memory: Memory) -> Proposal:
-        """The first prompt that waits, and those of similar length among the next."""
+        """Propose the first waiting prompt, and those of similar length among the next."""
         room = memory.room()
         group: list[Sequence] = []
         longest = total = 0

@@ -1,4 +1,4 @@
-"""Dynamic batching: wait a time window for more requests, then run the batch to completion (Flover, III)."""
+"""Dynamic batching: wait a time window for requests, then run to completion (Flover, III)."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ from minifuse.core.stages import option
 
 
 class Dynamic(QueuePolicy):
-    """A batch starts when max_batch requests wait or the oldest of them has waited for the window; then as static.
+    """Starts a batch once max_batch requests wait, or the oldest has waited for the window.
 
-    The window opens with the oldest waiting request's arrival: time spent behind a running batch counts.
+    The window opens with the oldest waiting request's arrival: time spent behind a running batch counts. A batch runs
+    to completion, as under `static`.
     """
 
     name = "dynamic"

@@ -1,4 +1,4 @@
-"""Temporal fusion: one main stream that requests join and leave at iteration boundaries (Flover, section V)."""
+"""Temporal fusion: requests join and leave one main stream between iterations (Flover, section V)."""
 
 import math
 from collections.abc import Iterable
@@ -16,12 +16,12 @@ MAIN = 0  # the worker that is the main stream
 
 
 class Fusion(Batching):
-    """Every request is pre-processed beside the main stream, then fused into it, and gets one token an iteration.
+    """Pre-processes each request beside the main stream, then fuses it into the stream.
 
-    Pre-processing computes a prompt's context: all of it but the last token, which the main stream turns into the first
-    token of the answer. It runs on workers of its own, a request on each, or inline: in the main stream, at most once
-    between two iterations, for all requests that have arrived by then. The paper serves them first come, first served;
-    there is no batch size but what memory holds.
+    The main stream gives each of its requests one token an iteration. Pre-processing computes a prompt's context: all
+    of it but the last token, which the main stream turns into the first token of the answer. It runs on workers of its
+    own, a request on each, or inline: in the main stream, at most once between two iterations, for all requests that
+    have arrived by then. The paper serves them first come, first served; memory alone bounds the batch.
     """
 
     name = "fusion"
@@ -65,12 +65,12 @@ class Fusion(Batching):
         return self._iterate(memory)
 
     def _preprocess(self, memory: Memory) -> Proposal:
-        """Propose the contexts of the first requests that fit: of one request, or inline of all."""
+        """Propose the contexts of the first requests: of one, or inline of all that fit."""
         admit, reasons, room = self._admit(memory, apart=True, most=math.inf if self.inline else 1)
         return Proposal(_context(admit, memory), tuple(admit), reasons, phase=Phase.PREPROCESSING, room=room)
 
     def _iterate(self, memory: Memory) -> Proposal:
-        """Propose one token for every request that runs, or has become ready since the last iteration."""
+        """Propose one token for every request that runs or is ready."""
         admit, reasons, room = self._admit(memory, apart=False)
         fused = [one for one in self.admitted.values() if one.phase is not Phase.PREPROCESSING]
         work = tuple([Work(one.id, *span) for one in fused for span in memory.missing(one)])

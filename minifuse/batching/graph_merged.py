@@ -1,4 +1,4 @@
-"""Graph batching by merging: the graphs of a set of requests become one (BatchMaker, 2.2.3 and 2.7.5: Fold, DyNet)."""
+"""Graph batching by merging: graphs of several requests become one (BatchMaker, 2.2.3, 2.7.5)."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -28,7 +28,7 @@ def settle_waves(fill: Fill, waves: Collection[list[Work]]) -> Proposal:
 
 
 class GraphMerged(QueuePolicy):
-    """The graphs of a set of requests are merged: nodes of one type and depth are a batch, depth after depth.
+    """Merges the graphs of several requests: nodes of one type and depth are a batch.
 
     A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All
     requests of a set return when its merged graph has been computed; later arrivals are in the next set, which is
@@ -67,12 +67,12 @@ class GraphMerged(QueuePolicy):
         return settle_waves(fill, _merged(fill.joining))
 
     def commit(self, plan: Plan, now: float) -> None:
-        """A worker's set has run; all that were in it leave."""
+        """Take in a worker's set that has run; all its requests leave."""
         self.num_running[plan.worker] -= 1
 
 
 def _merged(batch: list[Sequence]) -> list[list[Work]]:
-    """One wave for each depth and type, the shallowest first."""
+    """Return one wave for each depth and type, the shallowest first."""
     merged: defaultdict[tuple[int, str], list[Work]] = defaultdict(list)
     for sequence in batch:
         name = sequence.id

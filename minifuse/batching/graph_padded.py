@@ -1,4 +1,4 @@
-"""Graph batching by padding: chains made equally long and run to completion (BatchMaker, 2.2.3, 2.7.1)."""
+"""Graph batching by padding: chains are made equally long (BatchMaker, 2.2.3, 2.7.1)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +20,7 @@ Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and whi
 
 @lru_cache(1024)
 def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
-    """A chain's nodes in order, cut where the type changes; None for a graph that is no chain.
+    """Return a chain's nodes in order, cut where the type changes; None for other graphs.
 
     >>> from minifuse.core.cell_graph import Output
     >>> segments(Topology(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
@@ -32,7 +32,7 @@ def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
 
 
 class GraphPadded(QueuePolicy):
-    """Requests wait in buckets by length; a bucket's turn is one batch, padded and computed as one graph.
+    """Serves buckets of similar length in turn; a batch is padded to one graph.
 
     Round robin over the buckets, no timeout: whenever a worker is idle, the next bucket with requests starts with those
     it has. All requests of a batch return when it ends; later arrivals wait. Bucket i has the lengths (w i, w i + w] of
@@ -89,7 +89,7 @@ class GraphPadded(QueuePolicy):
             bucket.discard(sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        """The next bucket's turn."""
+        """Propose a batch of the next bucket that has requests."""
         order = sorted([bucket for bucket, waiting in self.buckets.items() if waiting])
         if not order:
             return Proposal()
@@ -102,7 +102,7 @@ class GraphPadded(QueuePolicy):
         return settle_waves(fill, self._padded(fill.joining, bucket))
 
     def _padded(self, batch: list[Sequence], bucket: Bucket) -> list[list[Work]]:
-        """One wave for each step of the padded chains, with the nodes that chains have there: possibly none."""
+        """Return a wave for each step of the padded chains, empty if all is padding."""
         chains = [(sequence.id, segments(unfolded(sequence).topology) or ()) for sequence in batch]
         waves: list[list[Work]] = []
         types, index = bucket

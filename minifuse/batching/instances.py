@@ -1,4 +1,4 @@
-"""Concurrent model instances: each request is served by a worker of its own (Flover, III; its FasterTransformer)."""
+"""Concurrent model instances: a worker for each request (Flover, III; its FasterTransformer)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from minifuse.core.stages import Memory, option
 
 
 def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
-    """Return the prompts of the first request in a queue: they stand side by side."""
+    """Return the prompts of the first request in a queue, which stand side by side."""
     queue = iter(waiting)
     first = next(queue)
     group = first.request.group
@@ -23,12 +23,12 @@ def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
 
 
 def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
-    """Set aside what all prompts of a request need, or return the reason of a refusal."""
+    """Set aside what all prompts of a request need, or return why not."""
     return next(filter(None, map(room.admit, prompts)), None)
 
 
 class Instances(QueuePolicy):
-    """A worker for each request: it runs the prompt and every token alone, beside the others, on the same weights.
+    """Serves each request on a worker of its own; all share the weights.
 
     The prompts of one request share its instance. A request waits while all instances are taken or its KV does not fit.
     """

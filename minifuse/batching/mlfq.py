@@ -1,4 +1,4 @@
-"""A multi-level feedback queue: what has computed for long makes way for what has not (FastServe; FluidInfer, 2)."""
+"""A multi-level feedback queue: long-running requests make way for others (FastServe; FluidInfer, 2)."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from minifuse.core.stages import Memory, option
 
 @dataclass(slots=True)
 class _Turn:
-    """Where a request stands: its level, since when, and the time that it has used there."""
+    """Where a request stands: its level, since when, and the time used there."""
 
     level: int
     entered_s: float
@@ -22,7 +22,7 @@ class _Turn:
 
 
 class Mlfq(QueuePolicy):
-    """Requests of the lowest level run; one that has used up its level's time goes down a level, to its end.
+    """Runs requests of the first levels; one that uses up its quantum is demoted.
 
     Level i has a quantum of `quantum` x 2^i, so short answers are done before long ones, although no length is known
     in advance. A new request skips the levels whose quantum is shorter than its first iteration, estimated from its
@@ -110,7 +110,7 @@ class Mlfq(QueuePolicy):
         return replace(proposal, reasons=(*proposal.reasons, held))
 
     def _promote(self, now: float) -> None:
-        """Put those that have waited for too long at the end of the first level, as of when it became too long."""
+        """Move starving requests to the first level, as of when they began to starve."""
         starve = self.options.starve
         while self.waits and next(iter(self.waits.values())) + starve <= now:
             name, since_s = self.waits.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Work on a queue that few policies need: new ranks, the first, the last."""
+"""What few policies need of a queue: new ranks, the first, the last."""
 
 from collections.abc import Callable
 
@@ -27,10 +27,10 @@ def outranks(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool
 
 
 def first_of(queue: Ranked) -> Sequence | None:
-    """The first sequence, or None."""
+    """Return the first sequence, or None."""
     return queue.order[0][2] if queue else None
 
 
 def last_of(queue: Ranked) -> Sequence | None:
-    """The last sequence, or None."""
+    """Return the last sequence, or None."""
     return queue.order[-1][2] if queue else None
