@@ -7,7 +7,7 @@ from typing import Any
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
 from minifuse.batching.rebatch import RefillOptions, batch_closed, takes_place
-from minifuse.batching.reranking import first_of, last_of
+from minifuse.batching.reranking import first_of, last_of, outranks
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -73,7 +73,7 @@ class Decoupled(QueuePolicy):
         if any(one.phase is Phase.SUSPENDED and self.rank(one) <= rank for one in self.ready):
             return False
         last_ready, last_running = last_of(self.ready), last_of(self.running)
-        outranked = last_ready is not None and rank < self.rank(last_ready)
+        outranked = last_ready is not None and outranks(self, first, last_ready)
         if outranked or (last_running is not None and self.displaces(first, last_running)):
             return not (self.prompts_last and self.running)
         if (self.options.refill or not self.running) and len(self.running) + len(self.ready) < most:
@@ -82,7 +82,7 @@ class Decoupled(QueuePolicy):
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         first = first_of(self.waiting)
-        if self.running and first is not None and self.rank(first) < self.rank(sequence):
+        if self.running and first is not None and outranks(self, first, sequence):
             return Reason("behind", sequence.id, f"not admitted: {first.id} goes before it, with a prompt to compute")
         return batch_closed(self, sequence, joining, now)
 

@@ -17,8 +17,9 @@ from minifuse.parsing import number
 
 def set_full(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
     """Return why a graph does not join a set of `joining` others, or None."""
-    text = f"not batched: the batch has {number(joining, 'request')}"
-    return Reason("batch-full", sequence.id, text) if joining == policy.options.max_batch else None
+    if joining < policy.options.max_batch:
+        return None
+    return Reason("batch-full", sequence.id, f"not batched: the batch has {number(joining, 'request')}")
 
 
 def settle_waves(fill: Fill, waves: Collection[list[Work]]) -> Proposal:

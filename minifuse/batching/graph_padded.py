@@ -73,14 +73,14 @@ class GraphPadded(QueuePolicy):
         self.buckets.setdefault(bucket, Ranked()).add(self.waiting.remove(sequence.id))
 
     def _bucket(self, sequence: Sequence) -> Bucket:
-        graph = unfolded(sequence)
-        chain = segments(graph.topology)
+        topology = unfolded(sequence).topology
+        chain = segments(topology)
         if chain is None:
             raise RequestRefused(
                 f"Request {sequence.id!r} unfolds into a graph that is no chain, and padding makes chains equally long "
                 "and nothing else: use graph-merged or cellular."
             )
-        types = tuple(graph.nodes[nodes[0]].cell for nodes in chain)
+        types = tuple(topology.cells[nodes[0]] for nodes in chain)
         return types, (len(chain[0]) - 1) // self.options.bucket_width
 
     def release(self, sequence: Sequence) -> None:

@@ -123,7 +123,7 @@ class GrowingFill(Fill):
         Returns:
             Why the newcomer waits for an earlier one that would not join the iteration, or miss other tokens.
         """
-        self.displaced = {**self.displaced, victim.id: victim}
+        self.displaced = self.displaced | {victim.id: victim}
         self.room = self.memory.room()
         for sequence in self.displaced.values():
             self.room.evict(sequence)
