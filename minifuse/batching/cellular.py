@@ -121,8 +121,8 @@ class Cellular(Batching):
         self.first_without_room: Sequence | None = None  # the first waiting request that memory has refused
         self.num_received = 0
         self.subgraphs: dict[str, list[Subgraph]] = {}  # of each request: those that have been scheduled
-        self.turns: list[Iterator[Task]] = [iter(()) for _ in range(self.workers)]  # of each worker: tasks to come
-        self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # and those that have not completed
+        self.turns: dict[int, Iterator[Task]] = {}  # by worker: the tasks to come of its turn
+        self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # by worker: tasks in flight
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
         """Raise `UsageError` if an option names a type of cell that the model lacks."""
@@ -140,8 +140,7 @@ class Cellular(Batching):
         """Queue a subgraph by its type: all that it reads outside has been computed."""
         name = subgraph.cell
         if name not in self.types:
-            max_batch = self.max_batches.get(name, self.options.max_batch)
-            self.types[name] = CellType(max_batch)
+            self.types[name] = CellType(self.max_batches.get(name, self.options.max_batch))
         cell = self.types[name]
         cell.priority = max(cell.priority, subgraph.priority)
         if name in self.priorities:
@@ -170,8 +169,7 @@ class Cellular(Batching):
         task = next(self.turns[worker], None)
         if task is None:
             return Proposal(reasons=tuple(reasons))
-        nodes = [(subgraph, node) for subgraph, nodes in task.nodes.items() for node in nodes]
-        work = tuple([piece for subgraph, node in nodes for piece in subgraph.work(node, memory)])
+        work = tuple([piece for subgraph, nodes in task.nodes.items() for piece in subgraph.work(nodes, memory)])
         return Proposal(work, tuple(task.admit), tuple(task.reasons), room=task.room)
 
     def schedule(self, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:

@@ -27,9 +27,9 @@ class Subgraph:
     num_running: int = 0  # tasks in flight with nodes of it
     pinned: int | None = None  # the worker of these tasks
 
-    def work(self, node: int, memory: Memory) -> tuple[Work, ...]:
-        """Return a node as work: one piece; a prompt has one for each missing span."""
-        return (Work(self.sequence.id, node, node + 1, self.cell),)
+    def work(self, nodes: list[int], memory: Memory) -> list[Work]:
+        """Return nodes as work: one piece each; a prompt has one for each missing span."""
+        return [Work(self.sequence.id, node, node + 1, self.cell) for node in nodes]
 
     def submit(self, node: int) -> None:
         """Submit the first ready node, which may make its readers ready (Algorithm 1, UpdateNodesDependency)."""
@@ -48,12 +48,13 @@ class Iterations(Subgraph):
     Node 0 is the prompt, node i the i-th token of the answer: computing it produces the next one.
     """
 
-    def work(self, node: int, memory: Memory) -> tuple[Work, ...]:
+    def work(self, nodes: list[int], memory: Memory) -> list[Work]:
         """Return the token that a node reads, or the missing spans of the prompt."""
+        (node,) = nodes  # each makes the next one ready
         name, stop = self.sequence.id, len(self.sequence.request.prompt) + node
         if node:
-            return (Work(name, stop - 1, stop),)
-        return tuple([Work(name, *span) for span in memory.missing(self.sequence)])
+            return [Work(name, stop - 1, stop)]
+        return [Work(name, *span) for span in memory.missing(self.sequence)]
 
     def submit(self, node: int) -> None:
         self.ready.popleft()
