@@ -1,10 +1,10 @@
-"""Cellular batching: cells of any requests are batched by type, in tasks (BatchMaker, 2.4.3, Algorithm 1)."""
+"""Cellular batching: batches cells of any requests by type (BatchMaker, 2.4.3, Algorithm 1)."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
 from minifuse.core.errors import UsageError
@@ -18,10 +18,10 @@ MANY = 2**20
 
 
 class CellType:
-    """A type of cell: its queue of subgraphs with ready nodes left, in the order in which they came.
+    """Queues the subgraphs of one type that have ready nodes, in order of arrival.
 
-    Those of requests that have not started are a queue of their own behind the others: once one of them finds no room
-    in memory, no other is looked at.
+    Subgraphs of requests that have not started wait in a second queue, behind the first: once one of them finds no room
+    in memory, the rest of that queue is skipped.
     """
 
     def __init__(self, max_batch: int) -> None:
@@ -34,7 +34,7 @@ class CellType:
         self._num_ready: Counter[int | None] = Counter()  # by the worker that their subgraph is pinned to
 
     def num_ready_nodes(self, worker: int) -> int:
-        """Nodes that this worker could run now: those of subgraphs pinned to another worker are not ready for it."""
+        """Count the ready nodes of subgraphs that are not pinned to another worker."""
         return self._num_ready[None] + self._num_ready[worker]
 
     def add(self, subgraph: Subgraph, started: bool) -> None:
@@ -42,20 +42,20 @@ class CellType:
         self._num_ready[subgraph.pinned] += len(subgraph.ready)
 
     def start(self, subgraph: Subgraph) -> None:
-        """Its request has started, with this subgraph or with another one."""
+        """Move a subgraph to the first queue: its request has started."""
         if subgraph in self.newcomers:
             del self.newcomers[subgraph]
             self.started[subgraph] = None
 
     def remove(self, subgraph: Subgraph) -> None:
-        """Its request has ended."""
+        """Drop a subgraph: its request has ended."""
         self._num_ready[subgraph.pinned] -= len(subgraph.ready)
         subgraph.ready.clear()
         self.started.pop(subgraph, None)
         self.newcomers.pop(subgraph, None)
 
     def submit(self, subgraph: Subgraph, nodes: list[int], worker: int) -> None:
-        """Ready nodes are in a task of `worker`, which makes others ready; a subgraph without any leaves the queue."""
+        """Pin a subgraph to its task's worker; drop it if no node is ready."""
         self._num_ready[subgraph.pinned] -= len(subgraph.ready)
         subgraph.pinned = worker
         subgraph.num_running += 1
@@ -66,7 +66,7 @@ class CellType:
             del self.started[subgraph]
 
     def completed(self, subgraph: Subgraph) -> None:
-        """A task with nodes of it has completed: with the last of them it may go on elsewhere."""
+        """Count a completed task of a subgraph; unpin it after the last."""
         subgraph.num_running -= 1
         if not subgraph.num_running:
             self._num_ready[subgraph.pinned] -= len(subgraph.ready)
@@ -76,29 +76,26 @@ class CellType:
 
 @dataclass(slots=True)
 class Task:
-    """Ready nodes of one type, to be computed as one batch; `admit` are the requests whose first nodes are in it.
-
-    `reasons` are those of sequences that could have been in it, and are not; `room` is the trial that it fits in.
-    """
+    """Ready nodes of one type, computed as one batch."""
 
     cell: CellType
-    room: Room
+    room: Room  # the trial that it fits in
     nodes: dict[Subgraph, list[int]]
-    admit: list[Sequence]
-    reasons: list[Reason]
+    admit: list[Sequence]  # requests whose first nodes are in it
+    reasons: list[Reason]  # why sequences with ready nodes are not in it
     size: int = 0  # nodes
 
 
 class Cellular(Batching):
-    """Whenever a worker is idle, a type of cell is chosen, and up to MaxTasksToSubmit batches of it are submitted.
+    """Chooses a type of cell for each idle worker, and submits up to MaxTasksToSubmit batches.
 
     A request joins with its first ready node and leaves with its last. The type is (a) one with a full batch of ready
     nodes, else (b) one of which no task runs, else (c) any with ready nodes; of several the one of highest priority.
     For a transformer the one type is an iteration, and up to MaxTasksToSubmit of them are in flight.
     """
 
-    name: ClassVar[str] = "cellular"
-    serves: ClassVar[frozenset[str]] = frozenset({"cells", "transformer"})
+    name = "cellular"
+    serves = frozenset({"cells", "transformer"})
     remembers = True  # the types met so far, and their priorities
 
     @dataclass(frozen=True)
@@ -114,21 +111,21 @@ class Cellular(Batching):
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
-        self.workers: int = self.options.workers
-        self.depth: int = self.options.max_tasks
+        self.workers = self.options.workers
+        self.depth = self.options.max_tasks
         self.max_batches = _max_batches(self.options)
         self.priorities = _parts(self.options.priorities)
         self.types: dict[str, CellType] = {}
         self.processor = RequestProcessor(self.enqueue)
-        self.waiting: dict[str, int] = {}  # arrival number of each request of which nothing has been submitted yet
-        self.first_without_room: Sequence | None = None  # of those
+        self.waiting: dict[str, int] = {}  # the arrival number of each request that has not started
+        self.first_without_room: Sequence | None = None  # the first waiting request that memory has refused
         self.num_received = 0
         self.subgraphs: dict[str, list[Subgraph]] = {}  # of each request: those that have been scheduled
-        self.turns: list[Iterator[Task]] = [iter(()) for _ in range(self.workers)]  # of each worker: tasks to come
-        self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # and those that have not completed
+        self.turns: dict[int, Iterator[Task]] = {}  # by worker: the tasks to come of its turn
+        self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # by worker: tasks in flight
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
-        """Raise `UsageError` if an option names a type of cell that the model does not have."""
+        """Raise `UsageError` if an option names a type of cell that the model lacks."""
         for name in (*self.max_batches, *self.priorities):
             if name not in cell_types:
                 raise unknown(f"type of cell of {model}", name, cell_types)
@@ -140,11 +137,10 @@ class Cellular(Batching):
         self.processor.receive(sequence)
 
     def enqueue(self, subgraph: Subgraph) -> None:
-        """All that a subgraph reads outside of itself has been computed: it joins the queue of its type."""
+        """Queue a subgraph by its type: all that it reads outside has been computed."""
         name = subgraph.cell
         if name not in self.types:
-            max_batch = self.max_batches.get(name, self.options.max_batch)
-            self.types[name] = CellType(max_batch)
+            self.types[name] = CellType(self.max_batches.get(name, self.options.max_batch))
         cell = self.types[name]
         cell.priority = max(cell.priority, subgraph.priority)
         if name in self.priorities:
@@ -159,7 +155,7 @@ class Cellular(Batching):
             self.types[subgraph.cell].remove(subgraph)
 
     def admitted(self, sequence: Sequence) -> None:
-        """A request does not wait any more."""
+        """Note that a request does not wait any more."""
         self.waiting.pop(sequence.id, None)
         for subgraph in self.subgraphs.get(sequence.id, ()):
             self.types[subgraph.cell].start(subgraph)
@@ -173,56 +169,54 @@ class Cellular(Batching):
         task = next(self.turns[worker], None)
         if task is None:
             return Proposal(reasons=tuple(reasons))
-        nodes = [(subgraph, node) for subgraph, nodes in task.nodes.items() for node in nodes]
-        work = tuple([piece for subgraph, node in nodes for piece in subgraph.work(node, memory)])
+        work = tuple([piece for subgraph, nodes in task.nodes.items() for piece in subgraph.work(nodes, memory)])
         return Proposal(work, tuple(task.admit), tuple(task.reasons), room=task.room)
 
     def schedule(self, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
-        """Algorithm 1, Schedule: choose a type for an idle worker. Gives its tasks one by one.
+        """Algorithm 1, Schedule: yield the tasks of the type chosen for an idle worker.
 
-        Where memory has no room for a single node of a type, the next best is tried: the thesis knows no such limit.
+        Criteria: (a) a full batch is ready, (b) no task of the type runs, (c) any node is ready. Within each, the type
+        of highest priority. Where memory has no room for a single node of a type, the next is tried; the thesis knows
+        no such limit.
         """
+
+        def order(ct: CellType) -> tuple[str, float]:
+            if ct.num_ready_nodes(worker) >= ct.max_batch:
+                criterion = "a"
+            elif ct.num_running_tasks == 0:
+                criterion = "b"
+            else:
+                criterion = "c"
+            return criterion, -ct.priority
+
         ready = [ct for ct in self.types.values() if ct.num_ready_nodes(worker) > 0]
-        full = [ct for ct in ready if ct.num_ready_nodes(worker) >= ct.max_batch]
-        not_running = [ct for ct in ready if ct.num_running_tasks == 0]
-        tried = set()
-        for chosen in (full, not_running, ready):  # criteria (a), (b), (c)
-            for ct in sorted(chosen, key=lambda ct: -ct.priority):
-                if ct not in tried:
-                    tried.add(ct)
-                    yield from self.batch(ct, worker, memory, reasons)
-                    if self.submitted[worker]:
-                        return
+        for ct in sorted(ready, key=order):
+            yield from self.batch(ct, worker, memory, reasons)
+            if self.submitted[worker]:
+                return
 
     def batch(self, ct: CellType, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
-        """Algorithm 1, Batch: submit tasks of one type."""
-        num_tasks = 0
-        while num_tasks < self.options.max_tasks:
+        """Algorithm 1, Batch: submit and yield tasks of one type."""
+        for number in range(self.options.max_tasks):
             batch = self.form_batched_task(ct, worker, memory.room())
-            if batch.size and (batch.size >= self.options.min_batch or num_tasks == 0):
-                self.submit(batch, worker)
-                yield batch
-                num_tasks += 1
-            else:
+            if batch.size == 0 or (number > 0 and batch.size < self.options.min_batch):
                 reasons += batch.reasons
-                break
+                return
+            self.submit(batch, worker)
+            yield batch
 
     def form_batched_task(self, ct: CellType, worker: int, room: Room) -> Task:
-        """Algorithm 1, FormBatchedTask: ready nodes of subgraphs that are not pinned to another worker, in order.
+        """Algorithm 1, FormBatchedTask: take ready nodes, but of subgraphs pinned to other workers.
 
-        A request of which this would be the first node joins only if memory has room for it, and is never overtaken.
+        A request joins with its first node, if memory has room for it, and is never overtaken.
         """
         batch = Task(ct, room, {}, [], [])
         for subgraph in chain(ct.started, ct.newcomers):
             if subgraph.pinned is None or subgraph.pinned == worker:
                 sequence = subgraph.sequence
                 if sequence.id in self.waiting and sequence not in batch.admit:
-                    if behind := self.behind(sequence):
-                        batch.reasons.append(behind)
-                        break
-                    if reason := room.admit(sequence):
+                    if reason := self.refusal(sequence, room):
                         batch.reasons.append(reason)
-                        self.first_without_room = sequence
                         break
                     batch.admit.append(sequence)
                 for node in subgraph.ready:
@@ -235,16 +229,18 @@ class Cellular(Batching):
                         return batch
         return batch
 
-    def behind(self, sequence: Sequence) -> Reason | None:
-        """That a request which arrived before it, of whatever type, waits for room in memory; None: there is none."""
+    def refusal(self, sequence: Sequence, room: Room) -> Reason | None:
+        """Return why a request has no room, or waits behind one without; or None."""
         first = self.first_without_room
-        if first is None or self.waiting[first.id] >= self.waiting[sequence.id]:
-            return None
-        text = f"not admitted: {first.id!r} arrived before it and finds no room in memory"
-        return Reason("behind", sequence.id, text)
+        if first is not None and self.waiting[first.id] < self.waiting[sequence.id]:
+            text = f"not admitted: {first.id!r} arrived before it and finds no room in memory"
+            return Reason("behind", sequence.id, text)
+        if reason := room.admit(sequence):
+            self.first_without_room = sequence
+        return reason
 
     def submit(self, batch: Task, worker: int) -> None:
-        """SubmitBatchedTask and UpdateNodesDependency; the subgraphs are pinned until no task of theirs runs."""
+        """Algorithm 1, SubmitBatchedTask: pin the subgraphs until no task of theirs runs."""
         self.submitted[worker].append(batch)
         batch.cell.num_running_tasks += 1
         for sequence in batch.admit:
@@ -253,7 +249,7 @@ class Cellular(Batching):
             batch.cell.submit(subgraph, nodes, worker)
 
     def commit(self, plan: Plan, now: float) -> None:
-        """A task has completed: tasks of one worker do so in order."""
+        """Take in a completed task; tasks of one worker complete in order."""
         task = self.submitted[plan.worker].popleft()
         task.cell.num_running_tasks -= 1
         for subgraph, nodes in task.nodes.items():
@@ -262,12 +258,12 @@ class Cellular(Batching):
 
 
 def _parts(text: str | None) -> list[str]:
-    """What a text has between its commas."""
+    """Split a text at its commas."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def _max_batches(options: Cellular.Options) -> dict[str, int]:
-    """The maximum batch size of single types.
+    """Parse the maximum batch size of single types.
 
     Raises:
         UsageError: it is not TYPE=SIZE, or a size is not positive, or below min_batch.

@@ -7,16 +7,16 @@ from typing import Any
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
 from minifuse.batching.rebatch import RefillOptions, batch_closed, takes_place
-from minifuse.batching.reranking import first_of, last_of
+from minifuse.batching.reranking import first_of, last_of, outranks
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
 
-LOOKED_AT = 4  # prompts of similar length are sought among so many times max_batch that wait
+LOOKED_AT = 4  # prompts of similar length are sought among the first LOOKED_AT * max_batch that wait
 
 
 class Decoupled(QueuePolicy):
-    """Prompts of similar length are computed together, between two iterations of the batch, and wait for a place in it.
+    """Computes prompts of similar length together, between iterations; they then wait for a place.
 
     The first prompt that waits is always among those that are computed next, so that none is overtaken for ever.
     Prompts are computed one group after the other until the batch can be filled, and then, ahead of their turn, between
@@ -65,7 +65,7 @@ class Decoupled(QueuePolicy):
         return replace(batch, admit=admit, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:
-        """Whether prompts are computed before the next iteration of the batch."""
+        """Whether to compute prompts before the next iteration of the batch."""
         first, most = first_of(self.waiting), self.options.max_batch
         if first is None:
             return False
@@ -73,7 +73,7 @@ class Decoupled(QueuePolicy):
         if any(one.phase is Phase.SUSPENDED and self.rank(one) <= rank for one in self.ready):
             return False
         last_ready, last_running = last_of(self.ready), last_of(self.running)
-        outranked = last_ready is not None and rank < self.rank(last_ready)
+        outranked = last_ready is not None and outranks(self, first, last_ready)
         if outranked or (last_running is not None and self.displaces(first, last_running)):
             return not (self.prompts_last and self.running)
         if (self.options.refill or not self.running) and len(self.running) + len(self.ready) < most:
@@ -82,12 +82,12 @@ class Decoupled(QueuePolicy):
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         first = first_of(self.waiting)
-        if self.running and first is not None and self.rank(first) < self.rank(sequence):
+        if self.running and first is not None and outranks(self, first, sequence):
             return Reason("behind", sequence.id, f"not admitted: {first.id} goes before it, with a prompt to compute")
         return batch_closed(self, sequence, joining, now)
 
     def _prefill(self, memory: Memory) -> Proposal:
-        """The first prompt that waits, and those of similar length among the next."""
+        """Propose the first waiting prompt, and those of similar length among the next."""
         room = memory.room()
         group: list[Sequence] = []
         longest = total = 0

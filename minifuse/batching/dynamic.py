@@ -1,4 +1,4 @@
-"""Dynamic batching: wait a time window for more requests, then run the batch to completion (Flover, III)."""
+"""Dynamic batching: wait a time window for requests, then run to completion (Flover, III)."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ from minifuse.core.stages import option
 
 
 class Dynamic(QueuePolicy):
-    """A batch starts when max_batch requests wait or the oldest of them has waited for the window; then as static.
+    """Starts a batch once max_batch requests wait, or the oldest has waited for the window.
 
-    The window opens with the oldest waiting request's arrival: time spent behind a running batch counts.
+    The window opens with the oldest waiting request's arrival: time spent behind a running batch counts. A batch runs
+    to completion, as under `static`.
     """
 
     name = "dynamic"
@@ -40,13 +41,12 @@ class Dynamic(QueuePolicy):
         return run_to_completion(self, sequence, joining, now)
 
     def wake_at(self, now: float) -> float | None:
-        closes = self._window_closes() if self.waiting else now
+        closes = self._window_closes()
         return closes if closes > now else None
 
     def _window_closes(self) -> float:
         while self.arrived and self.arrived[0].id not in self.waiting:
             self.arrived.popleft()
         if not self.arrived:
-            return 0.0  # only evicted sequences wait: they have waited for their batch once
-        closes: float = self.arrived[0].request.arrival_s + self.options.window
-        return closes
+            return 0.0  # none waits, or only evicted sequences, which have waited for their batch once
+        return float(self.arrived[0].request.arrival_s + self.options.window)

@@ -1,9 +1,9 @@
-"""No batch size: the tokens of all requests in one iteration, up to a number that saturates (FluidInfer, 4.1)."""
+"""No batch size: an iteration takes the tokens that saturate the machine (FluidInfer, 4.1)."""
 
 from dataclasses import dataclass
 
-from minifuse.batching.newcomers import num_missing
 from minifuse.batching.policy import Missing, QueuePolicy
+from minifuse.batching.prefill_first import num_missing
 from minifuse.batching.queue import QueueOptions
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
@@ -13,11 +13,11 @@ ASSUMED = 512  # tokens; the paper's figure for OPT-6.7B on four RTX 4090
 
 
 class Fluid(QueuePolicy):
-    """Every request joins as soon as the iteration has a token left for it and memory has room, however many run.
+    """Admits every request for which the iteration has a token left, and memory room.
 
     The layers before and after attention act on all tokens at once, and gain from each of them until they are bound by
     arithmetic; beyond that, an iteration only takes longer. So its tokens are bounded, not its requests. Single tokens
-    come first, and long prompts are computed in pieces, of what the single tokens leave.
+    come first, and long prompts are computed in pieces, within what the single tokens leave.
     """
 
     name = "fluid"

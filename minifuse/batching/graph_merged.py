@@ -1,9 +1,10 @@
-"""Graph batching by merging: the graphs of a set of requests become one (BatchMaker, 2.2.3 and 2.7.5: Fold, DyNet)."""
+"""Graph batching by merging: graphs of several requests become one (BatchMaker, 2.2.3, 2.7.5)."""
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.batching.queue import QueueOptions
@@ -16,8 +17,9 @@ from minifuse.parsing import number
 
 def set_full(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
     """Return why a graph does not join a set of `joining` others, or None."""
-    text = f"not batched: the batch has {number(joining, 'request')}"
-    return Reason("batch-full", sequence.id, text) if joining == policy.options.max_batch else None
+    if joining < policy.options.max_batch:
+        return None
+    return Reason("batch-full", sequence.id, f"not batched: the batch has {number(joining, 'request')}")
 
 
 def settle_waves(fill: Fill, waves: Collection[list[Work]]) -> Proposal:
@@ -27,7 +29,7 @@ def settle_waves(fill: Fill, waves: Collection[list[Work]]) -> Proposal:
 
 
 class GraphMerged(QueuePolicy):
-    """The graphs of a set of requests are merged: nodes of one type and depth are a batch, depth after depth.
+    """Merges the graphs of several requests: nodes of one type and depth are a batch.
 
     A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All
     requests of a set return when its merged graph has been computed; later arrivals are in the next set, which is
@@ -35,7 +37,7 @@ class GraphMerged(QueuePolicy):
     """
 
     name = "graph_merged"
-    serves: ClassVar[frozenset[str]] = frozenset({"cells"})
+    serves = frozenset({"cells"})
     one_plan = False
     admission = set_full
 
@@ -48,9 +50,9 @@ class GraphMerged(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.workers: int = self.options.workers
+        self.workers = self.options.workers
         self.depth = 2 if self.options.overlap else 1
-        self.granularity: str = self.options.per
+        self.granularity = self.options.per
         self.num_running = [0] * self.workers  # sets of each worker
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
@@ -66,16 +68,15 @@ class GraphMerged(QueuePolicy):
         return settle_waves(fill, _merged(fill.joining))
 
     def commit(self, plan: Plan, now: float) -> None:
-        """A worker's set has run; all that were in it leave."""
+        """Take in a worker's set that has run; all its requests leave."""
         self.num_running[plan.worker] -= 1
 
 
 def _merged(batch: list[Sequence]) -> list[list[Work]]:
-    """One wave for each depth and type, the shallowest first."""
-    merged: dict[tuple[int, str], list[Work]] = {}
+    """Return one wave for each depth and type, the shallowest first."""
+    merged: defaultdict[tuple[int, str], list[Work]] = defaultdict(list)
     for sequence in batch:
         name = sequence.id
-        for level, nodes in unfolded(sequence).topology.levels.items():
-            cell = level[1]
-            merged.setdefault(level, []).extend([Work(name, node, node + 1, cell) for node in nodes])
+        for (depth, cell), nodes in unfolded(sequence).topology.levels.items():
+            merged[depth, cell] += [Work(name, node, node + 1, cell) for node in nodes]
     return [merged[level] for level in sorted(merged)]

@@ -1,9 +1,9 @@
-"""Graph batching by padding: chains made equally long and run to completion (BatchMaker, 2.2.3, 2.7.1)."""
+"""Graph batching by padding: chains are made equally long (BatchMaker, 2.2.3, 2.7.1)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
-from typing import Any, ClassVar
+from itertools import groupby, pairwise
+from typing import Any
 
 from minifuse.batching.graph_merged import set_full, settle_waves
 from minifuse.batching.policy import Fill, QueuePolicy
@@ -20,21 +20,19 @@ Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and whi
 
 @lru_cache(1024)
 def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
-    """A chain's nodes in order, cut where the type changes; None for a graph that is no chain.
+    """Return a chain's nodes in order, cut where the type changes; None for other graphs.
 
     >>> from minifuse.core.cell_graph import Output
     >>> segments(Topology(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
     ((0, 1), (2,))
     """
-    order = topology.order
-    sources = [(), *[(node,) for node in order]]
-    if any(topology.sources[node] != expected for node, expected in zip(order, sources, strict=False)):
+    if any(topology.sources[node] != (before,) for before, node in pairwise(topology.order)):
         return None
-    return tuple(tuple(nodes) for _, nodes in groupby(order, key=lambda node: topology.cells[node]))
+    return tuple(tuple(nodes) for _, nodes in groupby(topology.order, key=topology.cells.__getitem__))
 
 
 class GraphPadded(QueuePolicy):
-    """Requests wait in buckets by length; a bucket's turn is one batch, padded and computed as one graph.
+    """Serves buckets of similar length in turn; a batch is padded to one graph.
 
     Round robin over the buckets, no timeout: whenever a worker is idle, the next bucket with requests starts with those
     it has. All requests of a batch return when it ends; later arrivals wait. Bucket i has the lengths (w i, w i + w] of
@@ -44,7 +42,7 @@ class GraphPadded(QueuePolicy):
     """
 
     name = "graph_padded"
-    serves: ClassVar[frozenset[str]] = frozenset({"cells"})
+    serves = frozenset({"cells"})
     one_plan = False
     admission = set_full
     remembers = True  # whose turn it was
@@ -62,7 +60,7 @@ class GraphPadded(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.workers: int = self.options.workers
+        self.workers = self.options.workers
         self.buckets: dict[Bucket, Ranked] = {}  # each in the order of arrival
         self.last: Bucket = (), 0  # whose turn it was
 
@@ -75,14 +73,14 @@ class GraphPadded(QueuePolicy):
         self.buckets.setdefault(bucket, Ranked()).add(self.waiting.remove(sequence.id))
 
     def _bucket(self, sequence: Sequence) -> Bucket:
-        graph = unfolded(sequence)
-        chain = segments(graph.topology)
+        topology = unfolded(sequence).topology
+        chain = segments(topology)
         if chain is None:
             raise RequestRefused(
                 f"Request {sequence.id!r} unfolds into a graph that is no chain, and padding makes chains equally long "
                 "and nothing else: use graph-merged or cellular."
             )
-        types = tuple(graph.nodes[nodes[0]].cell for nodes in chain)
+        types = tuple(topology.cells[nodes[0]] for nodes in chain)
         return types, (len(chain[0]) - 1) // self.options.bucket_width
 
     def release(self, sequence: Sequence) -> None:
@@ -91,7 +89,7 @@ class GraphPadded(QueuePolicy):
             bucket.discard(sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        """The next bucket's turn."""
+        """Propose a batch of the next bucket that has requests."""
         order = sorted([bucket for bucket, waiting in self.buckets.items() if waiting])
         if not order:
             return Proposal()
@@ -104,7 +102,7 @@ class GraphPadded(QueuePolicy):
         return settle_waves(fill, self._padded(fill.joining, bucket))
 
     def _padded(self, batch: list[Sequence], bucket: Bucket) -> list[list[Work]]:
-        """One wave for each step of the padded chains, with the nodes that chains have there: possibly none."""
+        """Return a wave for each step of the padded chains, empty if all is padding."""
         chains = [(sequence.id, segments(unfolded(sequence).topology) or ()) for sequence in batch]
         waves: list[list[Work]] = []
         types, index = bucket
@@ -114,6 +112,7 @@ class GraphPadded(QueuePolicy):
             if number == 0 and self.options.pad == "bucket":
                 length = (index + 1) * self.options.bucket_width
             for step in range(length):
-                left = [(name, nodes[step]) for name, nodes in parts if step < len(nodes)]
-                waves.append([Work(name, node, node + 1, cell) for name, node in left])
+                waves.append(
+                    [Work(name, nodes[step], nodes[step] + 1, cell) for name, nodes in parts if step < len(nodes)]
+                )
         return waves

@@ -1,6 +1,7 @@
 """The fill of policies that admit with little memory, and evict when it runs out."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from minifuse.batching.policy import Fill, Missing, QueuePolicy
@@ -31,22 +32,20 @@ class GrowingFill(Fill):
         super().__init__(policy, now, memory, running)
         self.rule = rule
         self.evicted: dict[str, Sequence] = {}  # because memory is short
-        self.stuck: dict[str, Reason] = {}  # running, and without room although none is left to evict
         self.displaced: dict[str, Sequence] = {}  # a newcomer takes the place of each
 
     def propose(self) -> Proposal:
-        if self.policy.grows and self.running:
+        if self.running:
             self.make_room()
         self.schedule(self.running)
-        if not self.evicted and not self.stuck:
+        if not self.reasons:
             self.admit()
         return self.settle()
 
     def make_room(self) -> None:
         """Evict until each running sequence that is left has room for its next token.
 
-        One that has no room although no other is left to evict is stuck: it waits until the copies that are under way
-        have landed.
+        One that has no room although no other is left to evict waits until the copies under way have landed.
         """
         room, evicted, victims = self.memory.room(), self.evicted, self.victims()
         self.room = room
@@ -56,11 +55,13 @@ class GrowingFill(Fill):
                 victim = next(victims, None)
                 if victim is None:
                     text = f"{full.text}, and no other sequence is left to evict"
-                    self.stuck[sequence.id] = full._replace(text=text)
+                    self.reasons.append(full._replace(text=text))
                     break
                 room.evict(victim)
                 evicted[victim.id] = victim
-        if stopped := evicted.keys() | self.stuck.keys():
+                text = "evicted: the others have no room for their next token"
+                self.reasons.append(Reason("evicted", victim.id, text))
+        if stopped := {reason.sequence for reason in self.reasons}:
             self.running = [pair for pair in self.running if pair[0].id not in stopped]
 
     def victims(self) -> Iterator[Sequence]:
@@ -80,19 +81,19 @@ class GrowingFill(Fill):
             yield victim
 
     def refusal(self, newcomer: Sequence, spans: tuple[Span, ...], joining: int) -> Reason | None:
-        """As for any policy; a refused newcomer may displace running sequences."""
+        """Return why a newcomer is refused although it may displace running sequences, or None."""
         for name, sequence in self.displaced.items():
             if not self.policy.displaces(newcomer, sequence):
                 return Reason("behind", newcomer.id, f"not admitted: {name} was evicted, and waits before it")
-        reason = super().refusal(newcomer, spans, joining - len(self.displaced))
         before = self.room, self.work, self.displaced
-        while reason is not None and (victim := self.displaceable(newcomer)) is not None:
-            if (reason := self.displace(victim, newcomer)) is not None:
-                break
-            reason = super().refusal(newcomer, spans, joining - len(self.displaced))
-        if reason is not None:  # what would have been displaced for it stays
-            self.room, self.work, self.displaced = before
-        return reason
+        while (reason := super().refusal(newcomer, spans, joining - len(self.displaced))) is not None:
+            victim = self.displaceable(newcomer)
+            if victim is not None:
+                reason = self.displace(victim, newcomer)
+            if reason is not None:  # those displaced in vain stay
+                self.room, self.work, self.displaced = before
+                return reason
+        return None
 
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
         if self.rule is not None and (reason := self.rule(self, newcomer, spans)) is not None:
@@ -105,15 +106,14 @@ class GrowingFill(Fill):
         """Set aside what a newcomer needs; a `READY` one was admitted before, and is extended."""
         if newcomer.phase is Phase.READY:
             return checked(self.room, "extend", self.room.extend(newcomer), newcomer)
-        return checked(self.room, "admit", self.room.admit(newcomer, growing=self.policy.grows), newcomer)
+        return checked(self.room, "admit", self.room.admit(newcomer, growing=True), newcomer)
 
     def displaceable(self, newcomer: Sequence) -> Sequence | None:
-        """The running sequence that a newcomer displaces, or None."""
-        if not self.policy.grows or not self.memory.evicts:
-            return None
-        tickets = reversed(self.policy.running.order)
-        last = next((sequence for _, _, sequence in tickets if sequence.id not in self.displaced), None)
-        return last if last is not None and self.policy.displaces(newcomer, last) else None
+        """Return the last sequence that runs if a newcomer displaces it, or None."""
+        for _, _, last in reversed(self.policy.running.order):
+            if last.id not in self.displaced:
+                return last if self.memory.evicts and self.policy.displaces(newcomer, last) else None
+        return None
 
     def displace(self, victim: Sequence, newcomer: Sequence) -> Reason | None:
         """Settle the iteration again without a victim, in the order in which it is placed.
@@ -123,31 +123,25 @@ class GrowingFill(Fill):
         Returns:
             Why the newcomer waits for an earlier one that would not join the iteration, or miss other tokens.
         """
-        self.displaced = {**self.displaced, victim.id: victim}
+        self.displaced = self.displaced | {victim.id: victim}
         self.room = self.memory.room()
         for sequence in self.displaced.values():
             self.room.evict(sequence)
         rest = (self.room.extend(sequence) for sequence, _ in self.running if sequence.id not in self.displaced)
         joined = (self.lacks(sequence) for sequence in self.joining)
-        full = next((reason for reason in (*rest, *joined) if reason is not None), None)
         self.work = [work for work in self.work if work.sequence != victim.id]
+        full = next(filter(None, chain(rest, joined)), None)
         if full is None:
             return None
         text = f"not admitted: {full.sequence} joins before it, and not without {victim.id}"
         return Reason("behind", newcomer.id, text)
 
     def settle(self, **more: Any) -> Proposal:
-        short = "evicted: the others have no room for their next token"
-        self.reasons = [
-            *[Reason("evicted", name, short) for name in self.evicted],
-            *self.stuck.values(),
-            *self.reasons,
-            *[Reason("displaced", name, "evicted: one of higher priority takes its place") for name in self.displaced],
-        ]
-        if not self.work:
-            return super().settle()
+        text = "evicted: one of higher priority takes its place"
+        self.reasons += [Reason("displaced", name, text) for name in self.displaced]
         evict = self.evicted | self.displaced
-        for name, sequence in evict.items():
-            _, number, _ = self.policy.running.remove(name)
-            self.policy.ready.add((self.policy._ranked(sequence), number, sequence))
-        return super().settle(evict=tuple(evict.values()), growing=self.policy.grows)
+        if self.work:
+            for name, sequence in evict.items():
+                _, number, _ = self.policy.running.remove(name)
+                self.policy.ready.add((self.policy._ranked(sequence), number, sequence))
+        return super().settle(evict=tuple(evict.values()), growing=True)

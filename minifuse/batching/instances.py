@@ -1,18 +1,34 @@
-"""Concurrent model instances: each request is served by a worker of its own (Flover, III; its FasterTransformer)."""
+"""Concurrent model instances: a worker for each request (Flover, III; its FasterTransformer)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
-from minifuse.batching.newcomers import admit_together, prompts_of_first
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.plan import Proposal, Reason, Room, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 
 
+def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
+    """Return the prompts of the first request in a queue, which stand side by side."""
+    queue = iter(waiting)
+    first = next(queue)
+    group = first.request.group
+    if group is None:
+        return (first,)
+    return (first, *takewhile(lambda sequence: sequence.request.group == group, queue))
+
+
+def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
+    """Set aside what all prompts of a request need, or return why not."""
+    return next(filter(None, map(room.admit, prompts)), None)
+
+
 class Instances(QueuePolicy):
-    """A worker for each request: it runs the prompt and every token alone, beside the others, on the same weights.
+    """Serves each request on a worker of its own; all share the weights.
 
     The prompts of one request share its instance. A request waits while all instances are taken or its KV does not fit.
     """
@@ -28,7 +44,7 @@ class Instances(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.workers: int = self.options.instances
+        self.workers = self.options.instances
         self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # the prompts of each instance
         self.instance: dict[str, int] = {}  # of each prompt that is served
         self.idle = set(range(self.workers))  # instances that serve none

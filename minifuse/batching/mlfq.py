@@ -1,12 +1,12 @@
-"""A multi-level feedback queue: what has computed for long makes way for what has not (FastServe; FluidInfer, 2)."""
+"""A multi-level feedback queue: long-running requests make way for others (FastServe; FluidInfer, 2)."""
 
-import heapq
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
-from minifuse.batching.reranking import first_of, rerank
+from minifuse.batching.reranking import first_of, outranks, rerank
 from minifuse.core.plan import Plan, Proposal, Reason
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
@@ -14,16 +14,15 @@ from minifuse.core.stages import Memory, option
 
 @dataclass(slots=True)
 class _Turn:
-    """Where a request stands: its level, since when, and what it has computed there."""
+    """Where a request stands: its level, since when, and the time used there."""
 
     level: int
     entered_s: float
-    used_s: float
-    waits_since_s: float
+    used_s: float = 0.0
 
 
 class Mlfq(QueuePolicy):
-    """Requests of the lowest level run; one that has used up its level's time goes down a level, to its end.
+    """Runs requests of the first levels; one that uses up its quantum is demoted.
 
     Level i has a quantum of `quantum` x 2^i, so short answers are done before long ones, although no length is known
     in advance. A new request skips the levels whose quantum is shorter than its first iteration, estimated from its
@@ -39,6 +38,7 @@ class Mlfq(QueuePolicy):
     name = "mlfq"
     grows = True
     admission = QueuePolicy._batch_full
+    displaces = outranks
     remembers = True  # the speed of the last iteration with a prompt
 
     @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Mlfq(QueuePolicy):
         super().__init__(options)
         self.work_conserving = not self.options.host_reserve  # for a reserve new prompts are held back
         self.turns: dict[str, _Turn] = {}  # of all that wait or run
-        self.waits: list[tuple[float, str]] = []  # a heap: since when which request has waited, or had once
+        self.waits: OrderedDict[str, float] = OrderedDict()  # since when each has waited, the longest first
         self.seconds_per_token = 0.0  # in the last iteration with a prompt of several tokens, swaps included
         self.proposed_s = 0.0  # when the iteration that runs was proposed
         self.evicted = Ranked()  # those of the queue that have run before
@@ -72,21 +72,20 @@ class Mlfq(QueuePolicy):
 
     def receive(self, sequence: Sequence) -> None:
         first_s, arrival_s = self.seconds_per_token * len(sequence), sequence.request.arrival_s
-        level = 0
-        while level < self.options.levels - 1 and self._quantum(level) < first_s:
-            level += 1
-        self.turns[sequence.id] = _Turn(level, arrival_s, 0.0, arrival_s)
-        heapq.heappush(self.waits, (arrival_s, sequence.id))
+        last = self.options.levels - 1
+        level = next((level for level in range(last) if self._quantum(level) >= first_s), last)
+        self.turns[sequence.id] = _Turn(level, arrival_s)
+        self.waits[sequence.id] = arrival_s
         super().receive(sequence)
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
         self.evicted.discard(sequence.id)
         self.turns.pop(sequence.id, None)
+        self.waits.pop(sequence.id, None)
 
     def _quantum(self, level: int) -> float:
-        quantum: float = self.options.quantum
-        return quantum * float(1 << level)
+        return float(self.options.quantum * 2**level)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         self._promote(now)
@@ -95,48 +94,42 @@ class Mlfq(QueuePolicy):
         is_host_full = free < self.options.host_reserve * memory.host_capacity
         self.proposed_s = now
         # While the host is short, those that have KV there go on, and no new prompt begins.
-        self.ready = self.evicted if is_host_full and (self.evicted or self.running) else self.waiting
+        is_held = is_host_full and (self.evicted or self.running)
+        self.ready, other = (self.evicted, self.waiting) if is_held else (self.waiting, self.evicted)
         proposal = super().propose(worker, now, memory)
         for sequence in proposal.admit:
-            self.waiting.discard(sequence.id)
-            self.evicted.discard(sequence.id)
+            other.discard(sequence.id)
+            self.waits.pop(sequence.id, None)
         for sequence in proposal.evict:
-            ticket = self.ready.tickets[sequence.id]
-            (self.waiting if self.ready is self.evicted else self.evicted).add(ticket)
-            self.turns[sequence.id].waits_since_s = now
-            heapq.heappush(self.waits, (now, sequence.id))
+            other.add(self.ready.tickets[sequence.id])
+            self.waits[sequence.id] = now
         first = first_of(self.waiting)
-        if self.ready is not self.evicted or first is None or first.phase is not Phase.RECEIVED:
+        if not is_held or first is None or first.phase is not Phase.RECEIVED:
             return proposal
         held = Reason("host-full", first.id, "not admitted: little of the host's KV memory is free")
         return replace(proposal, reasons=(*proposal.reasons, held))
 
     def _promote(self, now: float) -> None:
-        """Put those that have waited for too long at the end of the first level, as of when it became too long."""
-        starve: float = self.options.starve
-        while self.waits and self.waits[0][0] + starve <= now:
-            since_s, name = heapq.heappop(self.waits)
-            turn = self.turns.get(name)
-            if turn is None or name not in self.waiting or turn.waits_since_s != since_s:
-                continue  # it has run since then
+        """Move starving requests to the first level, as of when they began to starve."""
+        starve = self.options.starve
+        while self.waits and next(iter(self.waits.values())) + starve <= now:
+            name, since_s = self.waits.popitem(last=False)
+            turn = self.turns[name]
             if turn.level or turn.entered_s > since_s + starve:
-                turn.level, turn.entered_s, turn.used_s = 0, since_s + starve, 0.0
+                self.turns[name] = _Turn(0, since_s + starve)
                 for queue in (self.waiting, self.evicted):
                     if name in queue:
                         rerank(queue, name, self.rank)
-
-    def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        return self.rank(newcomer) < self.rank(running)
 
     def commit(self, plan: Plan, now: float) -> None:
         took_s = now - self.proposed_s
         if any(work.num_tokens > 1 for work in plan.work):
             self.seconds_per_token = took_s / plan.num_tokens
         for name in plan.sequences:
-            turn = self.turns.get(name)
-            if turn is None or name not in self.running:
+            if name not in self.running:
                 continue  # it was aborted meanwhile
+            turn = self.turns[name]
             turn.used_s += took_s
             if turn.used_s >= self._quantum(turn.level):
-                turn.level, turn.entered_s, turn.used_s = min(turn.level + 1, self.options.levels - 1), now, 0.0
+                self.turns[name] = _Turn(min(turn.level + 1, self.options.levels - 1), now)
                 rerank(self.running, name, self.rank)

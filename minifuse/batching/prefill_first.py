@@ -2,17 +2,22 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 from minifuse.batching.growing import Rule
 from minifuse.batching.iteration import BatchOptions
-from minifuse.batching.newcomers import num_missing
 from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.core.plan import Proposal, Reason, Span
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
 
 OTHER_PHASE = "other-phase"
+
+
+def num_missing(spans: tuple[Span, ...]) -> int:
+    """Count the tokens of these spans."""
+    if len(spans) == 1:  # as of most sequences
+        return spans[0].stop - spans[0].start
+    return sum([stop - start for start, stop in spans])
 
 
 class PrefillFirst(QueuePolicy):
@@ -25,7 +30,7 @@ class PrefillFirst(QueuePolicy):
     """
 
     name = "prefill_first"
-    Options: ClassVar[type] = BatchOptions
+    Options = BatchOptions
     work_conserving = True
     grows = True
     admission = QueuePolicy._batch_full

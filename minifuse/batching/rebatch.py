@@ -1,10 +1,11 @@
-"""Dynamic re-batching: a finished query is replaced at once, like the runner in a relay race (Baton, 4)."""
+"""Dynamic re-batching: replace a finished query at once, as in a relay race (Baton, 4)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
+from minifuse.batching.reranking import outranks
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
@@ -24,7 +25,7 @@ class RefillOptions(QueueOptions):
 
 
 def batch_closed(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
-    """Why a sequence does not join: the batch is full, or is run to completion, without `refill`; or None."""
+    """Return why a sequence does not join: the batch is full or closed; or None."""
     if full := policy._batch_full(sequence, joining):
         return full
     if policy.options.refill or not policy.running:
@@ -36,16 +37,16 @@ def batch_closed(policy: QueuePolicy, sequence: Sequence, joining: int, now: flo
 def takes_place(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
     """Whether a newcomer interrupts a running sequence of lower priority (4.3)."""
     options = policy.options
-    return bool(options.preempt and options.refill and policy.rank(newcomer) < policy.rank(running))
+    return bool(options.preempt and options.refill and outranks(policy, newcomer, running))
 
 
 class Rebatch(QueuePolicy):
-    """A newcomer joins as soon as a running sequence has finished, or at once in the place of one of lower priority.
+    """Admits a newcomer once a running sequence finishes, or in place of a lower priority.
 
     Without `refill` the batch is run to completion before others get a place.
 
-    A sequence that is evicted (the paper's interruption, 4.3), by a newcomer of higher priority or because memory is
-    short, waits again, with its KV kept where memory has room for it, and goes on when another has finished.
+    A sequence is evicted (the paper's interruption, 4.3) for a newcomer of higher priority, or when memory is short. It
+    waits again, with its KV kept where memory has room for it, and goes on when another has finished.
     """
 
     name = "rebatch"
@@ -53,7 +54,7 @@ class Rebatch(QueuePolicy):
     grows = True
     admission = batch_closed
     displaces = takes_place
-    Options: ClassVar[type] = RefillOptions
+    Options = RefillOptions
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)

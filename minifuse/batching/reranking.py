@@ -1,9 +1,10 @@
-"""Work on a queue that few policies need: new ranks, the first, the last."""
+"""What few policies need of a queue: new ranks, the first, the last."""
 
 from collections.abc import Callable
 
 from sortedcontainers import SortedList
 
+from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Rank, Ranked
 from minifuse.core.request import Sequence
 
@@ -20,11 +21,16 @@ def rerank_all(queue: Ranked, rank: Callable[[Sequence], Rank]) -> None:
     queue.tickets = {ticket[2].id: ticket for ticket in queue.order}
 
 
+def outranks(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
+    """Whether a newcomer goes before a running sequence, and so displaces it."""
+    return bool(policy.rank(newcomer) < policy.rank(running))
+
+
 def first_of(queue: Ranked) -> Sequence | None:
-    """The first sequence, or None."""
+    """Return the first sequence, or None."""
     return queue.order[0][2] if queue else None
 
 
 def last_of(queue: Ranked) -> Sequence | None:
-    """The last sequence, or None."""
+    """Return the last sequence, or None."""
     return queue.order[-1][2] if queue else None

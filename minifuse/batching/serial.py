@@ -6,7 +6,7 @@ from minifuse.core.request import Sequence
 
 
 class Serial(QueuePolicy):
-    """One request at a time, run to completion; the others wait in the order of the queue."""
+    """Runs one request at a time to completion; the others wait."""
 
     name = "serial"
     in_step = True

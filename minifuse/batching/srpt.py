@@ -1,20 +1,20 @@
-"""Shortest remaining processing time first, told the lengths of answers: an oracle for feedback queues."""
+"""Shortest remaining processing time first: an oracle that knows the lengths of answers."""
 
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.batching.reranking import rerank_all
+from minifuse.batching.reranking import outranks, rerank_all
 from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 
 
 class Srpt(QueuePolicy):
-    """Requests with the shortest rest run; one with a shorter takes the place of a running one between two iterations.
+    """Runs the requests with the shortest rest, and preempts between two iterations.
 
     The rest is an iteration for each token of the longest possible answer (`max_new_tokens`), and the prompt as long as
     nothing has been answered. So it is an oracle where answers have the lengths that were asked for (stop tokens
-    ignored), and no server can know as much: it tells how far a feedback queue is from knowing the lengths
+    ignored). No server can know as much: the oracle shows what a feedback queue loses by not knowing the lengths
     (FluidInfer, 2). A long request may starve.
 
     >>> # prompt_token 0.05: a prompt of 1000 tokens with an answer of 1 has 51 iterations left, one of 1 token with an
@@ -25,6 +25,7 @@ class Srpt(QueuePolicy):
     work_conserving = True
     grows = True
     admission = QueuePolicy._batch_full
+    displaces = outranks
 
     @dataclass(frozen=True)
     class Options:
@@ -34,7 +35,7 @@ class Srpt(QueuePolicy):
         )
 
     def rank(self, sequence: Sequence) -> float:
-        """The iterations that are left: of the answer, and of the prompt, if nothing has been answered."""
+        """Count the iterations left: the answer's, and at first the prompt's."""
         request = sequence.request
         prompt = 0.0 if sequence.num_new else len(request.prompt) * self.options.prompt_token
         return float(request.max_new_tokens - sequence.num_new + prompt)
@@ -43,6 +44,3 @@ class Srpt(QueuePolicy):
         if self.waiting:
             rerank_all(self.running, self.rank)
         return super().propose(worker, now, memory)
-
-    def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        return self.rank(newcomer) < self.rank(running)

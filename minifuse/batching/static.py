@@ -1,4 +1,4 @@
-"""Batch-wise inference: a batch is formed when nothing runs, and run to completion (Baton, 2.1; "Benchmark" in 5.1)."""
+"""Batch-wise inference: run each batch to completion (Baton, 2.1; "Benchmark" in 5.1)."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from minifuse.core.stages import option
 
 
 def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
-    """Why a sequence does not join: a batch runs, or the new one is full; or None."""
+    """Return why a sequence does not join: a batch runs or is full; or None."""
     if policy.running:
         return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(policy.running)} still runs")
     return policy._batch_full(sequence, joining)
 
 
 class Static(QueuePolicy):
-    """Up to max_batch requests start together and run to completion; later arrivals wait for the whole batch.
+    """Starts up to max_batch requests together; later arrivals wait for the whole batch.
 
     Each answer is returned as soon as it is done. What finished rows go on costing depends on memory and layout: the
     padded ones keep them in the rectangle and compute them as idle rows.

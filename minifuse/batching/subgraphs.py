@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from minifuse.core.plan import TRANSFORMER, Work
 from minifuse.core.request import Sequence
@@ -11,31 +11,28 @@ from minifuse.core.stages import Memory
 
 @dataclass(slots=True, eq=False)
 class Subgraph:
-    """Connected nodes of one type whose dependencies outside of it have been computed, so that they can be scheduled.
+    """Connected nodes of one type, scheduled once all that they read outside has been computed.
 
-    A node is ready when the nodes of the subgraph that it reads have been submitted: tasks of one subgraph go to one
-    worker, which runs them in order. `pinned` is that worker, as long as a task with nodes of it runs.
+    A node is ready when the nodes in here that it reads have been submitted: tasks of one subgraph go to one worker,
+    which runs them in order.
     """
 
     sequence: Sequence
     cell: str
     priority: int  # cells that come later in the graph are preferred
     ready: deque[int]
-    outside: set[int] = field(default_factory=set)  # nodes read and not yet computed
-    missing: dict[int, int] = field(default_factory=dict)  # node -> how many that it reads in here are not submitted
-    readers: tuple[tuple[int, ...], ...] = ()
-    num_running: int = 0  # tasks with nodes of it that have not completed
-    pinned: int | None = None
+    outside: set[int]  # nodes read and not yet computed
+    missing: dict[int, int]  # node -> how many nodes in here it reads that have not been submitted
+    readers: tuple[tuple[int, ...], ...]
+    num_running: int = 0  # tasks in flight with nodes of it
+    pinned: int | None = None  # the worker of these tasks
 
-    def work(self, node: int, memory: Memory) -> tuple[Work, ...]:
-        """A node as work: one piece, or of a prompt one for each span that memory misses."""
-        return (Work(self.sequence.id, node, node + 1, self.cell),)
+    def work(self, nodes: list[int], memory: Memory) -> list[Work]:
+        """Return nodes as work: one piece each; a prompt has one for each missing span."""
+        return [Work(self.sequence.id, node, node + 1, self.cell) for node in nodes]
 
     def submit(self, node: int) -> None:
-        """UpdateNodesDependency (Algorithm 1, line 18): a ready node is in a task; its readers may become ready.
-
-        Nodes are submitted in the order of `ready`.
-        """
+        """Submit the first ready node, which may make its readers ready (Algorithm 1, UpdateNodesDependency)."""
         self.ready.popleft()
         for reader in self.readers[node]:
             count = self.missing.get(reader)
@@ -46,17 +43,18 @@ class Subgraph:
 
 
 class Iterations(Subgraph):
-    """A text as one subgraph: a chain of iterations, each the cell `transformer` (2.9).
+    """A text as one subgraph: a chain of iterations, each a cell `transformer` (2.9).
 
     Node 0 is the prompt, node i the i-th token of the answer: computing it produces the next one.
     """
 
-    def work(self, node: int, memory: Memory) -> tuple[Work, ...]:
-        """The token that a node reads; of the prompt, what memory misses of it."""
+    def work(self, nodes: list[int], memory: Memory) -> list[Work]:
+        """Return the token that a node reads, or the missing spans of the prompt."""
+        (node,) = nodes  # each makes the next one ready
         name, stop = self.sequence.id, len(self.sequence.request.prompt) + node
         if node:
-            return (Work(name, stop - 1, stop),)
-        return tuple([Work(name, *span) for span in memory.missing(self.sequence)])
+            return [Work(name, stop - 1, stop)]
+        return [Work(name, *span) for span in memory.missing(self.sequence)]
 
     def submit(self, node: int) -> None:
         self.ready.popleft()
@@ -65,16 +63,16 @@ class Iterations(Subgraph):
 
 
 class RequestProcessor:
-    """Tracks the dependencies of each request, and passes on every subgraph once what it reads outside is computed."""
+    """Passes on each subgraph once all that it reads outside has been computed."""
 
     def __init__(self, schedule: Callable[[Subgraph], None]) -> None:
         self.schedule = schedule
-        self.held: dict[str, list[Subgraph]] = {}  # of each request: subgraphs that wait for others
+        self.held: dict[str, list[Subgraph]] = {}  # by request: subgraphs that wait for others
 
     def receive(self, sequence: Sequence) -> None:
         """Split a request that has arrived, and pass on the subgraphs that depend on nothing."""
         if sequence.graph is None:
-            self.schedule(Iterations(sequence, TRANSFORMER, 0, deque([0])))
+            self.schedule(Iterations(sequence, TRANSFORMER, 0, deque([0]), set(), {}, ()))
             return
         topology = sequence.graph.topology
         held = self.held[sequence.id] = []
@@ -85,7 +83,7 @@ class RequestProcessor:
         self.computed(sequence, ())
 
     def computed(self, sequence: Sequence, nodes: Collection[int]) -> None:
-        """Nodes have been computed: pass on the subgraphs that waited for them alone."""
+        """Pass on the subgraphs that waited for these computed nodes alone."""
         held = self.held.get(sequence.id)
         if not held:
             return
@@ -97,5 +95,5 @@ class RequestProcessor:
                 self.schedule(subgraph)
 
     def release(self, sequence: Sequence) -> None:
-        """The request has ended: its waiting subgraphs are dropped."""
+        """Drop the waiting subgraphs of a request that has ended."""
         self.held.pop(sequence.id, None)

@@ -12,7 +12,7 @@ from minifuse.parsing import number
 
 
 class Unified(QueuePolicy):
-    """Newcomers join, first come, first served, while the iteration has fewer tokens than a threshold.
+    """Admits newcomers in order while the iteration has fewer tokens than a threshold.
 
     A prompt is never cut: the last to join may exceed the threshold. When memory runs out for running sequences, the
     newest are evicted, and wait again (3.4.3.5). Without `unify`, newcomers stop the running sequences, and their

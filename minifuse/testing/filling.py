@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from minifuse.batching.newcomers import num_missing
+from minifuse.batching.prefill_first import num_missing
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
