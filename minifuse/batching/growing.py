@@ -98,9 +98,7 @@ class GrowingFill(Fill):
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
         if self.rule is not None and (reason := self.rule(self, newcomer, spans)) is not None:
             return reason
-        if self.room is None:
-            self.room = self.memory.room()
-        return self.lacks(newcomer)
+        return super().take(newcomer, spans)
 
     def lacks(self, newcomer: Sequence) -> Reason | None:
         """Set aside what a newcomer needs; a `READY` one was admitted before, and is extended."""

@@ -24,7 +24,7 @@ class QueuePolicy(Batching):
     overtaken_at_most: int | None = 0  # claims, which the laws check: see docs/stages.md
     one_plan = True
     grows = False  # admits with what is needed now, and evicts when memory is short (`minifuse/batching/growing.py`)
-    fills: ClassVar[dict[bool, type["Fill"]]]  # whether it grows, or has a rule -> the fill (`batching/__init__.py`)
+    fills: ClassVar[dict[bool, type["Fill"]]]  # whether it grows -> its fill (set in `batching/__init__.py`)
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -88,7 +88,7 @@ class QueuePolicy(Batching):
         return Reason("batch-full", sequence.id, f"not admitted: the batch has {size} request{'s' * (size != 1)}")
 
     def _fill(self, now: float, memory: Memory, running: Missing, *rule: Any) -> Proposal:
-        return self.fills[bool(self.grows or rule)](self, now, memory, running, *rule).propose()
+        return self.fills[self.grows](self, now, memory, running, *rule).propose()
 
 
 class Fill:
@@ -139,6 +139,10 @@ class Fill:
         """Set aside what a newcomer needs in the room, or return why it does not fit."""
         if self.room is None:
             self.room = self.memory.room()
+        return self.lacks(newcomer)
+
+    def lacks(self, newcomer: Sequence) -> Reason | None:
+        """Return why the room lacks what a newcomer needs, or set it aside."""
         return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
 
     def settle(self, **more: Any) -> Proposal:
