@@ -1,7 +1,5 @@
 """A padded batch into which KV computed apart is embedded (Baton, 4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,8 +15,8 @@ class Embedded(Shaped):
     """Has the rows of `shaped`, and a part of memory for prompts computed apart.
 
     There the prompts wait for a row, or on the host when others need their place. When such a sequence joins the batch,
-    its KV is copied to where it ends with the others' token, and it costs them nothing. A sequence that was
-    evicted, and whose KV could not be kept, is computed in its row.
+    its KV is copied to where it ends with the others' token, which costs the others nothing. An evicted sequence whose
+    KV could not be kept is computed in its row.
     """
 
     name = "embedded"
@@ -50,12 +48,11 @@ class Embedded(Shaped):
 
     def _prefill(self, proposal: Proposal) -> Placement:
         """Place prompts apart; swap out the prefilled sequences in their way."""
-        settle(proposal, ShapedTrial, self.room)
-        names, lengths = [s.id for s in proposal.admit], [len(s) for s in proposal.admit]
+        trial = settle(proposal, ShapedTrial, self.room)
         moves: list[Move] = []
-        for name in self.make_way(len(names) * max(lengths)) or ():
+        for name in trial.making_way:
             moves += self._leave(name)
-        rectangle = self.prefilled.take(names, lengths)
-        self.books.places.update({name: self.prefilled.rows[name].place for name in names})
+        rectangle = self.prefilled.take(trial.prompts)
+        self.books.places |= {name: self.prefilled.rows[name].place for name in trial.prompts}
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}
         return Placement(self.books.of(proposal.work), rectangle, tuple(moves))

@@ -29,10 +29,11 @@ class ShapedTrial(Trial):
 
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
-        self.memory, self.window = memory, memory.window
+        self.memory = memory
         self.staying = dict(memory.window.columns)
         self.joining: dict[str, Entry] = {}  # sequences that get a row
-        self.prompts: list[int] = []  # lengths of those that are computed apart
+        self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
+        self.making_way: list[str] = []  # prefilled sequences that are swapped out for these
         self._extended: str | None = None  # why the next tokens do not fit, "" if they do; None: not known yet
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
@@ -41,31 +42,33 @@ class ShapedTrial(Trial):
         return self._take_row(sequence, growing)
 
     def _take_row(self, sequence: Sequence, growing: bool) -> Reason | None:
-        entry = self.memory.entry(sequence, len(sequence.tokens))
-        joining = [*self.joining.values(), entry]
+        name, length = sequence.id, len(sequence)
+        missing = length - self.memory.books.cached.get(name, 0)
+        joining = [*self.joining.values(), Entry(name, length, missing, sequence.request.max_cached)]
         rows, _ = self.memory.division(joining, bool(self.staying))
         if len(self.staying) + len(self.joining) >= rows:
-            return Reason("rows-full", sequence.id, f"not admitted: each of {number(rows, 'row')} has a sequence")
+            return Reason("rows-full", name, f"not admitted: each of {number(rows, 'row')} has a sequence")
         if why := self._full(joining, growing):
-            return Reason("memory-full", sequence.id, f"not admitted: {why}")
-        self.joining[sequence.id] = entry
+            return Reason("memory-full", name, f"not admitted: {why}")
+        self.joining[name] = joining[-1]
         self._extended = None
         return None
 
     def _take_apart(self, sequence: Sequence) -> Reason | None:
-        memory, prompts = self.memory, [*self.prompts, len(sequence)]
-        needed = len(prompts) * max(prompts)
-        making_way = memory.make_way(needed)
+        memory, window = self.memory, self.memory.window
+        prompts = {**self.prompts, sequence.id: len(sequence)}
+        needed = len(prompts) * max(prompts.values())
+        leaving = memory.leaving(0, run=needed)
         # The longest row there can be must be able to go on beside them.
-        batch = max(self.window.height * (self.window.width + 1), memory.longest)
-        if making_way is None or memory.prefilled.used_without(making_way) + needed + batch > memory.limit:
-            text = f"there is no room to compute {number(len(prompts), 'prompt')} of {max(prompts)} tokens"
+        batch = max(window.height * (window.width + 1), memory.longest)
+        if leaving is None or memory.prefilled.used_without(leaving) + needed + batch > memory.limit:
+            text = f"there is no room to compute {number(len(prompts), 'prompt')} of {max(prompts.values())} tokens"
             return Reason("memory-full", sequence.id, f"not admitted: {text}")
-        self.prompts = prompts
+        self.prompts, self.making_way = prompts, leaving
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        if sequence.id not in self.window.rows:  # it waits for a row
+        if sequence.id not in self.memory.window.rows:  # it waits for a row
             return self._take_row(sequence, growing=True)
         if self._extended is None:  # the same for all
             self._extended = self._full([*self.joining.values()], growing=True)
@@ -77,25 +80,24 @@ class ShapedTrial(Trial):
         self.settled.append(sequence)
 
     def _full(self, joining: list[Entry], growing: bool) -> str:
-        """Why these newcomers do not fit beside the sequences that stay; "": they fit.
+        """Return why these newcomers do not fit beside the sequences that stay, or "".
 
         Args:
             growing: what is above the threshold later may be evicted then.
         """
-        window, memory = self.window, self.memory
-        longest = max([entry.missing for entry in joining], default=0)
-        stop = window.after(longest, bool(self.staying)) if self.staying else window.stop + longest
-        firsts = [spans[0].start for spans in self.staying.values()]
-        width = stop - min([*firsts, *(stop - entry.length for entry in joining)], default=stop)
+        window, memory, staying = self.memory.window, self.memory, self.staying.values()
+        stop = window.after(max([entry.missing for entry in joining], default=0), bool(staying))
         new = Span(window.stop, stop)
-        whole = [shaped(spans, new, runs=True)[-1].stop - spans[0].start for spans in self.staying.values()]
+        firsts = [*(spans[0].start for spans in staying), *(stop - entry.length for entry in joining)]
+        width = stop - min(firsts)
+        whole = [shaped(spans, new)[-1].stop - spans[0].start for spans in staying]
         widest = max([width, *whole, *(entry.most for entry in joining)])
-        _, stride = memory.division(joining, bool(self.staying))
+        _, stride = memory.division(joining, bool(staying))
         if widest > stride:
             return f"the window would grow to {widest} columns of {stride}"
-        used = (len(self.staying) + len(joining)) * (width if growing else widest) + memory.prefilled.num_used
+        used = len(firsts) * (width if growing else widest) + memory.prefilled.num_used
         excess = used - memory.limit
-        if excess > 0 and memory.make_room_apart(excess, {entry.name for entry in joining}) is None:
+        if excess > 0 and memory.leaving(excess, staying=[entry.name for entry in joining]) is None:
             return f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
         return ""
 
@@ -118,12 +120,12 @@ class ShapedOptions:
 class Shaped(Memory):
     """Gives the row of a finished sequence to a newcomer while the others go on.
 
-    How many rows there are is decided whenever none is in use.
-    `insert=shape`: the newcomer's prompt is computed behind the window, and the others are padded after their token to
-    its length (4.1). `insert=embed`: it ends where the others' token goes, as in 4.2, but is computed there.
+    How many rows there are is decided whenever none is in use. `insert=shape`: the newcomer's prompt is computed behind
+    the window, and the others are padded after their token to its length (4.1). `insert=embed`: the prompt ends where
+    the others' token goes, as in 4.2, but is computed there.
 
-    An evicted sequence keeps its KV on the host, and is embedded when it returns. The window's columns, in every row up
-    to the last that has a sequence, are the memory in use: it never exceeds the `threshold` (4.3).
+    An evicted sequence keeps its KV on the host, and is embedded when it returns. The memory in use is the window's
+    columns, in every row up to the last that has a sequence: it never exceeds the `threshold` (4.3).
     """
 
     name = "shaped"
@@ -155,7 +157,7 @@ class Shaped(Memory):
         self.window = Window(1, self.longest, self.books.places, embed=self.options.insert == "embed")
         self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
         self.away = Away(self.host_capacity)
-        self.waiting: dict[str, Sequence] = {}  # whose prompts have been computed apart
+        self.waiting: dict[str, Sequence] = {}  # sequences whose prompts have been computed apart
 
     def check(self, *prompts: Request) -> None:
         threshold, prefill = self.options.threshold, self.options.prefill
@@ -170,14 +172,14 @@ class Shaped(Memory):
 
     @property
     def _raise_threshold(self) -> str:
-        """That this would help, for the end of a sentence, if it can be done."""
+        """Advise a higher threshold, within a sentence, if there is one."""
         return ", raise memory.threshold" if self.options.threshold < 1 else ""
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return self.books.missing(sequence)
 
     def division(self, joining: Collection[Entry], others: bool) -> tuple[int, int]:
-        """How many rows there are and how long they are when these newcomers have joined.
+        """Return how many rows there are, and how long they are, when these newcomers have joined.
 
         While no sequence has a row, the slots are divided anew: into as many rows as are allowed and long enough for
         every newcomer. A sequence that is longer than the rows waits until then.
@@ -190,39 +192,53 @@ class Shaped(Memory):
         rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
         return rows, min(self.slots // rows, self.longest)
 
+    def leaving(self, size: int, run: int = 0, staying: Collection[str] = ()) -> list[str] | None:
+        """Choose prefilled sequences to swap out to free `size` slots, or None if that is not possible.
+
+        Args:
+            run: adjacent slots that must be free then.
+            staying: sequences that may not leave, since they get a row.
+        """
+        free, names = self.prefilled.free.copy(), list[str]()
+        wanted = free.num_free + size
+        for name, row in reversed(self.prefilled.rows.items()):  # the prompts computed last wait longest
+            if free.num_free >= wanted and free.longest >= run:
+                break
+            if name not in staying:
+                free.free(*row.slots)
+                names.append(name)
+        found = free.num_free >= wanted and free.longest >= run
+        return names if found and self.away.fit([self.books.cached[name] for name in names]) else None
+
     def room(self) -> ShapedTrial:
         return ShapedTrial(self)
 
-    def entry(self, sequence: Sequence, stop: int) -> Entry:
-        """A newcomer of which an iteration computes what is missing of the first `stop` tokens."""
-        name = sequence.request.id
-        return Entry(name, stop, stop - self.books.cached.get(name, 0), sequence.request.max_cached)
-
     def place(self, proposal: Proposal, now: float) -> Placement:
-        joining = self._settle(proposal)
+        entries = self._settle(proposal)
         moves: list[Move] = []
         for sequence in proposal.evict:
             moves += self._leave(sequence.id)
-        window, cached = self.window, self.books.cached
-        running = [work.sequence for work in proposal.work if work.sequence in window.rows]
-        stops = {work.sequence: work.stop for work in proposal.work}
-        entries = [self.entry(sequence, stops[sequence.id]) for sequence in joining]
+        window, places, cached = self.window, self.books.places, self.books.cached
         if entries and not window.rows:
             window.divide(*self.division(entries, others=False))
-        computed = window.enter(entries, running)
-        reused = tuple([Reuse(entry.name, 0, cached[entry.name]) for entry in entries if entry.name in self.away])
-        for entry in entries:
-            if cached.get(entry.name):
-                moves += self._bring(entry.name)
+        computed = window.enter(entries)
+        reused: list[Reuse] = []
+        for name, *_ in entries:  # KV that lies elsewhere is copied to the row
+            self.waiting.pop(name, None)
+            if name in self.prefilled.rows:
+                moves += copies("embed", self.prefilled.give_back(name), places[name], cached[name])
+            elif name in self.away:
+                reused.append(Reuse(name, 0, cached[name]))
+                moves += self.away.back(name, places[name])
         if (excess := self.used - self.limit) > 0:
-            for name in self.make_room_apart(excess, ()) or ():
+            for name in self.leaving(excess) or ():
                 moves += self._leave(name)
             if self.used > self.limit:
                 moves += self._close_up()
-        return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), reused)
+        return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), tuple(reused))
 
-    def _settle(self, proposal: Proposal) -> list[Sequence]:
-        """The sequences that get a row: those that were computed apart, then newcomers.
+    def _settle(self, proposal: Proposal) -> list[Entry]:
+        """Return the sequences that get a row: the waiting ones first, then the newcomers.
 
         Raises:
             LawBroken: they do not fit, or a sequence that has a row is left out of the iteration.
@@ -233,30 +249,12 @@ class Shaped(Memory):
         for sequence in computed:
             if sequence.id not in trial.joining and (full := trial.extend(sequence)):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
-        joining = [*computed, *proposal.admit]
-        if left_out := {*trial.staying, *(sequence.id for sequence in joining)}.difference(names):
+        joining = [sequence.id for sequence in (*computed, *proposal.admit)]
+        if left_out := {*trial.staying, *joining}.difference(names):
             raise LawBroken(
                 "layout", f"{left_out} have rows, and no work: there is no room for the gap that this leaves"
             )
-        return joining
-
-    def make_way(self, size: int) -> tuple[str, ...] | None:
-        """Prefilled sequences to swap out to free a run of `size` slots, or None."""
-        names = self.prefilled.in_the_way(size)
-        return names if names is not None and self.away.fit(self.books.cached[name] for name in names) else None
-
-    def make_room_apart(self, size: int, staying: Collection[str]) -> tuple[str, ...] | None:
-        """Prefilled sequences to swap out to free `size` slots, or None.
-
-        Args:
-            staying: those that may not leave, since they get a row.
-        """
-        names: list[str] = []
-        for name, row in reversed(self.prefilled.rows.items()):  # those that were computed last wait longest
-            if size > 0 and name not in staying:
-                names.append(name)
-                size -= row.width
-        return tuple(names) if size <= 0 and self.away.fit(self.books.cached[name] for name in names) else None
+        return [trial.joining[name] for name in joining]
 
     def _leave(self, name: str) -> list[Move]:
         """Swap a sequence's KV out, or drop it if the host is full."""
@@ -267,20 +265,12 @@ class Shaped(Memory):
         return moves or []
 
     def _vacate(self, name: str) -> None:
-        """A sequence gives up what it has on the device, if anything."""
+        """Free what a sequence has on the device, if anything."""
         if name in self.window.rows:
             self.window.leave(name)
         elif name in self.prefilled.rows:
             self.prefilled.give_back(name)
             del self.books.places[name]
-
-    def _bring(self, name: str) -> list[Move]:
-        """KV that is elsewhere is copied to the row that its sequence has got."""
-        self.waiting.pop(name, None)
-        place = self.books.places[name]
-        if name in self.prefilled.rows:
-            return copies("embed", self.prefilled.give_back(name), place, self.books.cached[name])
-        return self.away.back(name, place)
 
     def _close_up(self) -> list[Move]:
         """Move the last rows into free ones between others, to compute fewer rows."""
@@ -304,7 +294,7 @@ class Shaped(Memory):
 
     @property
     def used(self) -> int:
-        """Tokens in the window of all rows that are computed: padding, gaps and finished rows included."""
+        """Count the slots of the window in all rows that are computed, padding and gaps included, and of prompts."""
         return self.window.height * self.window.width + self.prefilled.num_used
 
     def usage(self) -> KVUsage:

@@ -318,9 +318,9 @@ def _releasing_too_much(patch: pytest.MonkeyPatch) -> None:
     """The column behind the released ones is released too, and read by the sequence that begins there."""
     enter = Window.enter
 
-    def wrong(self: Window, newcomers: Any, running: Any) -> Any:
+    def wrong(self: Window, newcomers: Any) -> Any:
         released = bool(newcomers) or self._left
-        computed = enter(self, newcomers, running)
+        computed = enter(self, newcomers)
         self.begin += released
         return computed
 
@@ -332,10 +332,10 @@ def _giving_rows_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shaped, "check_integrity", lambda self: None)
     enter = Window.enter
 
-    def wrong(self: Window, newcomers: Any, running: Any) -> Any:
+    def wrong(self: Window, newcomers: Any) -> Any:
         if newcomers and self.rows:
             self.free.insert(0, next(iter(self.rows.values())))
-        return enter(self, newcomers, running)
+        return enter(self, newcomers)
 
     patch.setattr(Window, "enter", wrong)
 

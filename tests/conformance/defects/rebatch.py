@@ -22,25 +22,25 @@ CHANGING = {**TIGHT, "batching__order": "priority", "batching__preempt": True, "
 
 @defect("baton", "conservation", "ghost", "layout", **TIGHT, memory__insert="shape")
 @instead_of(window, "shaped")
-def padded_before_its_token(right: Any, spans: tuple[Span, ...], new: Span, runs: bool) -> tuple[Span, ...]:
+def padded_before_its_token(right: Any, spans: tuple[Span, ...], new: Span) -> tuple[Span, ...]:
     """Others get their token in the last of the columns that a newcomer computes, and read it in the first."""
-    return right(spans, new, False) if runs and new.stop - new.start > 1 else right(spans, new, runs)
+    return right(spans, Span(new.start - 1, new.stop) if new.stop - new.start > 1 else new)
 
 
 @defect("baton", "budget", "layout", **TIGHT, memory__insert="shape", memory__threshold=1.0)
 @instead_of(Window, "enter")
-def leading_padding_is_never_released(enter: Any, self: Window, newcomers: Any, running: Any) -> Span:
+def leading_padding_is_never_released(enter: Any, self: Window, newcomers: Any) -> Span:
     begin = self.begin
-    computed: Span = enter(self, newcomers, running)
+    computed: Span = enter(self, newcomers)
     self.begin = min(begin, self.begin) if self.rows else self.begin
     return computed
 
 
 @defect("baton", "layout", "conservation", **TIGHT, memory__insert="shape")
 @instead_of(Window, "enter")
-def a_column_too_many_is_released(enter: Any, self: Window, newcomers: Any, running: Any) -> Span:
+def a_column_too_many_is_released(enter: Any, self: Window, newcomers: Any) -> Span:
     released = bool(newcomers) or self._left
-    computed: Span = enter(self, newcomers, running)
+    computed: Span = enter(self, newcomers)
     self.begin += released
     return computed
 
@@ -70,8 +70,7 @@ def embedded_with_all_that_its_row_has_room_for(
 @defect("baton-pd", "conservation", **APART)
 @instead_of(Prefilled, "give_back")
 def its_row_is_given_back_twice(give_back: Any, self: Prefilled, name: str) -> Any:
-    row = self.rows[name]
-    self.free.free(row.offset - self.offset, row.width)
+    self.free.free(*self.rows[name].slots)
     return give_back(self, name)
 
 

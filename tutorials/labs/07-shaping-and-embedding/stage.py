@@ -26,7 +26,7 @@ class WindowOfStudent(OfStudent, Window):
         self.lengths, self.most, self.written = {}, {}, {}  # of each sequence; written: the columns of its tokens
         self.of_student = None  # made when the first newcomers enter: a stage is made without the student's file
 
-    def enter(self, newcomers, running):
+    def enter(self, newcomers):
         """What the student's `enter` says, checked."""
         if self.of_student is None:
             self.of_student = self.work.make("Window", self._ring.rows, self.embed)
@@ -34,10 +34,10 @@ class WindowOfStudent(OfStudent, Window):
         begins = [*self.of_student("enter", given, form=tuple[int, int])]
         start, stop = (self.base + one for one in begins)
         told = f"enter({given}) returned {begins}"
-        if start >= stop or (running and stop <= self.stop):
+        if start >= stop or (self.rows and stop <= self.stop):
             raise StudentFault(f"{told}: that is no new column; the window ended at {self.stop - self.base}.")
         rows = self.of_student("rows", form=dict[str, int])
-        names = {*running, *(one.name for one in newcomers)}
+        names = {*self.rows, *(one.name for one in newcomers)}
         if rows.keys() != names:
             raise StudentFault(f"after enter({given}) rows has {sorted(rows)}: {sorted(names)} have rows.")
         self._check_rows(rows)
