@@ -7,8 +7,7 @@ from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.places import extents_of
-from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
@@ -46,19 +45,18 @@ class _Shape(NamedTuple):
 class PaddedTrial(Trial):
     """Widens a rectangle for each newcomer, if no batch is open."""
 
-    def __init__(self, capacity: int, num_open: int) -> None:
+    def __init__(self, memory: Padded) -> None:
         super().__init__()
-        self.capacity = capacity
-        self.num_open = num_open  # requests that the open batch still holds
-        self.shape = _Shape()
+        self.memory, self.shape = memory, _Shape()
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        if self.num_open:
-            text = f"not admitted: the padded batch still holds {number(self.num_open, 'request')}"
+        memory = self.memory
+        if num_open := len(memory.books.places):
+            text = f"not admitted: the padded batch still holds {number(num_open, 'request')}"
             return Reason("batch-closed", sequence.id, text)
         grown = self.shape.with_row(sequence.request)
-        if grown.num_tokens > self.capacity:
-            text = f"not admitted: {grown.rows} rows of {grown.width} KV tokens exceed {self.capacity}"
+        if grown.num_tokens > memory.capacity:
+            text = f"not admitted: {grown.rows} rows of {grown.width} KV tokens exceed {memory.capacity}"
             return Reason("memory-full", sequence.id, text)
         self.shape = grown
         return None
@@ -93,16 +91,20 @@ class Padded(Memory):
         return self.books.missing(sequence)
 
     def room(self) -> PaddedTrial:
-        return PaddedTrial(self.capacity, len(self.books.places))
+        return PaddedTrial(self)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         if proposal.admit or proposal.evict:
             self._open(settle(proposal, PaddedTrial, self.room).shape, proposal.admit)
-        extents, width = self.books.of(proposal.work), self.shape.width
-        placed = list(zip(proposal.work, extents, strict=True))
-        start = min([offset % width + work.start for work, (offset, _) in placed])
-        stop = max([offset % width + work.stop for work, (offset, _) in placed])
-        return Placement(extents, Rectangle(0, self.shape.rows, stride=width, start=start, stop=stop))
+        columns = self._columns(proposal.work)
+        return Placement(self.books.of(proposal.work), Rectangle(0, self.shape.rows, self.shape.width, *columns))
+
+    def _columns(self, work: tuple[Work, ...]) -> Span:
+        """Return the columns from the first to the last that this work computes."""
+        width = self.shape.width
+        placed = [(item, extent.offset % width) for item, extent in zip(work, self.books.of(work), strict=True)]
+        start = min([padding + item.start for item, padding in placed])
+        return Span(start, max([padding + item.stop for item, padding in placed]))
 
     def _open(self, shape: _Shape, newcomers: tuple[Sequence, ...]) -> None:
         """Give each newcomer a row of a new rectangle."""
@@ -113,9 +115,7 @@ class Padded(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
-        width = self.shape.width
-        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, extents_of(plan), strict=True)]
-        self.columns = max(self.columns, *stops)
+        self.columns = max(self.columns, self._columns(plan.work).stop)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:

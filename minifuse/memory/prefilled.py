@@ -1,6 +1,5 @@
 """KV of prompts that were computed apart and wait for a row of the batch (Baton, 4.2)."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from minifuse.core.plan import Extent
@@ -37,10 +36,6 @@ class Prefilled:
     @property
     def num_used(self) -> int:
         return self.size - self.free.num_free
-
-    def used_without(self, names: Iterable[str]) -> int:
-        """Count the slots in use when these rows have left."""
-        return self.num_used - sum([self.rows[name].slots.capacity for name in names])
 
     def take(self, lengths: dict[str, int]) -> Rectangle:
         """Take a rectangle for prompts of these lengths, for which there is room."""

@@ -17,7 +17,7 @@ from minifuse.memory.copies import copies
 from minifuse.memory.places import Places
 from minifuse.memory.prefilled import Prefilled
 from minifuse.memory.trial import Trial, settle
-from minifuse.memory.window import Entry, Window, shaped
+from minifuse.memory.window import Entry, Window
 from minifuse.parsing import number
 from minifuse.stages import Memory
 
@@ -30,11 +30,11 @@ class ShapedTrial(Trial):
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
         self.memory = memory
-        self.staying = dict(memory.window.columns)
+        self.window = memory.window.copy()  # without the evicted; newcomers are entered in copies of it
         self.joining: dict[str, Entry] = {}  # sequences that get a row
         self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
         self.making_way: list[str] = []  # prefilled sequences that are swapped out for these
-        self._extended: str | None = None  # why the next tokens do not fit, "" if they do; None: not known yet
+        self._extended: tuple[str, str] | None = None  # `_full` for the next tokens; None: not known yet
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         if self.memory.apart and sequence.phase is Phase.RECEIVED:
@@ -44,13 +44,11 @@ class ShapedTrial(Trial):
     def _take_row(self, sequence: Sequence, growing: bool) -> Reason | None:
         name, length = sequence.id, len(sequence)
         missing = length - self.memory.books.cached.get(name, 0)
-        joining = [*self.joining.values(), Entry(name, length, missing, sequence.request.max_cached)]
-        rows, _ = self.memory.division(joining, bool(self.staying))
-        if len(self.staying) + len(self.joining) >= rows:
-            return Reason("rows-full", name, f"not admitted: each of {number(rows, 'row')} has a sequence")
-        if why := self._full(joining, growing):
-            return Reason("memory-full", name, f"not admitted: {why}")
-        self.joining[name] = joining[-1]
+        entry = Entry(name, length, missing, sequence.request.max_cached)
+        code, why = self._full([*self.joining.values(), entry], growing)
+        if code:
+            return Reason(code, name, f"not admitted: {why}")
+        self.joining[name] = entry
         self._extended = None
         return None
 
@@ -59,9 +57,10 @@ class ShapedTrial(Trial):
         prompts = {**self.prompts, sequence.id: len(sequence)}
         needed = len(prompts) * max(prompts.values())
         leaving = memory.leaving(0, run=needed)
+        freed = sum([memory.prefilled.rows[name].slots.capacity for name in leaving or ()])
         # The longest row there can be must be able to go on beside them.
         batch = max(window.height * (window.width + 1), memory.longest)
-        if leaving is None or memory.prefilled.used_without(leaving) + needed + batch > memory.limit:
+        if leaving is None or memory.prefilled.num_used - freed + needed + batch > memory.limit:
             text = f"there is no room to compute {number(len(prompts), 'prompt')} of {max(prompts.values())} tokens"
             return Reason("memory-full", sequence.id, f"not admitted: {text}")
         self.prompts, self.making_way = prompts, leaving
@@ -72,34 +71,33 @@ class ShapedTrial(Trial):
             return self._take_row(sequence, growing=True)
         if self._extended is None:  # the same for all
             self._extended = self._full([*self.joining.values()], growing=True)
-        return Reason("memory-full", sequence.id, self._extended) if self._extended else None
+        code, why = self._extended
+        return Reason(code, sequence.id, why) if code else None
 
     def evict(self, sequence: Sequence) -> None:
-        del self.staying[sequence.id]
+        self.window.leave(sequence.id)
         self._extended = None
         self.settled.append(sequence)
 
-    def _full(self, joining: list[Entry], growing: bool) -> str:
-        """Return why these newcomers do not fit beside the sequences that stay, or "".
+    def _full(self, joining: list[Entry], growing: bool) -> tuple[str, str]:
+        """Return why these newcomers do not fit, as a code and a text; both are empty if they do.
 
         Args:
             growing: what is above the threshold later may be evicted then.
         """
-        window, memory, staying = self.memory.window, self.memory, self.staying.values()
-        stop = window.after(max([entry.missing for entry in joining], default=0), bool(staying))
-        new = Span(window.stop, stop)
-        firsts = [*(spans[0].start for spans in staying), *(stop - entry.length for entry in joining)]
-        width = stop - min(firsts)
-        whole = [shaped(spans, new)[-1].stop - spans[0].start for spans in staying]
-        widest = max([width, *whole, *(entry.most for entry in joining)])
-        _, stride = memory.division(joining, bool(staying))
-        if widest > stride:
-            return f"the window would grow to {widest} columns of {stride}"
-        used = len(firsts) * (width if growing else widest) + memory.prefilled.num_used
+        memory, window = self.memory, self.window.copy()
+        memory.divide(window, joining)
+        if len(joining) > len(window.free):
+            return "rows-full", f"each of {number(len(window.rows) + len(window.free), 'row')} has a sequence"
+        window.enter(joining)
+        widest = max([window.width, *(spans[-1].stop - spans[0].start for spans in window.columns.values())])
+        if widest > window.stride:
+            return "memory-full", f"the window would grow to {widest} columns of {window.stride}"
+        used = len(window.rows) * (window.width if growing else widest) + memory.prefilled.num_used
         excess = used - memory.limit
         if excess > 0 and memory.leaving(excess, staying=[entry.name for entry in joining]) is None:
-            return f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
-        return ""
+            return "memory-full", f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
+        return "", ""
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ class Shaped(Memory):
             )
         self.host_capacity = capacity if self.options.host is None else self.options.host
         self.books = Places[Extent | Runs]()
-        self.window = Window(1, self.longest, self.books.places, embed=self.options.insert == "embed")
+        self.window = Window(1, self.longest, embed=self.options.insert == "embed")
         self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
         self.away = Away(self.host_capacity)
         self.waiting: dict[str, Sequence] = {}  # sequences whose prompts have been computed apart
@@ -178,19 +176,15 @@ class Shaped(Memory):
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return self.books.missing(sequence)
 
-    def division(self, joining: Collection[Entry], others: bool) -> tuple[int, int]:
-        """Return how many rows there are, and how long they are, when these newcomers have joined.
+    def divide(self, window: Window, joining: Collection[Entry]) -> None:
+        """Divide the slots anew for newcomers, if no sequence has a row.
 
-        While no sequence has a row, the slots are divided anew: into as many rows as are allowed and long enough for
-        every newcomer. A sequence that is longer than the rows waits until then.
-
-        Args:
-            others: whether sequences have rows that stay.
+        There are as many rows as are allowed and long enough for every newcomer. A sequence that is longer than the
+        rows waits until none is in use.
         """
-        if others:
-            return len(self.window.rows) + len(self.window.free), self.window.stride
-        rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
-        return rows, min(self.slots // rows, self.longest)
+        if joining and not window.rows:
+            rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
+            window.divide(rows, min(self.slots // rows, self.longest))
 
     def leaving(self, size: int, run: int = 0, staying: Collection[str] = ()) -> list[str] | None:
         """Choose prefilled sequences to swap out to free `size` slots, or None if that is not possible.
@@ -199,16 +193,16 @@ class Shaped(Memory):
             run: adjacent slots that must be free then.
             staying: sequences that may not leave, since they get a row.
         """
-        free, names = self.prefilled.free.copy(), list[str]()
+        rows, free, names = self.prefilled.rows, self.prefilled.free.copy(), list[str]()
         wanted = free.num_free + size
-        for name, row in reversed(self.prefilled.rows.items()):  # the prompts computed last wait longest
-            if free.num_free >= wanted and free.longest >= run:
-                break
-            if name not in staying:
-                free.free(*row.slots)
-                names.append(name)
-        found = free.num_free >= wanted and free.longest >= run
-        return names if found and self.away.fit([self.books.cached[name] for name in names]) else None
+        others = iter([name for name in reversed(rows) if name not in staying])  # what was computed last waits longest
+        while free.num_free < wanted or free.longest < run:
+            name = next(others, None)
+            if name is None:
+                return None
+            free.free(*rows[name].slots)
+            names.append(name)
+        return names if self.away.fit([self.books.cached[name] for name in names]) else None
 
     def room(self) -> ShapedTrial:
         return ShapedTrial(self)
@@ -219,9 +213,10 @@ class Shaped(Memory):
         for sequence in proposal.evict:
             moves += self._leave(sequence.id)
         window, places, cached = self.window, self.books.places, self.books.cached
-        if entries and not window.rows:
-            window.divide(*self.division(entries, others=False))
+        self.divide(window, entries)
         computed = window.enter(entries)
+        if entries:  # otherwise all stay where they are
+            places |= {name: window.place(name) for name in window.rows}
         reused: list[Reuse] = []
         for name, *_ in entries:  # KV that lies elsewhere is copied to the row
             self.waiting.pop(name, None)
@@ -250,7 +245,7 @@ class Shaped(Memory):
             if sequence.id not in trial.joining and (full := trial.extend(sequence)):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
         joining = [sequence.id for sequence in (*computed, *proposal.admit)]
-        if left_out := {*trial.staying, *joining}.difference(names):
+        if left_out := {*trial.window.rows, *joining}.difference(names):
             raise LawBroken(
                 "layout", f"{left_out} have rows, and no work: there is no room for the gap that this leaves"
             )
@@ -266,18 +261,20 @@ class Shaped(Memory):
 
     def _vacate(self, name: str) -> None:
         """Free what a sequence has on the device, if anything."""
+        self.books.places.pop(name, None)
         if name in self.window.rows:
             self.window.leave(name)
         elif name in self.prefilled.rows:
             self.prefilled.give_back(name)
-            del self.books.places[name]
 
     def _close_up(self) -> list[Move]:
         """Move the last rows into free ones between others, to compute fewer rows."""
         moves: list[Move] = []
         while self.window.height > len(self.window.rows):
-            name, before = self.window.move_last()
-            moves += copies("shuffle", before, self.books.places[name], self.books.cached[name])
+            name = self.window.move_last()
+            before, after = self.books.places[name], self.window.place(name)
+            moves += copies("shuffle", before, after, self.books.cached[name])
+            self.books.places[name] = after
         return moves
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:

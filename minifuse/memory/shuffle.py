@@ -1,7 +1,5 @@
 """Where to gather scattered buffers with the fewest copies: Flover's memory shuffle (section V-C, Algorithm 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

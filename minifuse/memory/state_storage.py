@@ -1,7 +1,5 @@
 """The tensors that hold the states of cells (BatchMaker, 2.4.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

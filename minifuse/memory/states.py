@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from minifuse.core.cell_graph import CellGraph
+from minifuse.core.cell_graph import Topology
 from minifuse.core.errors import LawBroken, RequestRefused
 from minifuse.core.places import State
 from minifuse.core.plan import Placement, Plan, Proposal, Reason, Span, Work
@@ -17,16 +17,13 @@ from minifuse.memory.trial import Trial, settle
 from minifuse.stages import Memory
 
 
-class _Books:
+class _Books(NamedTuple):
     """The slots of one sequence."""
 
-    __slots__ = ("promised", "slots", "topology", "unread")
-
-    def __init__(self, graph: CellGraph) -> None:
-        self.topology = graph.topology
-        self.promised = graph.most_held
-        self.slots: dict[int, int] = {}  # node -> slot, of the nodes planned and still needed
-        self.unread: dict[int, int] = {}  # node -> number of its readers that have not run
+    topology: Topology
+    promised: int
+    slots: dict[int, int]  # node -> slot, of the nodes planned and still needed
+    unread: dict[int, int]  # node -> number of its readers that have not run
 
 
 class StateTrial(Trial):
@@ -105,15 +102,20 @@ class States(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         settle(proposal, StateTrial, self.room)
         for newcomer in proposal.admit:
-            self.books[newcomer.id] = admitted = _Books(unfolded(newcomer))
-            self.num_reserved += admitted.promised
+            graph = unfolded(newcomer)
+            self.books[newcomer.id] = _Books(graph.topology, graph.most_held, {}, {})
+            self.num_reserved += graph.most_held
         waves = proposal.waves or (Span(0, len(proposal.work)),)
         places: list[State] = []
         passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
         for start, stop in waves:
             work = proposal.work[start:stop]
-            slots = self._take(len(work), passing)
-            for (name, node, _, _), slot in zip(work, slots, strict=True):
+            # The slots that are passed on come first: so a plan never takes more than its requests were promised.
+            passing.sort()
+            slots = passing[: len(work)]
+            del passing[: len(work)]
+            slots += self._take(len(work) - len(slots))
+            for (name, node, _, _), slot in zip(work, sorted(slots), strict=True):
                 books = self.books[name]
                 held, topology = books.slots, books.topology
                 try:
@@ -133,38 +135,29 @@ class States(Memory):
             self.passing[proposal.work[0]] = passing
         return Placement(tuple(places), waves=proposal.waves)
 
-    def _drop(self, books: _Books, node: int) -> int:
-        """Remove a node whose states are no longer needed. Returns its slot, for the caller to free."""
-        if len(books.slots) > books.promised:
-            self.num_reserved -= 1
-        del books.unread[node]
-        return books.slots.pop(node)
-
-    def _take(self, count: int, passing: list[int]) -> list[int]:
-        """Take `count` slots, in ascending order: those of `passing` first, then the longest runs needed.
-
-        Since `passing` is used first, a plan never takes more slots than its requests were promised.
-        """
-        passing.sort()
-        taken, passing[:] = passing[:count], passing[count:]
-        if count - len(taken) > self.allocator.num_free:
+    def _take(self, count: int) -> list[int]:
+        """Take `count` slots, in the longest runs that are free."""
+        if count > self.allocator.num_free:
             raise LawBroken("budget", f"{count} nodes were proposed with {self.allocator.num_free} slots free")
+        taken: list[int] = []
         while size := min(count - len(taken), self.allocator.longest):
             offset = self.allocator.allocate(size)
             assert offset is not None
             taken += range(offset, offset + size)
-        return sorted(taken)
+        return taken
 
     def _read(self, work: tuple[Work, ...]) -> list[int]:
         """Count the reads of nodes that have run. Returns the slots that have no reader left."""
         free = []
         for name, node, _, _ in work:
-            books = self.books[name]
-            unread = books.unread
-            for source in books.topology.sources[node]:
-                remaining = unread[source] = unread[source] - 1
-                if not remaining:
-                    free.append(self._drop(books, source))
+            topology, promised, slots, unread = self.books[name]
+            for source in topology.sources[node]:
+                unread[source] -= 1
+                if not unread[source]:
+                    if len(slots) > promised:
+                        self.num_reserved -= 1
+                    del unread[source]
+                    free.append(slots.pop(source))
         return free
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
@@ -181,12 +174,11 @@ class States(Memory):
                 start = i
 
     def release(self, sequence: Sequence, now: float) -> None:
-        books = self.books.pop(sequence.id, None)
         for first in [first for first in self.passing if first.sequence == sequence.id]:
             self._free(self.passing.pop(first))  # its plan will not complete
-        if books is not None:
-            self._free([self._drop(books, node) for node in list(books.slots)])
-            self.num_reserved -= books.promised
+        if books := self.books.pop(sequence.id, None):
+            self.num_reserved -= max(books.promised, len(books.slots))
+            self._free([*books.slots.values()])
 
     def usage(self) -> KVUsage:
         used = self.capacity - self.allocator.num_free

@@ -50,19 +50,14 @@ class Window:
     ((Span(start=1, stop=5), Span(start=6, stop=10)), (Span(start=4, stop=8),))
 
     Args:
-        places: where sequences lie; the window writes the place of each sequence that has a row.
         embed: newcomers enter by embedding; otherwise by shaping.
     """
 
-    def __init__(
-        self, rows: int, stride: int, places: dict[str, Extent | Runs] | None = None, *, embed: bool = False
-    ) -> None:
+    def __init__(self, rows: int, stride: int, *, embed: bool = False) -> None:
         self.embed = embed
         self.begin = self.stop = 0
         self.rows: dict[str, int] = {}  # sequence -> row
         self.columns: dict[str, tuple[Span, ...]] = {}  # sequence -> the columns of its tokens, in order
-        self.places: dict[str, Extent | Runs] = {} if places is None else places  # the columns, as slots
-        self._left = False  # whether a sequence has left since columns were last released
         self.divide(rows, stride)
 
     def divide(self, rows: int, stride: int) -> None:
@@ -70,6 +65,13 @@ class Window:
         self.stride = stride
         self.free = list(range(rows))  # ascending
         self._ring = Rectangle(0, rows, stride, 0, 0)
+
+    def copy(self) -> "Window":
+        """Copy the window, to try an iteration out."""
+        twin = Window(self._ring.rows, self.stride, embed=self.embed)
+        twin.begin, twin.stop, twin.free = self.begin, self.stop, [*self.free]
+        twin.rows, twin.columns = {**self.rows}, {**self.columns}
+        return twin
 
     @property
     def width(self) -> int:
@@ -102,36 +104,30 @@ class Window:
         stop = new.stop
         if stop - new.start > 1:
             for name, spans in self.columns.items():
-                after = shaped(spans, new)
-                if after is not spans:
-                    self._lie(name, *after)
+                self.columns[name] = shaped(spans, new)
         for entry in newcomers:
             self.rows[entry.name] = self.free.pop(0)
-            self._lie(entry.name, Span(stop - entry.length, stop - entry.length + entry.most))
-        if newcomers or self._left:
-            self.begin = min([spans[0].start for spans in self.columns.values()], default=stop)
-            self._left = False
+            self.columns[entry.name] = (Span(stop - entry.length, stop - entry.length + entry.most),)
+        self.begin = min([spans[0].start for spans in self.columns.values()], default=stop)
         self.stop = stop
         return Span(min(new.start, stop - longest), stop)
 
-    def move_last(self) -> tuple[str, Extent | Runs]:
-        """Move the sequence in the last row to the first free one. Returns its name, and its place before."""
+    def place(self, name: str) -> Extent | Runs:
+        """Return the slots of a sequence's columns."""
+        return self._ring.place(self.rows[name], *self.columns[name])
+
+    def move_last(self) -> str:
+        """Move the sequence in the last row to the first free one. Returns its name."""
         name = max(self.rows, key=self.rows.__getitem__)
-        before, row = self.places[name], self.rows[name]
+        row = self.rows[name]
         self.rows[name] = self.free.pop(0)
         insort(self.free, row)
-        self._lie(name, *self.columns[name])
-        return name, before
-
-    def _lie(self, name: str, *spans: Span) -> None:
-        self.columns[name] = spans
-        self.places[name] = self._ring.place(self.rows[name], *spans)
+        return name
 
     def leave(self, name: str) -> None:
         """Free the row of a sequence. The next iteration releases the columns that it alone had."""
-        self._left = True
         insort(self.free, self.rows.pop(name))
-        del self.columns[name], self.places[name]
+        del self.columns[name]
 
     def rectangle(self, computed: Span) -> Rectangle:
         return Rectangle(0, self.height, self.stride, *computed, begin=self.begin)

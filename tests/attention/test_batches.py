@@ -100,7 +100,7 @@ def test_padded_batch_by_hand() -> None:
 def _seen(window: Window, computed: Span, tokens: dict[str, tuple[int, ...]], *work: Work) -> tuple[Any, Any, Any]:
     """Of an iteration of a window: its tokens by row, the columns that each computed one sees, and the KV's shape."""
     sequences = {name: _sequence(name, text) for name, text in tokens.items()}
-    places = tuple(window.places[item.sequence] for item in work)
+    places = tuple(window.place(item.sequence) for item in work)
     plan = Plan(0, 0, work, places, admitted=("query3",), layout=Layout(shape=window.rectangle(computed)))
     batch = PaddedAttention().batch(plan, sequences, _storage(window.stride * 3))
     (wave,) = batch.waves

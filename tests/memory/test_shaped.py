@@ -319,9 +319,9 @@ def _releasing_too_much(patch: pytest.MonkeyPatch) -> None:
     enter = Window.enter
 
     def wrong(self: Window, newcomers: Any) -> Any:
-        released = bool(newcomers) or self._left
+        begin = self.begin
         computed = enter(self, newcomers)
-        self.begin += released
+        self.begin += self.begin > begin
         return computed
 
     patch.setattr(Window, "enter", wrong)
@@ -343,7 +343,13 @@ def _giving_rows_away(patch: pytest.MonkeyPatch) -> None:
 def _outgrowing_rows(patch: pytest.MonkeyPatch) -> None:
     """The window grows on the right until it meets its own first columns."""
     patch.setattr(Shaped, "check_integrity", lambda self: None)
-    patch.setattr(ShapedTrial, "_full", lambda self, joining, growing: None)
+    full = ShapedTrial._full
+
+    def wrong(self: ShapedTrial, joining: Any, growing: bool) -> tuple[str, str]:
+        found = full(self, joining, growing)
+        return found if found[0] == "rows-full" else ("", "")
+
+    patch.setattr(ShapedTrial, "_full", wrong)
 
 
 def _over_another_row(patch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,8 @@ def test_vector_shaping_as_in_figure_4() -> None:
     assert window.columns["query1"] == (Span(0, 5), Span(6, 11))
     assert window.rows == {"query0": 0, "query1": 1, "query3": 2}
     assert window.enter(()) == Span(6, 7)
-    assert window.places["query1"] == Runs(((10, 5), (16, 4), (10, 1)))
-    assert window.places["query3"] == Extent(24, 6)
+    assert window.place("query1") == Runs(((10, 5), (16, 4), (10, 1)))
+    assert window.place("query3") == Extent(24, 6)
 
 
 def test_the_common_leading_padding_is_released() -> None:
@@ -64,12 +64,13 @@ def test_embedding_what_is_longer_than_the_window() -> None:
     assert window.enter([Entry("query3", 7, 1, 9)]) == Span(4, 5)
     assert (window.begin, window.stop) == (-2, 5)
     assert window.rectangle(Span(4, 5)) == Rectangle(0, 3, 10, 4, 5, begin=-2)
-    assert window.places["query3"] == Runs(((28, 2), (20, 7)))
+    assert window.place("query3") == Runs(((28, 2), (20, 7)))
 
 
 def test_the_last_row_closes_up() -> None:
     window = three_running()
     window.leave("query0")
     assert window.height == 3
-    assert window.move_last() == ("query2", Extent(20, 10))
-    assert (window.height, window.free, window.places["query2"]) == (2, [2], Extent(0, 10))
+    assert window.place("query2") == Extent(20, 10)
+    assert window.move_last() == "query2"
+    assert (window.height, window.free, window.place("query2")) == (2, [2], Extent(0, 10))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
-from minifuse.core.plan import Move, Span
+from minifuse.core.plan import Move, Placement, Proposal, Span
 from minifuse.memory import away, shaped, window
 from minifuse.memory.away import Away
 from minifuse.memory.prefilled import Prefilled
@@ -28,20 +29,20 @@ def padded_before_its_token(right: Any, spans: tuple[Span, ...], new: Span) -> t
 
 
 @defect("baton", "budget", "layout", **TIGHT, memory__insert="shape", memory__threshold=1.0)
-@instead_of(Window, "enter")
-def leading_padding_is_never_released(enter: Any, self: Window, newcomers: Any) -> Span:
-    begin = self.begin
-    computed: Span = enter(self, newcomers)
-    self.begin = min(begin, self.begin) if self.rows else self.begin
-    return computed
+@instead_of(Shaped, "place")
+def leading_padding_is_never_released(place: Any, self: Shaped, proposal: Proposal, now: float) -> Placement:
+    begin = self.window.begin
+    placement = place(self, proposal, now)
+    self.window.begin = min(begin, self.window.begin)
+    return replace(placement, shape=placement.shape._replace(begin=self.window.begin))
 
 
 @defect("baton", "layout", "conservation", **TIGHT, memory__insert="shape")
 @instead_of(Window, "enter")
 def a_column_too_many_is_released(enter: Any, self: Window, newcomers: Any) -> Span:
-    released = bool(newcomers) or self._left
+    begin = self.begin
     computed: Span = enter(self, newcomers)
-    self.begin += released
+    self.begin += self.begin > begin
     return computed
 
 
@@ -107,9 +108,9 @@ def evicts_any_for_any(patch: Patch) -> None:
 
 @defect("baton", "budget", **{**TIGHT, "memory__threshold": 0.6})
 @instead_of(ShapedTrial, "_full")
-def the_threshold_is_that_of_newcomers_only(full: Any, self: ShapedTrial, joining: Any, growing: bool) -> str | None:
+def the_threshold_is_that_of_newcomers_only(full: Any, self: ShapedTrial, joining: Any, growing: bool) -> Any:
     """Running sequences grow, and none of them leaves."""
-    return full(self, joining, growing) if joining else None
+    return full(self, joining, growing) if joining else ("", "")
 
 
 @defect("baton-pd", "queue", **APART, batching__padding=0.5)

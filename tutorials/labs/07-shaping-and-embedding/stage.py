@@ -54,9 +54,9 @@ class WindowOfStudent(OfStudent, Window):
             elif left:
                 spans.append(Span(stop, stop + left))
             self.rows[name] = rows[name]
-            self._lie(name, *spans)
+            self.columns[name] = tuple(spans)
         self.free = [row for row in range(self._ring.rows) if row not in rows.values()]
-        self.begin, self.stop, self._left = min(self.columns[name][0].start for name in names), stop, False
+        self.begin, self.stop = min(self.columns[name][0].start for name in names), stop
         if self.width > self.stride:
             raise StudentFault(
                 f"{told}, and the window has {self.width} columns now: a row has {self.stride}. Are all columns needed?"
@@ -94,9 +94,9 @@ class WindowOfStudent(OfStudent, Window):
         self.of_student("leave", name)
 
     def move_last(self):
-        found = super().move_last()
-        self.of_student("move", found[0], self.rows[found[0]])
-        return found
+        name = super().move_last()
+        self.of_student("move", name, self.rows[name])
+        return name
 
 
 class WithWindow(OfStudent):
@@ -105,7 +105,7 @@ class WithWindow(OfStudent):
     def __init__(self, capacity, options=None):
         super().__init__(capacity, options)
         WindowOfStudent.work = self.work
-        self.window = WindowOfStudent(1, self.longest, self.books.places, embed=self.window.embed)
+        self.window = WindowOfStudent(1, self.longest, embed=self.window.embed)
 
 
 @register
