@@ -12,7 +12,7 @@ from minifuse.memory.trial import settle
 
 
 class Embedded(Shaped):
-    """Has the rows of `shaped`, and a part of memory for prompts computed apart.
+    """Has the rows of `shaped`, and a part of the memory for prompts computed apart.
 
     There the prompts wait for a row, or on the host when others need their place. When such a sequence joins the batch,
     its KV is copied to where it ends with the others' token, which costs the others nothing. An evicted sequence whose

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
@@ -63,7 +63,7 @@ class PaddedTrial(Trial):
 
 
 class Padded(Memory):
-    """Opens a rectangle [batch, longest prompt + longest answer] with a batch, until its last row ends.
+    """Opens a rectangle [batch, longest prompt + longest answer], until its last row ends.
 
     Row r's token t lies in column `longest - len(prompt r) + t`: all prompts end in the same column, and all rows
     advance together. A finished row keeps its place until the batch ends.
@@ -96,15 +96,11 @@ class Padded(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         if proposal.admit or proposal.evict:
             self._open(settle(proposal, PaddedTrial, self.room).shape, proposal.admit)
-        columns = self._columns(proposal.work)
-        return Placement(self.books.of(proposal.work), Rectangle(0, self.shape.rows, self.shape.width, *columns))
-
-    def _columns(self, work: tuple[Work, ...]) -> Span:
-        """Return the columns from the first to the last that this work computes."""
-        width = self.shape.width
-        placed = [(item, extent.offset % width) for item, extent in zip(work, self.books.of(work), strict=True)]
-        start = min([padding + item.start for item, padding in placed])
-        return Span(start, max([padding + item.stop for item, padding in placed]))
+        extents, width = self.books.of(proposal.work), self.shape.width
+        placed = list(zip(proposal.work, extents, strict=True))
+        start = min([offset % width + work.start for work, (offset, _) in placed])
+        stop = max([offset % width + work.stop for work, (offset, _) in placed])
+        return Placement(extents, Rectangle(0, self.shape.rows, width, start, stop))
 
     def _open(self, shape: _Shape, newcomers: tuple[Sequence, ...]) -> None:
         """Give each newcomer a row of a new rectangle."""
@@ -115,7 +111,9 @@ class Padded(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
-        self.columns = max(self.columns, self._columns(plan.work).stop)
+        extents, width = self.books.of(plan.work), self.shape.width
+        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, extents, strict=True)]
+        self.columns = max(self.columns, *stops)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
@@ -124,7 +122,7 @@ class Padded(Memory):
             self.shape, self.columns = _Shape(), 0
 
     def usage(self) -> KVUsage:
-        """Count all rows, padding and finished ones too, until the batch ends (Baton, Fig. 8)."""
+        """Count all rows, also padding and finished rows, until the batch ends (Baton, Fig. 8)."""
         return KVUsage(self.shape.rows * self.columns, self.shape.num_tokens, self.capacity)
 
     def check_integrity(self) -> None:

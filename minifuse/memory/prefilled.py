@@ -1,4 +1,4 @@
-"""KV of prompts that were computed apart and wait for a row of the batch (Baton, 4.2)."""
+"""KV of prompts that were computed apart and wait for a row (Baton, 4.2)."""
 
 from typing import NamedTuple
 
@@ -13,9 +13,9 @@ class _Row(NamedTuple):
 
 
 class Prefilled:
-    """Keeps prompts computed as rectangles, row by row, in slots [offset, offset + size) of the device.
+    """Keeps the KV of prompts in slots [offset, offset + size) of the device.
 
-    A batch of prompts is padded on the left to the longest; a row is free when its KV has been embedded.
+    A batch of prompts is a rectangle, padded on the left to the longest; a row is free when its KV has been embedded.
 
     >>> prefilled = Prefilled(100, 12)
     >>> prefilled.take({"a": 2, "b": 3})

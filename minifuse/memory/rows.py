@@ -1,4 +1,4 @@
-"""A row for each request of a padded batch, in which its whole chain is computed (BatchMaker, 2.2.3)."""
+"""A padded batch of chains: one row of states for each request (BatchMaker, 2.2.3)."""
 
 from collections.abc import Collection
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from minifuse.stages import Memory
 
 
 class Rows(Memory):
-    """One slot for each request: every node of its chain reads the states of the node before there, and writes its own.
+    """Gives each request one slot: every node of its chain reads it, and overwrites it.
 
     Requests admitted together have adjacent rows: a rectangle, one row a request, one column a step. A request whose
     chain has ended keeps its row until it is released, whether or not the row is still computed.
@@ -36,10 +36,10 @@ class Rows(Memory):
         self.rows: dict[str, tuple[int, Topology]] = {}  # sequence -> slot, and its chain
 
     def check(self, *prompts: Request) -> None:
-        """A chain takes one slot, whatever its length."""
+        """Refuse nothing: a chain takes one slot, whatever its length."""
 
     def receive(self, sequence: Sequence) -> None:
-        """Raise `RequestRefused` if the graph is not a chain: a row holds the states of one node."""
+        """Raise `RequestRefused` unless the graph is a chain: a row holds one state."""
         topology = unfolded(sequence).topology
         if any(len(nodes) > 1 for nodes in (*topology.sources, *topology.readers, topology.results)):
             raise RequestRefused(
@@ -70,7 +70,7 @@ class Rows(Memory):
         return Placement(tuple(places), shape, waves=proposal.waves)
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        """A row is kept until its sequence is released."""
+        """Free nothing: a row is kept until its sequence is released."""
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:

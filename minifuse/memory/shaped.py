@@ -25,7 +25,7 @@ ROUNDING = 1e-9  # slots: a part of the memory may come out a little below a who
 
 
 class ShapedTrial(Trial):
-    """Counts how wide the window becomes, and what prompts computed apart take."""
+    """Tries out how wide the window becomes, and what prompts computed apart take."""
 
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
@@ -55,13 +55,14 @@ class ShapedTrial(Trial):
     def _take_apart(self, sequence: Sequence) -> Reason | None:
         memory, window = self.memory, self.memory.window
         prompts = {**self.prompts, sequence.id: len(sequence)}
-        needed = len(prompts) * max(prompts.values())
+        longest = max(prompts.values())
+        needed = len(prompts) * longest
         leaving = memory.leaving(0, run=needed)
         freed = sum([memory.prefilled.rows[name].slots.capacity for name in leaving or ()])
-        # The longest row there can be must be able to go on beside them.
+        # The batch must be able to go on beside them, even with the longest row.
         batch = max(window.height * (window.width + 1), memory.longest)
         if leaving is None or memory.prefilled.num_used - freed + needed + batch > memory.limit:
-            text = f"there is no room to compute {number(len(prompts), 'prompt')} of {max(prompts.values())} tokens"
+            text = f"there is no room to compute {number(len(prompts), 'prompt')} of {longest} tokens"
             return Reason("memory-full", sequence.id, f"not admitted: {text}")
         self.prompts, self.making_way = prompts, leaving
         return None
@@ -80,10 +81,10 @@ class ShapedTrial(Trial):
         self.settled.append(sequence)
 
     def _full(self, joining: list[Entry], growing: bool) -> tuple[str, str]:
-        """Return why these newcomers do not fit, as a code and a text; both are empty if they do.
+        """Return why newcomers do not fit: a code and a text, both empty if they fit.
 
         Args:
-            growing: what is above the threshold later may be evicted then.
+            growing: sequences may be evicted later, when they grow beyond the threshold.
         """
         memory, window = self.memory, self.window.copy()
         memory.divide(window, joining)
@@ -102,7 +103,7 @@ class ShapedTrial(Trial):
 
 @dataclass(frozen=True)
 class ShapedOptions:
-    """The options of every memory whose rows change hands."""
+    """The options of a memory whose rows change hands."""
 
     rows: int = option(
         8, "rows of the rectangle, at most: fewer where sequences need longer ones", minimum=1, batch_size=True
@@ -187,7 +188,7 @@ class Shaped(Memory):
             window.divide(rows, min(self.slots // rows, self.longest))
 
     def leaving(self, size: int, run: int = 0, staying: Collection[str] = ()) -> list[str] | None:
-        """Choose prefilled sequences to swap out to free `size` slots, or None if that is not possible.
+        """Choose prefilled sequences to swap out to free `size` slots, or return None.
 
         Args:
             run: adjacent slots that must be free then.
@@ -291,7 +292,7 @@ class Shaped(Memory):
 
     @property
     def used(self) -> int:
-        """Count the slots of the window in all rows that are computed, padding and gaps included, and of prompts."""
+        """Count the slots in use: the window's columns in every computed row, and prefilled prompts."""
         return self.window.height * self.window.width + self.prefilled.num_used
 
     def usage(self) -> KVUsage:

@@ -30,12 +30,12 @@ class SlotTrial(Trial):
 
 
 class Slots(Memory):
-    """Slots of equal width, one for each prompt; the running ones form one region (buffer_offset, buffer_size).
+    """Gives each prompt a slot of equal width; the running ones form one region.
 
-    A newcomer takes the free slot nearest to the region: a hole inside it, which without the shuffle is computed
-    anyway, or the next slot beside it. When a sequence leaves a hole inside the region, the shuffle gathers the
-    remaining ones before the next iteration; without the shuffle the hole is computed, as idle, until it lies at an end
-    of the region.
+    The region is the paper's (buffer_offset, buffer_size). A newcomer takes the free slot nearest to it: a hole inside
+    it, or the next slot beside it. When a sequence leaves a hole inside the region, the shuffle gathers the other
+    sequences before the next iteration. Without the shuffle the hole is computed, as idle, until it lies at an end of
+    the region.
 
     >>> # 4 slots of 5 tokens, sequences in slots 0, 1 and 2; the one in slot 1 has just finished:
     >>> # shuffle on:  slot 2's tokens are copied to slot 1, and the region is [0, 2)
@@ -122,8 +122,8 @@ class Slots(Memory):
     def _bounds(self) -> tuple[int, int]:
         """Return the first slot of the region, and the one behind its last."""
         places = self.books.places
-        slots = [places[name].offset // self.width for name in self.fused]
-        return min(slots, default=0), max(slots, default=-1) + 1
+        offsets = [places[name].offset for name in self.fused]
+        return (min(offsets) // self.width, max(offsets) // self.width + 1) if offsets else (0, 0)
 
     def _shuffle(self) -> tuple[Move, ...]:
         """Gather the slots of the region; other workers may be using the others.

@@ -1,4 +1,4 @@
-"""A slot for the states of each node of a cell graph, until all nodes that read it have run (BatchMaker, 2.4.3)."""
+"""A slot for the states of each node, until all its readers have run (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Books(NamedTuple):
 
 
 class StateTrial(Trial):
-    """Counts the slots that are promised and taken."""
+    """Counts the slots that are promised, and those taken beyond."""
 
     def __init__(self, memory: States) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class StateTrial(Trial):
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set a slot aside for one more node: one promised to this sequence, or a spare one."""
+        """Set aside a slot for one more node: a promised or a spare one."""
         name = sequence.request.id
         left = self.left.get(name)
         if left is None:
@@ -59,11 +59,11 @@ class StateTrial(Trial):
 
 
 class States(Memory):
-    """A slot for the states of each node; a batch has adjacent slots, so that the next batch need not gather them.
+    """Gives each node a slot for its states; a batch has adjacent slots where possible.
 
     A slot is taken when its node is planned, and free when all its readers have run. Nodes of one batch get a run of
-    slots if one is free: then the next nodes of the same requests find their inputs in adjacent slots. A request is
-    promised as many slots as its graph may need at once, and takes spare ones beyond that for several plans in flight.
+    slots if one is free: then the next nodes of the same requests need not gather their inputs. A request is promised
+    as many slots as its graph may need at once, and takes spare ones beyond that for several plans in flight.
 
     >>> # a batch of three chains, capacity 9: nodes 0 in slots 0..2, nodes 1 read those and go to 3..5; once they have
     >>> # run, 0..2 are free again, and nodes 2 go there
@@ -82,7 +82,7 @@ class States(Memory):
         self.num_reserved = 0  # slots promised, and those taken beyond
 
     def check(self, *prompts: Request) -> None:
-        """Nothing is known of a request before it is unfolded: see `receive`."""
+        """Refuse nothing: a request is not unfolded yet (see `receive`)."""
 
     def receive(self, sequence: Sequence) -> None:
         """Raise `RequestRefused` if memory could not hold the states of this graph even alone."""
@@ -110,7 +110,7 @@ class States(Memory):
         passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
         for start, stop in waves:
             work = proposal.work[start:stop]
-            # The slots that are passed on come first: so a plan never takes more than its requests were promised.
+            # Slots that are passed on are used first, so that a plan takes no more than its requests were promised.
             passing.sort()
             slots = passing[: len(work)]
             del passing[: len(work)]
@@ -147,7 +147,7 @@ class States(Memory):
         return taken
 
     def _read(self, work: tuple[Work, ...]) -> list[int]:
-        """Count the reads of nodes that have run. Returns the slots that have no reader left."""
+        """Count the reads of nodes that have run. Returns slots without a reader left."""
         free = []
         for name, node, _, _ in work:
             topology, promised, slots, unread = self.books[name]
@@ -185,7 +185,7 @@ class States(Memory):
         return KVUsage(used, self.num_reserved, self.capacity)
 
     def check_integrity(self) -> None:
-        """Raise `LawBroken` unless every slot is free or has one owner, and the counts are those of the books."""
+        """Raise `LawBroken` unless every slot is free or owned once, and the sums are right."""
         owned = [slot for books in self.books.values() for slot in books.slots.values()]
         owned += [slot for slots in self.passing.values() for slot in slots]
         self.allocator.check((slot, 1) for slot in owned)

@@ -1,4 +1,4 @@
-"""More KV than the device holds, attended in waves: while one is attended, the next is uploaded (FluidInfer, 4.1)."""
+"""More KV than the device holds: it is attended in waves, uploaded in turn (FluidInfer, 4.1)."""
 
 from bisect import bisect_left
 from collections import deque
@@ -25,7 +25,7 @@ HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 
 
 class Waves(Memory):
-    """Every admitted sequence has room on the host; the device holds what one wave attends to, and the next.
+    """Every admitted sequence has room on the host; the device holds two waves.
 
     The first sequences of an iteration keep their KV on the device, as many as leave room for two waves of the others.
     The others take turns in what is left: while a wave is attended, what the wave before wrote is offloaded, and the KV
@@ -179,7 +179,7 @@ class Waves(Memory):
         return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
 
     def _divide(self, needs: list[int]) -> tuple[int, int]:
-        """Return how many first pieces of work stay on the device, and the blocks of a wave, at most.
+        """Return how many first pieces of work stay, and the blocks of a wave.
 
         All stay if they fit. Otherwise as many stay as leave room for two waves, each of which must hold the longest of
         the others; none, if there is no room for two waves, or if layers take turns.
@@ -201,7 +201,7 @@ class Waves(Memory):
         return staying, min(buffers[staying], self.num_blocks - held[staying])
 
     def _clear(self, staying: Collection[str], needed: int) -> list[Move]:
-        """Offload all other sequences on the device, before anything is attended, unless all fit beside the work.
+        """Offload all other sequences before the first wave, unless they fit beside the work.
 
         Args:
             needed: blocks of all work.
@@ -245,7 +245,7 @@ class Waves(Memory):
         return range(first, first + count)
 
     def _give_back(self, names: list[str]) -> None:
-        """Free the blocks of sequences that are on the host: the next wave may take them."""
+        """Free the blocks of sequences on the host: the next wave may take them."""
         for name in names:
             pages = self.pages.pop(name)
             if self.layers_in_turn == 1:
@@ -276,7 +276,9 @@ class Waves(Memory):
 
 
 def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield tokens [start, stop) in runs of consecutive slots: the first token, its slot, and the length.
+    """Yield tokens [start, stop) in runs of consecutive slots.
+
+    A run is its first token, the slot of that, and the length.
 
     >>> list(_runs(Pages((4, 5, 2), 4), 2, 11))
     [(2, 18, 6), (8, 8, 3)]
@@ -315,7 +317,7 @@ def even_waves(needs: Seq[int], num_blocks: int) -> int:
 
 
 def _num_waves(needs: Seq[int], limit: int) -> int:
-    """Count the waves of up to `limit` blocks into which work is cut, in its order."""
+    """Count the waves of up to `limit` blocks into which work is cut, in order."""
     count = taken = 0
     for blocks in needs:
         if not count or taken + blocks > limit:

@@ -1,4 +1,4 @@
-"""The columns of a rectangle that are in use, and the columns of each sequence (Baton, 4.1 and 4.2)."""
+"""The columns in use of a rectangle, and those of each sequence (Baton, 4.1 and 4.2)."""
 
 from bisect import insort
 from collections.abc import Collection
@@ -19,8 +19,9 @@ class Entry(NamedTuple):
 
 
 class Window:
-    """Keeps columns [begin, stop) of a rectangle, whose rows are rings of `stride` slots (see `Rectangle`).
+    """Keeps the columns [begin, stop) of a rectangle that are in use.
 
+    A row is a ring of `stride` slots (see `Rectangle`).
     A sequence has columns for all tokens that it may ever cache, one behind the other. In every iteration the next
     token of every sequence takes the column behind the window. A newcomer's text ends in the last column that the
     iteration computes, and has padding before it.
@@ -79,7 +80,7 @@ class Window:
 
     @property
     def height(self) -> int:
-        """Count the rows up to the last that has a sequence: no later row is computed."""
+        """Count the rows up to the last with a sequence: no later row is computed."""
         return max(self.rows.values(), default=-1) + 1
 
     def after(self, longest: int, others: bool) -> int:
@@ -91,10 +92,11 @@ class Window:
         return self.stop + (1 if others and self.embed else max(longest, others))
 
     def enter(self, newcomers: Collection[Entry]) -> Span:
-        """Go on by one iteration: newcomers get the first free rows. Returns the columns that it computes.
+        """Go on by one iteration. Returns the columns that it computes.
 
-        The next token of every sequence that has a row is computed, too. Before that, the leading columns that no
-        sequence has are released ("Resources releasing", 4.1): `begin` is the paper's min(index_i).
+        Newcomers get the first free rows. The next token of every sequence that has a row is computed, too. Then the
+        leading columns that no sequence has are released ("Resources releasing", 4.1): `begin` is the paper's
+        min(index_i).
         """
         longest = max([entry.missing for entry in newcomers], default=0)
         if newcomers and not self.rows:  # the first column takes the first slot, so that the window does not wrap
@@ -125,7 +127,7 @@ class Window:
         return name
 
     def leave(self, name: str) -> None:
-        """Free the row of a sequence. The next iteration releases the columns that it alone had."""
+        """Free a sequence's row. The next iteration releases the columns that it alone had."""
         insort(self.free, self.rows.pop(name))
         del self.columns[name]
 
@@ -134,7 +136,9 @@ class Window:
 
 
 def shaped(spans: tuple[Span, ...], new: Span) -> tuple[Span, ...]:
-    """Return the columns of a running sequence after an iteration takes `new` ones: it has the first, and then a gap.
+    """Return a running sequence's columns after an iteration that takes `new` ones.
+
+    Its token takes the first of them; the others are a gap.
 
     >>> shaped((Span(0, 9),), Span(4, 7))  # a token in column 4, the next one in column 7
     (Span(start=0, stop=5), Span(start=7, stop=11))
