@@ -110,12 +110,8 @@ class States(Memory):
         passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
         for start, stop in waves:
             work = proposal.work[start:stop]
-            # Slots that are passed on are used first, so that a plan takes no more than its requests were promised.
-            passing.sort()
-            slots = passing[: len(work)]
-            del passing[: len(work)]
-            slots += self._take(len(work) - len(slots))
-            for (name, node, _, _), slot in zip(work, sorted(slots), strict=True):
+            slots = self._take(len(work), passing)
+            for (name, node, _, _), slot in zip(work, slots, strict=True):
                 books = self.books[name]
                 held, topology = books.slots, books.topology
                 try:
@@ -135,16 +131,20 @@ class States(Memory):
             self.passing[proposal.work[0]] = passing
         return Placement(tuple(places), waves=proposal.waves)
 
-    def _take(self, count: int) -> list[int]:
-        """Take `count` slots, in the longest runs that are free."""
-        if count > self.allocator.num_free:
+    def _take(self, count: int, passing: list[int]) -> list[int]:
+        """Take `count` slots, in ascending order: those of `passing`, then the longest free runs.
+
+        Since `passing` is used first, a plan never takes more slots than its requests were promised.
+        """
+        passing.sort()
+        taken, passing[:] = passing[:count], passing[count:]
+        if count - len(taken) > self.allocator.num_free:
             raise LawBroken("budget", f"{count} nodes were proposed with {self.allocator.num_free} slots free")
-        taken: list[int] = []
         while size := min(count - len(taken), self.allocator.longest):
             offset = self.allocator.allocate(size)
             assert offset is not None
             taken += range(offset, offset + size)
-        return taken
+        return sorted(taken)
 
     def _read(self, work: tuple[Work, ...]) -> list[int]:
         """Count the reads of nodes that have run. Returns slots without a reader left."""
