@@ -192,9 +192,9 @@ class Waves(Memory):
         held = list(accumulate(needs, initial=0))
         if held[-1] <= whole:
             return len(needs), self.num_blocks
-        longest = list(accumulate(reversed(needs), max))[::-1]  # of each piece and those behind it
         least = int((BUFFER if self.options.buffer is None else self.options.buffer) * self.num_blocks)
-        buffers = [max(blocks, least) for blocks in longest]
+        # For each piece the longest of it and all behind it, or more: what one of two waves needs if it does not stay.
+        buffers = list(accumulate(reversed(needs), max, initial=least))[::-1]
         staying = 0
         while staying + 1 < len(needs) and held[staying + 1] + 2 * buffers[staying + 1] <= whole:
             staying += 1
