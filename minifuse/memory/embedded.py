@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minifuse.core.errors import RequestRefused
-from minifuse.core.plan import Move, Placement, Proposal
+from minifuse.core.plan import Placement, Proposal
 from minifuse.core.request import Phase, Request
 from minifuse.core.stages import option
 from minifuse.memory.shaped import Shaped, ShapedOptions, ShapedTrial
@@ -49,9 +49,7 @@ class Embedded(Shaped):
     def _prefill(self, proposal: Proposal) -> Placement:
         """Place prompts apart; swap out the prefilled sequences in their way."""
         trial = settle(proposal, ShapedTrial, self.room)
-        moves: list[Move] = []
-        for name in trial.making_way:
-            moves += self._leave(name)
+        moves = self._leave(trial.making_way)
         rectangle = self.prefilled.take(trial.prompts)
         self.books.places |= {name: self.prefilled.rows[name].place for name in trial.prompts}
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -210,9 +210,7 @@ class Shaped(Memory):
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         entries = self._settle(proposal)
-        moves: list[Move] = []
-        for sequence in proposal.evict:
-            moves += self._leave(sequence.id)
+        moves = self._leave([sequence.id for sequence in proposal.evict])
         window, places, cached = self.window, self.books.places, self.books.cached
         self.divide(window, entries)
         computed = window.enter(entries)
@@ -227,8 +225,7 @@ class Shaped(Memory):
                 reused.append(Reuse(name, 0, cached[name]))
                 moves += self.away.back(name, places[name])
         if (excess := self.used - self.limit) > 0:
-            for name in self.leaving(excess) or ():
-                moves += self._leave(name)
+            moves += self._leave(self.leaving(excess) or ())
             if self.used > self.limit:
                 moves += self._close_up()
         return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), tuple(reused))
@@ -252,13 +249,16 @@ class Shaped(Memory):
             )
         return [trial.joining[name] for name in joining]
 
-    def _leave(self, name: str) -> list[Move]:
-        """Swap a sequence's KV out, or drop it if the host is full."""
-        moves = self.away.leave(name, self.books.places[name], self.books.cached.get(name, 0))
-        if moves is None:
-            self.books.forget(name)
-        self._vacate(name)
-        return moves or []
+    def _leave(self, names: Iterable[str]) -> list[Move]:
+        """Swap the KV of sequences out, or drop it if the host is full."""
+        moves: list[Move] = []
+        for name in names:
+            copied = self.away.leave(name, self.books.places[name], self.books.cached.get(name, 0))
+            if copied is None:
+                self.books.forget(name)
+            moves += copied or ()
+            self._vacate(name)
+        return moves
 
     def _vacate(self, name: str) -> None:
         """Free what a sequence has on the device, if anything."""

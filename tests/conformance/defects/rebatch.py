@@ -91,12 +91,12 @@ def returns_a_token_late(copies: Any, kind: Any, before: Any, after: Any, count:
 
 @defect("baton", "conservation", "contract", **{**CHANGING, "memory__host": 0})
 @instead_of(Shaped, "_leave")
-def dropped_and_taken_for_kept(leave: Any, self: Shaped, name: str) -> list[Move]:
+def dropped_and_taken_for_kept(leave: Any, self: Shaped, names: list[str]) -> list[Move]:
     """The host has no room: the KV of an evicted sequence is lost, and its next token is computed on."""
-    count = self.books.cached[name]
-    moves: list[Move] = leave(self, name)
-    self.books.cached[name] = count
-    self.books.num_written += count
+    kept = {name: self.books.cached[name] for name in names}
+    moves: list[Move] = leave(self, names)
+    self.books.cached |= kept
+    self.books.num_written += sum(kept.values())
     return moves
 
 
