@@ -1,12 +1,10 @@
 """A padded batch into which KV computed apart is embedded (Baton, 4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
 from minifuse.core.errors import RequestRefused
-from minifuse.core.plan import Move, Placement, Proposal
+from minifuse.core.plan import Placement, Proposal
 from minifuse.core.request import Phase, Request
 from minifuse.core.stages import option
 from minifuse.memory.shaped import Shaped, ShapedOptions, ShapedTrial
@@ -14,11 +12,11 @@ from minifuse.memory.trial import settle
 
 
 class Embedded(Shaped):
-    """Has the rows of `shaped`, and a part of memory for prompts computed apart.
+    """Has the rows of `shaped`, and a part of the memory for prompts computed apart.
 
     There the prompts wait for a row, or on the host when others need their place. When such a sequence joins the batch,
-    its KV is copied to where it ends with the others' token, and it costs them nothing. A sequence that was
-    evicted, and whose KV could not be kept, is computed in its row.
+    its KV is copied to where it ends with the others' token, which costs the others nothing. An evicted sequence whose
+    KV could not be kept is computed in its row.
     """
 
     name = "embedded"
@@ -50,12 +48,9 @@ class Embedded(Shaped):
 
     def _prefill(self, proposal: Proposal) -> Placement:
         """Place prompts apart; swap out the prefilled sequences in their way."""
-        settle(proposal, ShapedTrial, self.room)
-        names, lengths = [s.id for s in proposal.admit], [len(s) for s in proposal.admit]
-        moves: list[Move] = []
-        for name in self.make_way(len(names) * max(lengths)) or ():
-            moves += self._leave(name)
-        rectangle = self.prefilled.take(names, lengths)
-        self.books.places.update({name: self.prefilled.rows[name].place for name in names})
+        trial = settle(proposal, ShapedTrial, self.room)
+        moves = self._leave(trial.making_way)
+        rectangle = self.prefilled.take(trial.prompts)
+        self.books.places |= {name: self.prefilled.rows[name].place for name in trial.prompts}
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}
         return Placement(self.books.of(proposal.work), rectangle, tuple(moves))

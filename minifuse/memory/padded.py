@@ -7,7 +7,6 @@ from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.places import extents_of
 from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
@@ -46,26 +45,25 @@ class _Shape(NamedTuple):
 class PaddedTrial(Trial):
     """Widens a rectangle for each newcomer, if no batch is open."""
 
-    def __init__(self, capacity: int, num_open: int) -> None:
+    def __init__(self, memory: Padded) -> None:
         super().__init__()
-        self.capacity = capacity
-        self.num_open = num_open  # requests that the open batch still holds
-        self.shape = _Shape()
+        self.memory, self.shape = memory, _Shape()
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        if self.num_open:
-            text = f"not admitted: the padded batch still holds {number(self.num_open, 'request')}"
+        memory = self.memory
+        if num_open := len(memory.books.places):
+            text = f"not admitted: the padded batch still holds {number(num_open, 'request')}"
             return Reason("batch-closed", sequence.id, text)
         grown = self.shape.with_row(sequence.request)
-        if grown.num_tokens > self.capacity:
-            text = f"not admitted: {grown.rows} rows of {grown.width} KV tokens exceed {self.capacity}"
+        if grown.num_tokens > memory.capacity:
+            text = f"not admitted: {grown.rows} rows of {grown.width} KV tokens exceed {memory.capacity}"
             return Reason("memory-full", sequence.id, text)
         self.shape = grown
         return None
 
 
 class Padded(Memory):
-    """Opens a rectangle [batch, longest prompt + longest answer] with a batch, until its last row ends.
+    """Opens a rectangle [batch, longest prompt + longest answer], until its last row ends.
 
     Row r's token t lies in column `longest - len(prompt r) + t`: all prompts end in the same column, and all rows
     advance together. A finished row keeps its place until the batch ends.
@@ -93,7 +91,7 @@ class Padded(Memory):
         return self.books.missing(sequence)
 
     def room(self) -> PaddedTrial:
-        return PaddedTrial(self.capacity, len(self.books.places))
+        return PaddedTrial(self)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         if proposal.admit or proposal.evict:
@@ -102,7 +100,7 @@ class Padded(Memory):
         placed = list(zip(proposal.work, extents, strict=True))
         start = min([offset % width + work.start for work, (offset, _) in placed])
         stop = max([offset % width + work.stop for work, (offset, _) in placed])
-        return Placement(extents, Rectangle(0, self.shape.rows, stride=width, start=start, stop=stop))
+        return Placement(extents, Rectangle(0, self.shape.rows, width, start, stop))
 
     def _open(self, shape: _Shape, newcomers: tuple[Sequence, ...]) -> None:
         """Give each newcomer a row of a new rectangle."""
@@ -113,8 +111,8 @@ class Padded(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
-        width = self.shape.width
-        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, extents_of(plan), strict=True)]
+        extents, width = self.books.of(plan.work), self.shape.width
+        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, extents, strict=True)]
         self.columns = max(self.columns, *stops)
         return self.usage()
 
@@ -124,7 +122,7 @@ class Padded(Memory):
             self.shape, self.columns = _Shape(), 0
 
     def usage(self) -> KVUsage:
-        """Count all rows, padding and finished ones too, until the batch ends (Baton, Fig. 8)."""
+        """Count all rows, also padding and finished rows, until the batch ends (Baton, Fig. 8)."""
         return KVUsage(self.shape.rows * self.columns, self.shape.num_tokens, self.capacity)
 
     def check_integrity(self) -> None:

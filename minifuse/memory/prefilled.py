@@ -1,78 +1,58 @@
-"""KV of prompts that were computed apart and wait for a row of the batch (Baton, 4.2)."""
+"""KV of prompts that were computed apart and wait for a row (Baton, 4.2)."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
-from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.allocator import RunAllocator
 
 
 class _Row(NamedTuple):
-    offset: int  # its first slot
-    width: int  # padding included
+    slots: Extent  # padding included
     place: Extent  # of the prompt
 
 
 class Prefilled:
-    """Slots [offset, offset + size) of the device, where prompts are computed as rectangles and kept row by row.
+    """Keeps the KV of prompts in slots [offset, offset + size) of the device.
 
-    A batch of prompts is padded on the left to the longest; a row is free when its KV has been embedded.
+    A batch of prompts is a rectangle, padded on the left to the longest; a row is free when its KV has been embedded.
 
     >>> prefilled = Prefilled(100, 12)
-    >>> prefilled.take(["a", "b"], [2, 3])
+    >>> prefilled.take({"a": 2, "b": 3})
     Rectangle(offset=100, rows=2, stride=3, start=0, stop=3, begin=0)
-    >>> prefilled.rows["a"].place
-    Extent(offset=101, capacity=2)
-    >>> prefilled.in_the_way(6), prefilled.in_the_way(9), prefilled.in_the_way(13)
-    ((), ('b',), None)
     >>> prefilled.give_back("a")
     Extent(offset=101, capacity=2)
+    >>> prefilled.num_used
+    3
     """
 
     def __init__(self, offset: int, size: int) -> None:
-        self.offset, self.size = offset, size
-        self.free = RunAllocator(size)
-        self.rows: dict[str, _Row] = {}
+        self.size = size
+        self.free = RunAllocator(offset + size)
+        self.batch = Extent(0, offset)  # the slots before: they are never free here
+        self.free.allocate(offset)
+        self.rows: dict[str, _Row] = {}  # the prompts computed last come last
 
     @property
     def num_used(self) -> int:
         return self.size - self.free.num_free
 
-    def used_without(self, names: Iterable[str]) -> int:
-        """Slots in use when these rows have left."""
-        return self.num_used - sum([self.rows[name].width for name in names])
-
-    def in_the_way(self, size: int) -> tuple[str, ...] | None:
-        """The rows computed last that must leave before one run of `size` slots is free; None: it never is."""
-        free, names = self.free.copy(), list[str]()
-        for name, row in reversed(self.rows.items()):
-            if free.longest >= size:
-                break
-            free.free(row.offset - self.offset, row.width)
-            names.append(name)
-        return tuple(names) if free.longest >= size else None
-
-    def take(self, names: Seq[str], lengths: Seq[int]) -> Rectangle:
-        """Slots for these prompts. Raise `LawBroken` if they do not fit."""
-        width = max(lengths)
-        first = self.free.allocate(len(names) * width)
-        if first is None:
-            raise LawBroken("budget", f"prompts of {lengths} tokens were admitted, and {self.free.runs} are free")
-        for i, (name, length) in enumerate(zip(names, lengths, strict=True)):
-            offset = self.offset + first + i * width
-            self.rows[name] = _Row(offset, width, Extent(offset + width - length, length))
-        return Rectangle(self.offset + first, len(names), width, 0, width)
+    def take(self, lengths: dict[str, int]) -> Rectangle:
+        """Take a rectangle for prompts of these lengths, for which there is room."""
+        width = max(lengths.values())
+        first = self.free.allocate(len(lengths) * width)
+        assert first is not None  # the trial has found it
+        for row, (name, length) in enumerate(lengths.items()):
+            slots = Extent(first + row * width, width)
+            self.rows[name] = _Row(slots, Extent(slots.offset + width - length, length))
+        return Rectangle(first, len(lengths), width, 0, width)
 
     def give_back(self, name: str) -> Extent:
-        """Free a row. Returns where the prompt was."""
+        """Free a row. Returns the place of its prompt."""
         row = self.rows.pop(name)
-        self.free.free(row.offset - self.offset, row.width)
+        self.free.free(*row.slots)
         return row.place
 
     def check(self) -> None:
-        self.free.check((row.offset - self.offset, row.width) for row in self.rows.values())
+        """Raise `LawBroken` unless each slot is free or has one owner."""
+        self.free.check([self.batch, *(row.slots for row in self.rows.values())])

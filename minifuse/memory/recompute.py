@@ -1,7 +1,5 @@
 """No KV cache: every iteration computes the whole text, the baseline of KV caches."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""A row for each request of a padded batch, in which its whole chain is computed (BatchMaker, 2.2.3)."""
-
-from __future__ import annotations
+"""A padded batch of chains: one row of states for each request (BatchMaker, 2.2.3)."""
 
 from collections.abc import Collection
 from typing import Any, ClassVar
@@ -20,7 +18,7 @@ from minifuse.stages import Memory
 
 
 class Rows(Memory):
-    """One slot for each request: every node of its chain reads the states of the node before there, and writes its own.
+    """Gives each request one slot: every node of its chain reads it, and overwrites it.
 
     Requests admitted together have adjacent rows: a rectangle, one row a request, one column a step. A request whose
     chain has ended keeps its row until it is released, whether or not the row is still computed.
@@ -38,18 +36,15 @@ class Rows(Memory):
         self.rows: dict[str, tuple[int, Topology]] = {}  # sequence -> slot, and its chain
 
     def check(self, *prompts: Request) -> None:
-        """A chain takes one slot, whatever its length."""
+        """Refuse nothing: a chain takes one slot, whatever its length."""
 
     def receive(self, sequence: Sequence) -> None:
-        """Raise `RequestRefused` if the graph is not a chain: a row holds the states of one node."""
-        graph = unfolded(sequence)
-        what = "several chains" if len(graph.topology.results) > 1 else ""
-        if any(len(nodes) > 1 for nodes in (*graph.topology.sources, *graph.topology.readers)):
-            what = "a graph that is no chain"
-        if what:
+        """Raise `RequestRefused` unless the graph is a chain: a row holds one state."""
+        topology = unfolded(sequence).topology
+        if any(len(nodes) > 1 for nodes in (*topology.sources, *topology.readers, topology.results)):
             raise RequestRefused(
-                f"Request {sequence.id!r} unfolds into {what}, and the memory 'rows' holds one state a request: "
-                "use graph-merged or cellular, or choose the memory 'states'."
+                f"Request {sequence.id!r} unfolds into a graph that is no chain, and the memory 'rows' holds one state "
+                "a request: use graph-merged or cellular, or choose the memory 'states'."
             )
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
@@ -61,22 +56,21 @@ class Rows(Memory):
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         settle(proposal, SlotTrial, self.room)
-        newcomers, rows = {newcomer.id for newcomer in proposal.admit}, None
+        newcomers, shape = {newcomer.id: unfolded(newcomer).topology for newcomer in proposal.admit}, None
         if newcomers:
             offset = self.allocator.allocate(len(newcomers))
             assert offset is not None  # the trial has found it
-            for row, newcomer in enumerate(proposal.admit, start=offset):
-                self.rows[newcomer.id] = row, unfolded(newcomer).topology
-            if proposal.waves and newcomers == {work.sequence for work in proposal.work}:
-                rows = StateRows(offset, len(newcomers), len(proposal.waves))
+            self.rows |= {name: (row, chain) for row, (name, chain) in enumerate(newcomers.items(), start=offset)}
+            if proposal.waves and newcomers.keys() == {work.sequence for work in proposal.work}:
+                shape = StateRows(offset, len(newcomers), len(proposal.waves))
         places = []
         for name, node, _, _ in proposal.work:
             row, topology = self.rows[name]
             places.append(State((row,) * len(topology.reads[node]), row))
-        return Placement(tuple(places), rows, waves=proposal.waves)
+        return Placement(tuple(places), shape, waves=proposal.waves)
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        """A row is kept until its sequence is released."""
+        """Free nothing: a row is kept until its sequence is released."""
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:

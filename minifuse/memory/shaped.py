@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from minifuse.memory.copies import copies
 from minifuse.memory.places import Places
 from minifuse.memory.prefilled import Prefilled
 from minifuse.memory.trial import Trial, settle
-from minifuse.memory.window import Entry, Window, shaped
+from minifuse.memory.window import Entry, Window
 from minifuse.parsing import number
 from minifuse.stages import Memory
 
@@ -25,15 +25,16 @@ ROUNDING = 1e-9  # slots: a part of the memory may come out a little below a who
 
 
 class ShapedTrial(Trial):
-    """Counts how wide the window becomes, and what prompts computed apart take."""
+    """Tries out how wide the window becomes, and what prompts computed apart take."""
 
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
-        self.memory, self.window = memory, memory.window
-        self.staying = dict(memory.window.columns)
+        self.memory = memory
+        self.window = memory.window.copy()  # without the evicted; newcomers are entered in copies of it
         self.joining: dict[str, Entry] = {}  # sequences that get a row
-        self.prompts: list[int] = []  # lengths of those that are computed apart
-        self._extended: str | None = None  # why the next tokens do not fit, "" if they do; None: not known yet
+        self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
+        self.making_way: list[str] = []  # prefilled sequences that are swapped out for these
+        self._extended: tuple[str, str] | None = None  # `_full` for the next tokens; None: not known yet
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         if self.memory.apart and sequence.phase is Phase.RECEIVED:
@@ -41,68 +42,68 @@ class ShapedTrial(Trial):
         return self._take_row(sequence, growing)
 
     def _take_row(self, sequence: Sequence, growing: bool) -> Reason | None:
-        entry = self.memory.entry(sequence, len(sequence.tokens))
-        joining = [*self.joining.values(), entry]
-        rows, _ = self.memory.division(joining, bool(self.staying))
-        if len(self.staying) + len(self.joining) >= rows:
-            return Reason("rows-full", sequence.id, f"not admitted: each of {number(rows, 'row')} has a sequence")
-        if why := self._full(joining, growing):
-            return Reason("memory-full", sequence.id, f"not admitted: {why}")
-        self.joining[sequence.id] = entry
+        name, length = sequence.id, len(sequence)
+        missing = length - self.memory.books.cached.get(name, 0)
+        entry = Entry(name, length, missing, sequence.request.max_cached)
+        code, why = self._full([*self.joining.values(), entry], growing)
+        if code:
+            return Reason(code, name, f"not admitted: {why}")
+        self.joining[name] = entry
         self._extended = None
         return None
 
     def _take_apart(self, sequence: Sequence) -> Reason | None:
-        memory, prompts = self.memory, [*self.prompts, len(sequence)]
-        needed = len(prompts) * max(prompts)
-        making_way = memory.make_way(needed)
-        # The longest row there can be must be able to go on beside them.
-        batch = max(self.window.height * (self.window.width + 1), memory.longest)
-        if making_way is None or memory.prefilled.used_without(making_way) + needed + batch > memory.limit:
-            text = f"there is no room to compute {number(len(prompts), 'prompt')} of {max(prompts)} tokens"
+        memory, window = self.memory, self.memory.window
+        prompts = {**self.prompts, sequence.id: len(sequence)}
+        longest = max(prompts.values())
+        needed = len(prompts) * longest
+        leaving = memory.leaving(0, run=needed)
+        freed = sum([memory.prefilled.rows[name].slots.capacity for name in leaving or ()])
+        # The batch must be able to go on beside them, even with the longest row.
+        batch = max(window.height * (window.width + 1), memory.longest)
+        if leaving is None or memory.prefilled.num_used - freed + needed + batch > memory.limit:
+            text = f"there is no room to compute {number(len(prompts), 'prompt')} of {longest} tokens"
             return Reason("memory-full", sequence.id, f"not admitted: {text}")
-        self.prompts = prompts
+        self.prompts, self.making_way = prompts, leaving
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        if sequence.id not in self.window.rows:  # it waits for a row
+        if sequence.id not in self.memory.window.rows:  # it waits for a row
             return self._take_row(sequence, growing=True)
         if self._extended is None:  # the same for all
             self._extended = self._full([*self.joining.values()], growing=True)
-        return Reason("memory-full", sequence.id, self._extended) if self._extended else None
+        code, why = self._extended
+        return Reason(code, sequence.id, why) if code else None
 
     def evict(self, sequence: Sequence) -> None:
-        del self.staying[sequence.id]
+        self.window.leave(sequence.id)
         self._extended = None
         self.settled.append(sequence)
 
-    def _full(self, joining: list[Entry], growing: bool) -> str:
-        """Why these newcomers do not fit beside the sequences that stay; "": they fit.
+    def _full(self, joining: list[Entry], growing: bool) -> tuple[str, str]:
+        """Return why newcomers do not fit: a code and a text, both empty if they fit.
 
         Args:
-            growing: what is above the threshold later may be evicted then.
+            growing: sequences may be evicted later, when they grow beyond the threshold.
         """
-        window, memory = self.window, self.memory
-        longest = max([entry.missing for entry in joining], default=0)
-        stop = window.after(longest, bool(self.staying)) if self.staying else window.stop + longest
-        firsts = [spans[0].start for spans in self.staying.values()]
-        width = stop - min([*firsts, *(stop - entry.length for entry in joining)], default=stop)
-        new = Span(window.stop, stop)
-        whole = [shaped(spans, new, runs=True)[-1].stop - spans[0].start for spans in self.staying.values()]
-        widest = max([width, *whole, *(entry.most for entry in joining)])
-        _, stride = memory.division(joining, bool(self.staying))
-        if widest > stride:
-            return f"the window would grow to {widest} columns of {stride}"
-        used = (len(self.staying) + len(joining)) * (width if growing else widest) + memory.prefilled.num_used
+        memory, window = self.memory, self.window.copy()
+        memory.divide(window, joining)
+        if len(joining) > len(window.free):
+            return "rows-full", f"each of {number(len(window.rows) + len(window.free), 'row')} has a sequence"
+        window.enter(joining)
+        widest = max([window.width, *(spans[-1].stop - spans[0].start for spans in window.columns.values())])
+        if widest > window.stride:
+            return "memory-full", f"the window would grow to {widest} columns of {window.stride}"
+        used = len(window.rows) * (window.width if growing else widest) + memory.prefilled.num_used
         excess = used - memory.limit
-        if excess > 0 and memory.make_room_apart(excess, {entry.name for entry in joining}) is None:
-            return f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
-        return ""
+        if excess > 0 and memory.leaving(excess, staying=[entry.name for entry in joining]) is None:
+            return "memory-full", f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
+        return "", ""
 
 
 @dataclass(frozen=True)
 class ShapedOptions:
-    """The options of every memory whose rows change hands."""
+    """The options of a memory whose rows change hands."""
 
     rows: int = option(
         8, "rows of the rectangle, at most: fewer where sequences need longer ones", minimum=1, batch_size=True
@@ -118,12 +119,12 @@ class ShapedOptions:
 class Shaped(Memory):
     """Gives the row of a finished sequence to a newcomer while the others go on.
 
-    How many rows there are is decided whenever none is in use.
-    `insert=shape`: the newcomer's prompt is computed behind the window, and the others are padded after their token to
-    its length (4.1). `insert=embed`: it ends where the others' token goes, as in 4.2, but is computed there.
+    How many rows there are is decided whenever none is in use. `insert=shape`: the newcomer's prompt is computed behind
+    the window, and the others are padded after their token to its length (4.1). `insert=embed`: the prompt ends where
+    the others' token goes, as in 4.2, but is computed there.
 
-    An evicted sequence keeps its KV on the host, and is embedded when it returns. The window's columns, in every row up
-    to the last that has a sequence, are the memory in use: it never exceeds the `threshold` (4.3).
+    An evicted sequence keeps its KV on the host, and is embedded when it returns. The memory in use is the window's
+    columns, in every row up to the last that has a sequence: it never exceeds the `threshold` (4.3).
     """
 
     name = "shaped"
@@ -152,10 +153,10 @@ class Shaped(Memory):
             )
         self.host_capacity = capacity if self.options.host is None else self.options.host
         self.books = Places[Extent | Runs]()
-        self.window = Window(1, self.longest, self.books.places, embed=self.options.insert == "embed")
+        self.window = Window(1, self.longest, embed=self.options.insert == "embed")
         self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
         self.away = Away(self.host_capacity)
-        self.waiting: dict[str, Sequence] = {}  # whose prompts have been computed apart
+        self.waiting: dict[str, Sequence] = {}  # sequences whose prompts have been computed apart
 
     def check(self, *prompts: Request) -> None:
         threshold, prefill = self.options.threshold, self.options.prefill
@@ -170,59 +171,67 @@ class Shaped(Memory):
 
     @property
     def _raise_threshold(self) -> str:
-        """That this would help, for the end of a sentence, if it can be done."""
+        """Advise a higher threshold, within a sentence, if there is one."""
         return ", raise memory.threshold" if self.options.threshold < 1 else ""
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return self.books.missing(sequence)
 
-    def division(self, joining: Collection[Entry], others: bool) -> tuple[int, int]:
-        """How many rows there are and how long they are when these newcomers have joined.
+    def divide(self, window: Window, joining: Collection[Entry]) -> None:
+        """Divide the slots anew for newcomers, if no sequence has a row.
 
-        While no sequence has a row, the slots are divided anew: into as many rows as are allowed and long enough for
-        every newcomer. A sequence that is longer than the rows waits until then.
+        There are as many rows as are allowed and long enough for every newcomer. A sequence that is longer than the
+        rows waits until none is in use.
+        """
+        if joining and not window.rows:
+            rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
+            window.divide(rows, min(self.slots // rows, self.longest))
+
+    def leaving(self, size: int, run: int = 0, staying: Collection[str] = ()) -> list[str] | None:
+        """Choose prefilled sequences to swap out to free `size` slots, or return None.
 
         Args:
-            others: whether sequences have rows that stay.
+            run: adjacent slots that must be free then.
+            staying: sequences that may not leave, since they get a row.
         """
-        if others:
-            return len(self.window.rows) + len(self.window.free), self.window.stride
-        rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
-        return rows, min(self.slots // rows, self.longest)
+        rows, free, names = self.prefilled.rows, self.prefilled.free.copy(), list[str]()
+        wanted = free.num_free + size
+        others = iter([name for name in reversed(rows) if name not in staying])  # what was computed last waits longest
+        while free.num_free < wanted or free.longest < run:
+            name = next(others, None)
+            if name is None:
+                return None
+            free.free(*rows[name].slots)
+            names.append(name)
+        return names if self.away.fit([self.books.cached[name] for name in names]) else None
 
     def room(self) -> ShapedTrial:
         return ShapedTrial(self)
 
-    def entry(self, sequence: Sequence, stop: int) -> Entry:
-        """A newcomer of which an iteration computes what is missing of the first `stop` tokens."""
-        name = sequence.request.id
-        return Entry(name, stop, stop - self.books.cached.get(name, 0), sequence.request.max_cached)
-
     def place(self, proposal: Proposal, now: float) -> Placement:
-        joining = self._settle(proposal)
-        moves: list[Move] = []
-        for sequence in proposal.evict:
-            moves += self._leave(sequence.id)
-        window, cached = self.window, self.books.cached
-        running = [work.sequence for work in proposal.work if work.sequence in window.rows]
-        stops = {work.sequence: work.stop for work in proposal.work}
-        entries = [self.entry(sequence, stops[sequence.id]) for sequence in joining]
-        if entries and not window.rows:
-            window.divide(*self.division(entries, others=False))
-        computed = window.enter(entries, running)
-        reused = tuple([Reuse(entry.name, 0, cached[entry.name]) for entry in entries if entry.name in self.away])
-        for entry in entries:
-            if cached.get(entry.name):
-                moves += self._bring(entry.name)
+        entries = self._settle(proposal)
+        moves = self._leave([sequence.id for sequence in proposal.evict])
+        window, places, cached = self.window, self.books.places, self.books.cached
+        self.divide(window, entries)
+        computed = window.enter(entries)
+        if entries:  # otherwise all stay where they are
+            places |= {name: window.place(name) for name in window.rows}
+        reused: list[Reuse] = []
+        for name, *_ in entries:  # KV that lies elsewhere is copied to the row
+            self.waiting.pop(name, None)
+            if name in self.prefilled.rows:
+                moves += copies("embed", self.prefilled.give_back(name), places[name], cached[name])
+            elif name in self.away:
+                reused.append(Reuse(name, 0, cached[name]))
+                moves += self.away.back(name, places[name])
         if (excess := self.used - self.limit) > 0:
-            for name in self.make_room_apart(excess, ()) or ():
-                moves += self._leave(name)
+            moves += self._leave(self.leaving(excess) or ())
             if self.used > self.limit:
                 moves += self._close_up()
-        return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), reused)
+        return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), tuple(reused))
 
-    def _settle(self, proposal: Proposal) -> list[Sequence]:
-        """The sequences that get a row: those that were computed apart, then newcomers.
+    def _settle(self, proposal: Proposal) -> list[Entry]:
+        """Return the sequences that get a row: the waiting ones first, then the newcomers.
 
         Raises:
             LawBroken: they do not fit, or a sequence that has a row is left out of the iteration.
@@ -233,61 +242,40 @@ class Shaped(Memory):
         for sequence in computed:
             if sequence.id not in trial.joining and (full := trial.extend(sequence)):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
-        joining = [*computed, *proposal.admit]
-        if left_out := {*trial.staying, *(sequence.id for sequence in joining)}.difference(names):
+        joining = [sequence.id for sequence in (*computed, *proposal.admit)]
+        if left_out := {*trial.window.rows, *joining}.difference(names):
             raise LawBroken(
                 "layout", f"{left_out} have rows, and no work: there is no room for the gap that this leaves"
             )
-        return joining
+        return [trial.joining[name] for name in joining]
 
-    def make_way(self, size: int) -> tuple[str, ...] | None:
-        """Prefilled sequences to swap out to free a run of `size` slots, or None."""
-        names = self.prefilled.in_the_way(size)
-        return names if names is not None and self.away.fit(self.books.cached[name] for name in names) else None
-
-    def make_room_apart(self, size: int, staying: Collection[str]) -> tuple[str, ...] | None:
-        """Prefilled sequences to swap out to free `size` slots, or None.
-
-        Args:
-            staying: those that may not leave, since they get a row.
-        """
-        names: list[str] = []
-        for name, row in reversed(self.prefilled.rows.items()):  # those that were computed last wait longest
-            if size > 0 and name not in staying:
-                names.append(name)
-                size -= row.width
-        return tuple(names) if size <= 0 and self.away.fit(self.books.cached[name] for name in names) else None
-
-    def _leave(self, name: str) -> list[Move]:
-        """Swap a sequence's KV out, or drop it if the host is full."""
-        moves = self.away.leave(name, self.books.places[name], self.books.cached.get(name, 0))
-        if moves is None:
-            self.books.forget(name)
-        self._vacate(name)
-        return moves or []
+    def _leave(self, names: Iterable[str]) -> list[Move]:
+        """Swap the KV of sequences out, or drop it if the host is full."""
+        moves: list[Move] = []
+        for name in names:
+            copied = self.away.leave(name, self.books.places[name], self.books.cached.get(name, 0))
+            if copied is None:
+                self.books.forget(name)
+            moves += copied or ()
+            self._vacate(name)
+        return moves
 
     def _vacate(self, name: str) -> None:
-        """A sequence gives up what it has on the device, if anything."""
+        """Free what a sequence has on the device, if anything."""
+        self.books.places.pop(name, None)
         if name in self.window.rows:
             self.window.leave(name)
         elif name in self.prefilled.rows:
             self.prefilled.give_back(name)
-            del self.books.places[name]
-
-    def _bring(self, name: str) -> list[Move]:
-        """KV that is elsewhere is copied to the row that its sequence has got."""
-        self.waiting.pop(name, None)
-        place = self.books.places[name]
-        if name in self.prefilled.rows:
-            return copies("embed", self.prefilled.give_back(name), place, self.books.cached[name])
-        return self.away.back(name, place)
 
     def _close_up(self) -> list[Move]:
         """Move the last rows into free ones between others, to compute fewer rows."""
         moves: list[Move] = []
         while self.window.height > len(self.window.rows):
-            name, before = self.window.move_last()
-            moves += copies("shuffle", before, self.books.places[name], self.books.cached[name])
+            name = self.window.move_last()
+            before, after = self.books.places[name], self.window.place(name)
+            moves += copies("shuffle", before, after, self.books.cached[name])
+            self.books.places[name] = after
         return moves
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
@@ -304,7 +292,7 @@ class Shaped(Memory):
 
     @property
     def used(self) -> int:
-        """Tokens in the window of all rows that are computed: padding, gaps and finished rows included."""
+        """Count the slots in use: the window's columns in every computed row, and prefilled prompts."""
         return self.window.height * self.window.width + self.prefilled.num_used
 
     def usage(self) -> KVUsage:

@@ -1,23 +1,22 @@
-"""Where to gather scattered buffers with the fewest copies: Flover's memory shuffle (section V-C, Algorithm 1)."""
-
-from __future__ import annotations
+"""Flover's memory shuffle: gather scattered buffers with the fewest copies (V-C, Algorithm 1)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Shuffle(NamedTuple):
-    """The region that results, and the copies that make it: `moves` are pairs of buffers (from, to)."""
+    """The region that results, and the copies that make it."""
 
     offset: int
     size: int
-    moves: tuple[tuple[int, int], ...]
+    moves: tuple[tuple[int, int], ...]  # buffers (from, to)
 
 
 def shuffled_region(arr: Sequence[int]) -> int:
-    """Offset of the window that fits all non-zero elements and leaves the least cost outside: Algorithm 1, O(n).
+    """Return the offset of the window that leaves the least cost outside: Algorithm 1, O(n).
 
-    An element is 0 for an empty buffer, otherwise the cost of moving it. Of equal windows the first is taken.
+    The window has as many elements as are not zero. An element is 0 for an empty buffer, otherwise the cost of moving
+    it. Of equal windows the first is taken.
 
     >>> shuffled_region([0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1])  # Fig. 6: [7, 16) has all but three of them
     7
@@ -36,8 +35,8 @@ def shuffled_region(arr: Sequence[int]) -> int:
 def shuffle(live: Sequence[int], fixed: Sequence[int], num_buffers: int) -> Shuffle:
     """Gather the `live` buffers of [0, num_buffers) with as few copies as possible.
 
-    `fixed` buffers are neither moved nor overwritten, so Algorithm 1 runs on the buffers without them. A fixed buffer
-    that ends up between live ones is part of the region all the same.
+    `fixed` buffers are neither moved nor overwritten: Algorithm 1 runs on the others. A fixed buffer that ends up
+    between live ones is part of the region all the same.
 
     >>> shuffle([2, 3, 4, 7, 10, 11, 13, 14, 15], [], 16)  # Fig. 6 again
     Shuffle(offset=7, size=9, moves=((2, 8), (3, 9), (4, 12)))

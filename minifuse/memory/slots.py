@@ -1,7 +1,5 @@
 """Adjacent buffers of equal width, kept adjacent by the shuffle (Flover, V-B, V-C)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -32,12 +30,12 @@ class SlotTrial(Trial):
 
 
 class Slots(Memory):
-    """Slots of equal width, one for each prompt; the running ones form one region (buffer_offset, buffer_size).
+    """Gives each prompt a slot of equal width; the running ones form one region.
 
-    A newcomer takes the free slot nearest to the region: a hole inside it, which without the shuffle is computed
-    anyway, or the next slot beside it. When a sequence leaves a hole inside the region, the shuffle gathers the
-    remaining ones before the next iteration; without the shuffle the hole is computed, as idle, until it lies at an end
-    of the region.
+    The region is the paper's (buffer_offset, buffer_size). A newcomer takes the free slot nearest to it: a hole inside
+    it, or the next slot beside it. When a sequence leaves a hole inside the region, the shuffle gathers the other
+    sequences before the next iteration. Without the shuffle the hole is computed, as idle, until it lies at an end of
+    the region.
 
     >>> # 4 slots of 5 tokens, sequences in slots 0, 1 and 2; the one in slot 1 has just finished:
     >>> # shuffle on:  slot 2's tokens are copied to slot 1, and the region is [0, 2)
@@ -66,7 +64,7 @@ class Slots(Memory):
                 "raise --kv-memory."
             )
         self.fused: set[str] = set()  # sequences whose slots make up the region
-        self.leaving: dict[int, str] = {}  # slots that a plan still has to copy from -> their last sequence
+        self.leaving: dict[str, int] = {}  # sequence -> slot that a plan still has to copy it from
 
     def check(self, *prompts: Request) -> None:
         if len(prompts) > self.slots:
@@ -90,12 +88,12 @@ class Slots(Memory):
         return SlotTrial(free, f"all {self.slots} slots are taken")
 
     def slot(self, sequence_id: str) -> int:
-        """The number of the slot that holds a sequence's KV."""
+        """Return the number of the slot that holds a sequence's KV."""
         return self.books.places[sequence_id].offset // self.width
 
     def _free_slots(self) -> list[int]:
-        taken = {extent.offset // self.width for extent in self.books.places.values()}
-        return [slot for slot in range(self.slots) if slot not in taken and slot not in self.leaving]
+        taken = {extent.offset // self.width for extent in self.books.places.values()}.union(self.leaving.values())
+        return [slot for slot in range(self.slots) if slot not in taken]
 
     def _extent(self, slot: int) -> Extent:
         return Extent(slot * self.width, self.width)
@@ -103,9 +101,7 @@ class Slots(Memory):
     def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
         """Give newcomers the free slots nearest to the region."""
         start, stop = self._bounds()
-        nearest = sorted(
-            self._free_slots(), key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot)
-        )
+        nearest = sorted(self._free_slots(), key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start))
         for newcomer, slot in zip(newcomers, nearest, strict=False):
             self.books.places[newcomer.id] = self._extent(slot)
 
@@ -119,54 +115,55 @@ class Slots(Memory):
         moves: tuple[Move, ...] = ()
         start, stop = self._bounds()
         if self.options.shuffle and stop - start > len(self.fused):  # there are holes
-            moves = self._shuffle(proposal)
+            moves = self._shuffle()
             start, stop = self._bounds()
         return Placement(self.books.of(proposal.work), Region(start, stop - start, self.width), moves)
 
     def _bounds(self) -> tuple[int, int]:
-        """The slots from the first of the region to the last, as [start, stop)."""
+        """Return the first slot of the region, and the one behind its last."""
         places = self.books.places
         offsets = [places[name].offset for name in self.fused]
         return (min(offsets) // self.width, max(offsets) // self.width + 1) if offsets else (0, 0)
 
-    def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:
-        """Gather the slots of the proposed work; other workers may be using the others.
+    def _shuffle(self) -> tuple[Move, ...]:
+        """Gather the slots of the region; other workers may be using the others.
 
         A slot that is copied from is free only when the copy has been made, which is when the plan has run.
         """
-        live = {self.slot(work.sequence): work.sequence for work in proposal.work}
-        fixed = [self.slot(name) for name in self.books.places if self.slot(name) not in live] + [*self.leaving]
+        live = {self.slot(name): name for name in self.fused}
+        fixed = sorted({*range(self.slots)}.difference(live, self._free_slots()))
         moves = []
         for source, target in self._moves(sorted(live), fixed):
             name = live[source]
             self.books.places[name] = self._extent(target)
             if num_tokens := self.books.cached.get(name, 0):
                 moves.append(Move("shuffle", source * self.width, target * self.width, num_tokens))
-                self.leaving[source] = name
+                self.leaving[name] = source
         return tuple(moves)
 
     def _moves(self, live: Seq[int], fixed: Seq[int]) -> Seq[tuple[int, int]]:
-        """The slots to copy, (from, to), to gather the live ones around fixed ones."""
+        """Return the copies, (from, to), that gather the live slots around the fixed ones."""
         return shuffle(live, fixed, self.slots).moves
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
-        for move in plan.moves:
-            self.leaving.pop(move.source // self.width, None)
+        if plan.moves:
+            for work in plan.work:
+                self.leaving.pop(work.sequence, None)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
         if self.books.release(sequence.id) is not None:
             self.fused.discard(sequence.id)
-            self.leaving = {slot: name for slot, name in self.leaving.items() if name != sequence.id}
+            self.leaving.pop(sequence.id, None)
 
     def usage(self) -> KVUsage:
         reserved = (len(self.books.places) + len(self.leaving)) * self.width
         return KVUsage(self.books.num_written, reserved, self.capacity)
 
     def check_integrity(self) -> None:
-        extents, slots = self.books.places, {self._extent(slot) for slot in range(self.slots)}
-        taken = {*extents.values(), *map(self._extent, self.leaving)}
-        if not taken <= slots or len(taken) < len(extents) + len(self.leaving) or not self.fused <= extents.keys():
+        extents, slots = self.books.places, map(self._extent, range(self.slots))
+        taken = [*extents.values(), *map(self._extent, self.leaving.values())]
+        if not self.fused <= extents.keys() or len({*taken}.intersection(slots)) < len(taken):
             what = f"{extents} and {self.leaving}, still to be copied from, share one or leave the {self.slots} slots"
             raise LawBroken("conservation", what)

@@ -1,7 +1,5 @@
 """The tensors that hold the states of cells (BatchMaker, 2.4.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,14 +8,16 @@ from torch import Tensor
 
 
 def on_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers as a tensor. To a GPU they are copied from pinned memory, so the calling thread does not wait."""
+    """Make a tensor of numbers; they are copied to a GPU without waiting, from pinned memory."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype, device=device)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
 class StateStorage:
-    """One tensor [capacity + 1, *shape] for each field; a slot is one row of each. The last row is always zero.
+    """Keeps one tensor [capacity + 1, *shape] a field; a slot is one row.
+
+    The last row is always zero.
 
     Args:
         fields: the shape, without the batch dimension, and the dtype of each.
@@ -30,9 +30,10 @@ class StateStorage:
         self.fields = [torch.zeros(capacity + 1, *shape, dtype=dtype, device=device) for shape, dtype in fields]
 
     def read(self, field: int, slots: tuple[int, ...]) -> tuple[Tensor, bool]:
-        """The states in these slots, [len(slots), *shape], and whether they had to be gathered.
+        """Return the states in these slots, [len(slots), *shape], and whether they had to be gathered.
 
-        Consecutive slots in order are a view, and nothing is copied: (3, 4, 5) is, (3, 5, 4) and (3, 5) are gathered.
+        Consecutive slots in order, such as (3, 4, 5), are a view, and nothing is copied; (3, 5, 4) and (3, 5) are
+        gathered.
         """
         tensor, first = self.fields[field], slots[0]
         if slots == tuple(range(first, first + len(slots))):

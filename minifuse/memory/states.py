@@ -1,11 +1,11 @@
-"""A slot for the states of each node of a cell graph, until all nodes that read it have run (BatchMaker, 2.4.3)."""
+"""A slot for the states of each node, until all its readers have run (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from minifuse.core.cell_graph import CellGraph
+from minifuse.core.cell_graph import Topology
 from minifuse.core.errors import LawBroken, RequestRefused
 from minifuse.core.places import State
 from minifuse.core.plan import Placement, Plan, Proposal, Reason, Span, Work
@@ -17,20 +17,17 @@ from minifuse.memory.trial import Trial, settle
 from minifuse.stages import Memory
 
 
-class _Books:
+class _Books(NamedTuple):
     """The slots of one sequence."""
 
-    __slots__ = ("promised", "slots", "topology", "unread")
-
-    def __init__(self, graph: CellGraph) -> None:
-        self.topology = graph.topology
-        self.promised = graph.most_held
-        self.slots: dict[int, int] = {}  # node -> slot, of the nodes planned and still needed
-        self.unread: dict[int, int] = {}  # node -> number of its readers that have not run
+    topology: Topology
+    promised: int
+    slots: dict[int, int]  # node -> slot, of the nodes planned and still needed
+    unread: dict[int, int]  # node -> number of its readers that have not run
 
 
 class StateTrial(Trial):
-    """Counts the slots that are promised and taken."""
+    """Counts the slots that are promised, and those taken beyond."""
 
     def __init__(self, memory: States) -> None:
         super().__init__()
@@ -47,7 +44,7 @@ class StateTrial(Trial):
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set a slot aside for one more node: one promised to this sequence, or a spare one."""
+        """Set aside a slot for one more node: a promised or a spare one."""
         name = sequence.request.id
         left = self.left.get(name)
         if left is None:
@@ -62,11 +59,11 @@ class StateTrial(Trial):
 
 
 class States(Memory):
-    """A slot for the states of each node; a batch has adjacent slots, so that the next batch need not gather them.
+    """Gives each node a slot for its states; a batch has adjacent slots where possible.
 
     A slot is taken when its node is planned, and free when all its readers have run. Nodes of one batch get a run of
-    slots if one is free: then the next nodes of the same requests find their inputs in adjacent slots. A request is
-    promised as many slots as its graph may need at once, and takes spare ones beyond that for several plans in flight.
+    slots if one is free: then the next nodes of the same requests need not gather their inputs. A request is promised
+    as many slots as its graph may need at once, and takes spare ones beyond that for several plans in flight.
 
     >>> # a batch of three chains, capacity 9: nodes 0 in slots 0..2, nodes 1 read those and go to 3..5; once they have
     >>> # run, 0..2 are free again, and nodes 2 go there
@@ -85,7 +82,7 @@ class States(Memory):
         self.num_reserved = 0  # slots promised, and those taken beyond
 
     def check(self, *prompts: Request) -> None:
-        """Nothing is known of a request before it is unfolded: see `receive`."""
+        """Refuse nothing: a request is not unfolded yet (see `receive`)."""
 
     def receive(self, sequence: Sequence) -> None:
         """Raise `RequestRefused` if memory could not hold the states of this graph even alone."""
@@ -105,8 +102,9 @@ class States(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         settle(proposal, StateTrial, self.room)
         for newcomer in proposal.admit:
-            self.books[newcomer.id] = admitted = _Books(unfolded(newcomer))
-            self.num_reserved += admitted.promised
+            graph = unfolded(newcomer)
+            self.books[newcomer.id] = _Books(graph.topology, graph.most_held, {}, {})
+            self.num_reserved += graph.most_held
         waves = proposal.waves or (Span(0, len(proposal.work)),)
         places: list[State] = []
         passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
@@ -133,15 +131,8 @@ class States(Memory):
             self.passing[proposal.work[0]] = passing
         return Placement(tuple(places), waves=proposal.waves)
 
-    def _drop(self, books: _Books, node: int) -> int:
-        """Remove a node whose states are no longer needed. Returns its slot, for the caller to free."""
-        if len(books.slots) > books.promised:
-            self.num_reserved -= 1
-        del books.unread[node]
-        return books.slots.pop(node)
-
     def _take(self, count: int, passing: list[int]) -> list[int]:
-        """Take `count` slots, in ascending order: those of `passing` first, then the longest runs needed.
+        """Take `count` slots, in ascending order: those of `passing`, then the longest free runs.
 
         Since `passing` is used first, a plan never takes more slots than its requests were promised.
         """
@@ -156,15 +147,17 @@ class States(Memory):
         return sorted(taken)
 
     def _read(self, work: tuple[Work, ...]) -> list[int]:
-        """Count the reads of nodes that have run. Returns the slots that have no reader left."""
+        """Count the reads of nodes that have run. Returns slots without a reader left."""
         free = []
         for name, node, _, _ in work:
-            books = self.books[name]
-            unread = books.unread
-            for source in books.topology.sources[node]:
-                remaining = unread[source] = unread[source] - 1
-                if not remaining:
-                    free.append(self._drop(books, source))
+            topology, promised, slots, unread = self.books[name]
+            for source in topology.sources[node]:
+                unread[source] -= 1
+                if not unread[source]:
+                    if len(slots) > promised:
+                        self.num_reserved -= 1
+                    del unread[source]
+                    free.append(slots.pop(source))
         return free
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
@@ -181,19 +174,18 @@ class States(Memory):
                 start = i
 
     def release(self, sequence: Sequence, now: float) -> None:
-        books = self.books.pop(sequence.id, None)
         for first in [first for first in self.passing if first.sequence == sequence.id]:
             self._free(self.passing.pop(first))  # its plan will not complete
-        if books is not None:
-            self._free([self._drop(books, node) for node in list(books.slots)])
-            self.num_reserved -= books.promised
+        if books := self.books.pop(sequence.id, None):
+            self.num_reserved -= max(books.promised, len(books.slots))
+            self._free([*books.slots.values()])
 
     def usage(self) -> KVUsage:
         used = self.capacity - self.allocator.num_free
         return KVUsage(used, self.num_reserved, self.capacity)
 
     def check_integrity(self) -> None:
-        """Raise `LawBroken` unless every slot is free or has one owner, and the counts are those of the books."""
+        """Raise `LawBroken` unless every slot is free or owned once, and the sums are right."""
         owned = [slot for books in self.books.values() for slot in books.slots.values()]
         owned += [slot for slots in self.passing.values() for slot in slots]
         self.allocator.check((slot, 1) for slot in owned)

@@ -1,9 +1,9 @@
-"""More KV than the device holds, attended in waves: while one is attended, the next is uploaded (FluidInfer, 4.1)."""
+"""More KV than the device holds: it is attended in waves, uploaded in turn (FluidInfer, 4.1)."""
 
-from __future__ import annotations
-
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -16,7 +16,6 @@ from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import RunTrial
-from minifuse.memory.halves import even_waves
 from minifuse.memory.places import Places
 from minifuse.memory.trial import settle
 from minifuse.stages import Memory
@@ -26,17 +25,18 @@ HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 
 
 class Waves(Memory):
-    """Every admitted sequence has room on the host; the device holds what one wave attends to, and the next.
+    """Every admitted sequence has room on the host; the device holds two waves.
 
     The first sequences of an iteration keep their KV on the device, as many as leave room for two waves of the others.
-    These take turns in what is left: while a wave is attended, what the last one wrote is offloaded, and the KV of the
-    next is uploaded, layer by layer. The blocks that were freed first are taken first, so that a wave does not wait for
-    the one before it, unless a single sequence needs more than half of the room. KV goes to the host once, when its
-    sequence leaves the device, and is uploaded as often as a wave needs it. Where everything fits, nothing is moved.
+    The others take turns in what is left: while a wave is attended, what the wave before wrote is offloaded, and the KV
+    of the wave behind is uploaded, layer by layer. The blocks that were freed first are taken first, so that a wave
+    does not wait for the one before it, unless a single sequence needs more than half of the room. KV goes to the host
+    once, when its sequence leaves the device, and is uploaded as often as a wave needs it. Where everything fits,
+    nothing is moved.
 
-    With `turns=layers`, the layers of the model have the device in turn: it holds as many times the tokens as there are
-    layers, each of one layer's KV. Waves are as much longer, no sequence stays, and a request whose KV of all layers
-    exceeds the device is served.
+    With `turns=layers`, the layers of the model have the device in turn. With L layers it then holds L times as many
+    tokens, each with the KV of one layer. Waves are L times as long, no sequence stays, and a request is served even if
+    its KV of all layers exceeds the device.
 
     >>> # blocks of 1, 8 on the device, buffer=0; with this iteration's token a has 3, b 2, c 4 and d 3: none can stay
     >>> # beside two waves of 4.
@@ -108,12 +108,10 @@ class Waves(Memory):
                 "out."
             )
         self.host = RunAllocator(self.host_capacity)
-        # Of every admitted sequence: its slots on the host, for its longest possible answer, in whole blocks.
-        self.homes = Places[Extent]()
+        self.homes = Places[Extent]()  # slots on the host, for the longest answer of each sequence, in whole blocks
         self.backed: dict[str, int] = {}  # sequence -> leading tokens whose KV is on the host
-        self.pages: dict[str, Pages] = {}  # of the sequences whose KV is on the device
-        self.blocks = deque(range(self.num_blocks))
-        self.free = self.blocks.copy()  # those that were freed first are taken first
+        self.pages: dict[str, Pages] = {}  # sequence -> its blocks, if its KV is on the device
+        self.free = deque(range(self.num_blocks))  # the blocks that were freed first are taken first
 
     def check(self, *prompts: Request) -> None:
         most = max(prompts, key=lambda prompt: prompt.max_cached)
@@ -136,7 +134,7 @@ class Waves(Memory):
             )
 
     def blocks_of(self, num_tokens: int) -> int:
-        """Blocks that so many tokens take: 6 tokens in blocks of 4 take 2."""
+        """Count the blocks that tokens take: 6 tokens in blocks of 4 take 2."""
         return -(-num_tokens // self.size)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
@@ -154,9 +152,7 @@ class Waves(Memory):
         work = proposal.work
         needs = [self.blocks_of(item.stop) for item in work]
         num_staying, limit = self._divide(needs)
-        moves = self._clear(
-            {item.sequence for item in work[:num_staying]}, sum(needs) if num_staying == len(work) else None
-        )
+        moves = self._clear({item.sequence for item in work[:num_staying]}, sum(needs))
         places: list[Pages] = []
         waves: list[Span] = []
         begin = taken = 0
@@ -165,14 +161,14 @@ class Waves(Memory):
             name = item.sequence
             have = self.pages[name].blocks if name in self.pages else ()
             lacks, uploads = blocks - len(have), item.start > 0 and not have
-            # The first wave is of those that are there: it need not wait, and the second is uploaded meanwhile.
+            # The first wave attends to what is there: it need not wait, and the second is uploaded meanwhile.
             if index > begin and (taken + lacks > limit or (uploads and not waves and self.layers_in_turn == 1)):
                 self._give_back(leaving)
                 waves.append(Span(begin, index))
                 begin, taken, leaving = index, 0, []
+            if lacks:
+                self.pages[name] = Pages((*have, *self._take(lacks, taken, len(waves))), self.size)
             taken += lacks
-            if lacks > 0:
-                self.pages[name] = Pages((*have, *self._take(lacks, len(waves))), self.size)
             if uploads:
                 moves += self._upload(name, item.start, len(waves))
             places.append(self.pages[name])
@@ -183,14 +179,12 @@ class Waves(Memory):
         return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
 
     def _divide(self, needs: list[int]) -> tuple[int, int]:
-        """How many of the first pieces of work stay on the device, and how many blocks a wave may take.
+        """Return how many first pieces of work stay, and the blocks of a wave.
 
-        All, if they fit. Otherwise as many as leave room for two waves, each of which must hold the longest of the
-        others; none, if there is no room for two.
+        All stay if they fit. Otherwise as many stay as leave room for two waves, each of which must hold the longest of
+        the others; none, if there is no room for two waves, or if layers take turns.
 
         >>> # 8 blocks, buffer=0: needs [2, 1, 2, 2, 1, 1]: two stay, as 3 + 2 x 2 <= 8, and a wave takes 2 blocks
-
-        If layers take turns, none stays.
         """
         if self.layers_in_turn > 1:
             return 0, even_waves(needs, self.num_blocks)
@@ -198,23 +192,23 @@ class Waves(Memory):
         held = list(accumulate(needs, initial=0))
         if held[-1] <= whole:
             return len(needs), self.num_blocks
-        longest = list(accumulate(reversed(needs), max))[::-1]  # of each piece and those behind it
         least = int((BUFFER if self.options.buffer is None else self.options.buffer) * self.num_blocks)
-        buffers = [max(blocks, least) for blocks in longest]
+        # For each piece the longest of it and all behind it, or more: what one of two waves needs if it does not stay.
+        buffers = list(accumulate(reversed(needs), max, initial=least))[::-1]
         staying = 0
         while staying + 1 < len(needs) and held[staying + 1] + 2 * buffers[staying + 1] <= whole:
             staying += 1
         return staying, min(buffers[staying], self.num_blocks - held[staying])
 
-    def _clear(self, staying: Collection[str], needed: int | None) -> list[Move]:
-        """Offload what is on the device and does not stay there, before anything is attended.
+    def _clear(self, staying: Collection[str], needed: int) -> list[Move]:
+        """Offload all other sequences before the first wave, unless they fit beside the work.
 
         Args:
-            needed: blocks of all work, if it fits: then what has no work in this iteration stays too, where it can.
+            needed: blocks of all work.
         """
         others = [name for name in self.pages if name not in staying]
         held = sum(len(self.pages[name].blocks) for name in others)
-        if needed is not None and needed + held <= self.num_blocks:
+        if needed + held <= self.num_blocks:
             return []
         moves: list[Move] = []
         for name in others:
@@ -233,25 +227,29 @@ class Waves(Memory):
     def _offload(self, name: str, stop: int, moment: Any, wave: int) -> list[Move]:
         """Copy to the host what of the first `stop` tokens is not there yet."""
         home, start = self.homes.places[name].offset, self.backed.get(name, 0)
-        self.backed[name] = max(stop, start)
+        self.backed[name] = stop
         return [
             Move("offload", slot, home + first, length, target_tier="host", moment=moment, wave=wave)
             for first, slot, length in _runs(self.pages[name], start, stop)
         ]
 
-    def _take(self, count: int, wave: int) -> list[int]:
-        """The free blocks that were freed first; or, where layers take turns, the first for even waves and the last for
-        odd ones, so that the last wave of a layer and the first of the next have different halves of the device."""
-        if self.layers_in_turn > 1 and wave % 2:
-            return [self.free.pop() for _ in range(count)][::-1]
-        return [self.free.popleft() for _ in range(count)]
+    def _take(self, count: int, taken: int, wave: int) -> Seq[int]:
+        """Take `count` blocks for a wave that has `taken` ones: those that were freed first.
+
+        Where layers take turns, all blocks are free when a wave begins. Even waves fill the device from its beginning,
+        odd ones from its end, so that the last wave of a layer and the first of the next have different halves.
+        """
+        if self.layers_in_turn == 1:
+            return [self.free.popleft() for _ in range(count)]
+        first = self.num_blocks - taken - count if wave % 2 else taken
+        return range(first, first + count)
 
     def _give_back(self, names: list[str]) -> None:
-        """These sequences are on the host, and their blocks may be taken by the next wave."""
+        """Free the blocks of sequences on the host: the next wave may take them."""
         for name in names:
-            self.free.extend(self.pages.pop(name).blocks)
-        if self.layers_in_turn > 1:  # none has any left: the next wave begins at its end of the device
-            self.free = self.blocks.copy()
+            pages = self.pages.pop(name)
+            if self.layers_in_turn == 1:
+                self.free.extend(pages.blocks)
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.homes.wrote(plan.work)
@@ -278,7 +276,9 @@ class Waves(Memory):
 
 
 def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Tokens [start, stop) in runs of consecutive slots: the first token of each, its slot, and how many there are.
+    """Yield tokens [start, stop) in runs of consecutive slots.
+
+    A run is its first token, the slot of that, and the length.
 
     >>> list(_runs(Pages((4, 5, 2), 4), 2, 11))
     [(2, 18, 6), (8, 8, 3)]
@@ -292,3 +292,35 @@ def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]
         end = min((last + 1) * size, stop)
         yield first, blocks[first // size] * size + first % size, end - first
         first = end
+
+
+def even_waves(needs: Seq[int], num_blocks: int) -> int:
+    """Return the fewest blocks a wave with which there is an even number of waves.
+
+    Each wave has half of the device: while the last wave of a layer is attended, the first of the next layer is
+    uploaded to the other half. If no even number is possible, as where a piece needs more than half, a wave may have
+    half, or what the longest piece needs.
+
+    >>> even_waves([3, 3, 2, 2, 2], 12)  # twelve blocks at once, in two waves: 3 + 3 and 2 + 2 + 2
+    6
+    >>> even_waves([3, 3, 2, 2, 2], 10)  # four waves: 3, 3, 2 + 2 and 2
+    4
+    """
+    half = max(*needs, num_blocks // 2)
+    fewest = _num_waves(needs, half)
+    for num_waves in range(fewest + fewest % 2, len(needs) + 1, 2):
+        limits = range(half + 1)
+        limit = bisect_left(limits, -num_waves, lo=max(needs), key=lambda limit: -_num_waves(needs, limit))
+        if _num_waves(needs, limit) == num_waves:
+            return limit
+    return half
+
+
+def _num_waves(needs: Seq[int], limit: int) -> int:
+    """Count the waves of up to `limit` blocks into which work is cut, in order."""
+    count = taken = 0
+    for blocks in needs:
+        if not count or taken + blocks > limit:
+            count, taken = count + 1, 0
+        taken += blocks
+    return count

@@ -1,6 +1,4 @@
-"""The columns of a rectangle that are in use, and which of them each sequence has (Baton, 4.1 and 4.2)."""
-
-from __future__ import annotations
+"""The columns in use of a rectangle, and those of each sequence (Baton, 4.1 and 4.2)."""
 
 from bisect import insort
 from collections.abc import Collection
@@ -12,21 +10,21 @@ from minifuse.core.shapes import Rectangle
 
 
 class Entry(NamedTuple):
-    """A sequence that gets a row: its text so far has `length` tokens, of which the iteration computes the last
-    `missing`; the KV of the others is copied there. At most `most` tokens of it will be cached."""
+    """A sequence that gets a row."""
 
     name: str
-    length: int
-    missing: int
-    most: int
+    length: int  # tokens of its text so far
+    missing: int  # the last tokens, which the iteration computes; the KV of the others is copied to the row
+    most: int  # tokens that will be cached, at most
 
 
 class Window:
-    """Columns [begin, stop) of a rectangle's rows, each of which is a ring of `stride` slots (see `Rectangle`).
+    """Keeps the columns [begin, stop) of a rectangle that are in use.
 
-    A sequence has columns for all tokens that it may ever cache, one behind the other: its next token takes the column
-    behind the window, as that of every other sequence does. A newcomer's text ends in the last column that an iteration
-    computes; before it its row is padding.
+    A row is a ring of `stride` slots (see `Rectangle`).
+    A sequence has columns for all tokens that it may ever cache, one behind the other. In every iteration the next
+    token of every sequence takes the column behind the window. A newcomer's text ends in the last column that the
+    iteration computes, and has padding before it.
 
     Vector shaping (4.1): a prompt of l_q tokens is computed in l_q new columns. The others have their token in the
     first of these, and are padded after it: they have a gap there, and go on behind it. With B = 3 rows, when query2
@@ -39,40 +37,42 @@ class Window:
         query3    . . . . c c c      mask in column 5: 0 0 0 0 1 1, as long as l_am + l_q - 1 = 5 + 2 - 1
 
     Vector embedding (4.2): a newcomer's text ends where the others' next token goes, so that B x 1 tokens are computed,
-    and KV of B x (l_kv + 1) columns is read, l_kv being the width of the window, or l_q - 1 if that is more. A shorter
-    text has padding before it; for a longer one the window is extended on the left. No sequence has a gap.
+    and KV of B x (l_kv + 1) columns is read, where l_kv is the width of the window, or l_q - 1 if that is more. A
+    shorter text has padding before it; a longer one extends the window on the left. No sequence has a gap.
 
     >>> window = Window(3, 8)
     >>> entries = [Entry("query0", 2, 2, 8), Entry("query1", 3, 3, 8), Entry("query2", 3, 3, 4)]
-    >>> window.enter(entries, ()), window.enter((), ("query0", "query1", "query2"))
+    >>> window.enter(entries), window.enter(())
     (Span(start=0, stop=3), Span(start=3, stop=4))
     >>> window.leave("query2")
-    >>> window.enter([Entry("query3", 2, 2, 4)], ("query0", "query1"))
+    >>> window.enter([Entry("query3", 2, 2, 4)])
     Span(start=4, stop=6)
     >>> window.columns["query0"], window.columns["query3"]
     ((Span(start=1, stop=5), Span(start=6, stop=10)), (Span(start=4, stop=8),))
 
     Args:
-        places: where sequences lie; those that have rows are written here.
-        embed: how newcomers enter: by embedding, or else by shaping.
+        embed: newcomers enter by embedding; otherwise by shaping.
     """
 
-    def __init__(
-        self, rows: int, stride: int, places: dict[str, Extent | Runs] | None = None, *, embed: bool = False
-    ) -> None:
+    def __init__(self, rows: int, stride: int, *, embed: bool = False) -> None:
         self.embed = embed
         self.begin = self.stop = 0
         self.rows: dict[str, int] = {}  # sequence -> row
-        self.columns: dict[str, tuple[Span, ...]] = {}  # sequence -> those of its tokens, in order
-        self.places: dict[str, Extent | Runs] = {} if places is None else places  # the same as slots
-        self._left = False  # whether a sequence has left since columns were last released
+        self.columns: dict[str, tuple[Span, ...]] = {}  # sequence -> the columns of its tokens, in order
         self.divide(rows, stride)
 
     def divide(self, rows: int, stride: int) -> None:
-        """Have so many rows from now on, of so many slots. No sequence may have a row."""
+        """Divide the slots into `rows` rows of `stride` slots. No sequence may have a row."""
         self.stride = stride
         self.free = list(range(rows))  # ascending
         self._ring = Rectangle(0, rows, stride, 0, 0)
+
+    def copy(self) -> "Window":
+        """Copy the window, to try an iteration out."""
+        twin = Window(self._ring.rows, self.stride, embed=self.embed)
+        twin.begin, twin.stop, twin.free = self.begin, self.stop, [*self.free]
+        twin.rows, twin.columns = {**self.rows}, {**self.columns}
+        return twin
 
     @property
     def width(self) -> int:
@@ -80,81 +80,71 @@ class Window:
 
     @property
     def height(self) -> int:
-        """Rows up to the last that has a sequence: those behind it are not computed."""
+        """Count the rows up to the last with a sequence: no later row is computed."""
         return max(self.rows.values(), default=-1) + 1
 
-    def after(self, longest: int, runs: bool) -> int:
-        """Where the window will end after an iteration that computes up to `longest` tokens of newcomers.
+    def after(self, longest: int, others: bool) -> int:
+        """Return where the window ends after an iteration with up to `longest` tokens of newcomers.
 
         Args:
-            runs: whether it also computes the next token of sequences that have rows.
+            others: whether sequences have rows already: the next token of each is computed, too.
         """
-        if self.embed:
-            return self.stop + (runs if self.rows else longest)
-        return self.stop + max(longest, int(runs))
+        return self.stop + (1 if others and self.embed else max(longest, others))
 
-    def enter(self, newcomers: Collection[Entry], running: Collection[str]) -> Span:
-        """Go on by one iteration: newcomers get the first free rows. Returns the columns that it computes.
+    def enter(self, newcomers: Collection[Entry]) -> Span:
+        """Go on by one iteration. Returns the columns that it computes.
 
-        The leading columns that no sequence has are released before ("Resources releasing", 4.1): `begin` is the
-        paper's min(index_i).
-
-        Args:
-            running: sequences with a row whose next token is computed.
+        Newcomers get the first free rows. The next token of every sequence that has a row is computed, too. Then the
+        leading columns that no sequence has are released ("Resources releasing", 4.1): `begin` is the paper's
+        min(index_i).
         """
         longest = max([entry.missing for entry in newcomers], default=0)
         if newcomers and not self.rows:  # the first column takes the first slot, so that the window does not wrap
             begin = -(-self.stop // self.stride) * self.stride
             self.stop = begin + max([entry.length for entry in newcomers]) - longest
-        stop = self.after(longest, bool(running))
-        start = min([stop - longest, self.stop]) if running else stop - longest
-        new = Span(self.stop, stop)
-        if stop - self.stop != 1 or len(running) < len(self.rows):
+        new = Span(self.stop, self.after(longest, bool(self.rows)))
+        stop = new.stop
+        if stop - new.start > 1:
             for name, spans in self.columns.items():
-                after = shaped(spans, new, name in running)
-                if after is not spans:
-                    self._lie(name, *after)
+                self.columns[name] = shaped(spans, new)
         for entry in newcomers:
             self.rows[entry.name] = self.free.pop(0)
-            self._lie(entry.name, Span(stop - entry.length, stop - entry.length + entry.most))
-        if newcomers or self._left:
-            self.begin = min([spans[0].start for spans in self.columns.values()], default=stop)
-            self._left = False
+            self.columns[entry.name] = (Span(stop - entry.length, stop - entry.length + entry.most),)
+        self.begin = min([spans[0].start for spans in self.columns.values()], default=stop)
         self.stop = stop
-        return Span(start, stop)
+        return Span(min(new.start, stop - longest), stop)
 
-    def move_last(self) -> tuple[str, Extent | Runs]:
-        """Give the sequence in the last row the first free one, in the same columns. Returns it, and where it was."""
+    def place(self, name: str) -> Extent | Runs:
+        """Return the slots of a sequence's columns."""
+        return self._ring.place(self.rows[name], *self.columns[name])
+
+    def move_last(self) -> str:
+        """Move the sequence in the last row to the first free one. Returns its name."""
         name = max(self.rows, key=self.rows.__getitem__)
-        before, row = self.places[name], self.rows[name]
+        row = self.rows[name]
         self.rows[name] = self.free.pop(0)
         insort(self.free, row)
-        self._lie(name, *self.columns[name])
-        return name, before
-
-    def _lie(self, name: str, *spans: Span) -> None:
-        self.columns[name] = spans
-        self.places[name] = self._ring.place(self.rows[name], *spans)
+        return name
 
     def leave(self, name: str) -> None:
-        """A sequence gives its row back. Columns that it alone had are released with the next iteration."""
-        self._left = True
+        """Free a sequence's row. The next iteration releases the columns that it alone had."""
         insort(self.free, self.rows.pop(name))
-        del self.columns[name], self.places[name]
+        del self.columns[name]
 
     def rectangle(self, computed: Span) -> Rectangle:
         return Rectangle(0, self.height, self.stride, *computed, begin=self.begin)
 
 
-def shaped(spans: tuple[Span, ...], new: Span, runs: bool) -> tuple[Span, ...]:
-    """The columns of a sequence when an iteration has taken `new` ones, of which it has the first if it `runs`.
+def shaped(spans: tuple[Span, ...], new: Span) -> tuple[Span, ...]:
+    """Return a running sequence's columns after an iteration that takes `new` ones.
 
-    >>> shaped((Span(0, 9),), Span(4, 7), runs=True)  # a token in column 4, the next one in column 7
+    Its token takes the first of them; the others are a gap.
+
+    >>> shaped((Span(0, 9),), Span(4, 7))  # a token in column 4, the next one in column 7
     (Span(start=0, stop=5), Span(start=7, stop=11))
     """
     *before, (start, stop) = spans
-    cut = new.start + runs
+    cut = new.start + 1
     if stop <= cut or new.stop <= cut:
         return spans
-    gap = new.stop - cut
-    return (*before, *([Span(start, cut)] if cut > start else []), Span(new.stop, stop + gap))
+    return (*before, Span(start, cut), Span(new.stop, stop + new.stop - cut))

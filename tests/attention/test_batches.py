@@ -100,7 +100,7 @@ def test_padded_batch_by_hand() -> None:
 def _seen(window: Window, computed: Span, tokens: dict[str, tuple[int, ...]], *work: Work) -> tuple[Any, Any, Any]:
     """Of an iteration of a window: its tokens by row, the columns that each computed one sees, and the KV's shape."""
     sequences = {name: _sequence(name, text) for name, text in tokens.items()}
-    places = tuple(window.places[item.sequence] for item in work)
+    places = tuple(window.place(item.sequence) for item in work)
     plan = Plan(0, 0, work, places, admitted=("query3",), layout=Layout(shape=window.rectangle(computed)))
     batch = PaddedAttention().batch(plan, sequences, _storage(window.stride * 3))
     (wave,) = batch.waves
@@ -116,8 +116,8 @@ TEXTS = {"query0": (10, 11, 12, 13), "query1": (20, 21, 22, 23, 24), "query3": (
 def _three_running(embed: bool) -> Window:
     """Baton, 4.1: three queries in columns 0 to 3, of which query2 has just ended."""
     window = Window(3, 10, embed=embed)
-    window.enter([Entry("query0", 2, 2, 10), Entry("query1", 3, 3, 10), Entry("query2", 3, 3, 10)], ())
-    window.enter((), ("query0", "query1", "query2"))
+    window.enter([Entry("query0", 2, 2, 10), Entry("query1", 3, 3, 10), Entry("query2", 3, 3, 10)])
+    window.enter(())
     window.leave("query2")
     return window
 
@@ -125,7 +125,7 @@ def _three_running(embed: bool) -> Window:
 def test_vector_shaping_as_in_figure_4() -> None:
     """query3 of l_q = 2 tokens: inputs B x l_q, masks of l_am + l_q - 1 = 5 + 2 - 1 columns; then single tokens."""
     window = _three_running(embed=False)
-    computed = window.enter([Entry("query3", 2, 2, 6)], ("query0", "query1"))
+    computed = window.enter([Entry("query3", 2, 2, 6)])
     work = (Work("query0", 3, 4), Work("query1", 4, 5), Work("query3", 0, 2))
     tokens, seen, shape = _seen(window, computed, TEXTS, *work)
     assert tokens == [[13, 0], [24, 0], [30, 31]]
@@ -133,7 +133,7 @@ def test_vector_shaping_as_in_figure_4() -> None:
     assert seen[1] == [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
     assert seen[2] == [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 1]]  # what query2 had is masked
     assert shape == (3, 1, 6, 4)
-    computed = window.enter((), ("query0", "query1", "query3"))
+    computed = window.enter(())
     longer = {name: (*text, 7) for name, text in TEXTS.items()}
     work = (Work("query0", 4, 5), Work("query1", 5, 6), Work("query3", 2, 3))
     tokens, seen, shape = _seen(window, computed, longer, *work)
@@ -148,7 +148,7 @@ def test_vector_shaping_as_in_figure_4() -> None:
 def test_vector_embedding_as_in_4_2(length: int, width: int, query3: list[int]) -> None:
     """l_q <= l_kv: it is padded in front; l_q > l_kv: the others are. Inputs are B x 1, KV B x (l_kv + 1), or a row."""
     window = _three_running(embed=True)
-    computed = window.enter([Entry("query3", length, 1, length)], ("query0", "query1"))
+    computed = window.enter([Entry("query3", length, 1, length)])
     texts = {**TEXTS, "query3": tuple(range(30, 30 + length))}
     work = (Work("query0", 3, 4), Work("query1", 4, 5), Work("query3", length - 1, length))
     tokens, seen, shape = _seen(window, computed, texts, *work)

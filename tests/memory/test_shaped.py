@@ -318,10 +318,10 @@ def _releasing_too_much(patch: pytest.MonkeyPatch) -> None:
     """The column behind the released ones is released too, and read by the sequence that begins there."""
     enter = Window.enter
 
-    def wrong(self: Window, newcomers: Any, running: Any) -> Any:
-        released = bool(newcomers) or self._left
-        computed = enter(self, newcomers, running)
-        self.begin += released
+    def wrong(self: Window, newcomers: Any) -> Any:
+        begin = self.begin
+        computed = enter(self, newcomers)
+        self.begin += self.begin > begin
         return computed
 
     patch.setattr(Window, "enter", wrong)
@@ -332,10 +332,10 @@ def _giving_rows_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shaped, "check_integrity", lambda self: None)
     enter = Window.enter
 
-    def wrong(self: Window, newcomers: Any, running: Any) -> Any:
+    def wrong(self: Window, newcomers: Any) -> Any:
         if newcomers and self.rows:
             self.free.insert(0, next(iter(self.rows.values())))
-        return enter(self, newcomers, running)
+        return enter(self, newcomers)
 
     patch.setattr(Window, "enter", wrong)
 
@@ -343,7 +343,13 @@ def _giving_rows_away(patch: pytest.MonkeyPatch) -> None:
 def _outgrowing_rows(patch: pytest.MonkeyPatch) -> None:
     """The window grows on the right until it meets its own first columns."""
     patch.setattr(Shaped, "check_integrity", lambda self: None)
-    patch.setattr(ShapedTrial, "_full", lambda self, joining, growing: None)
+    full = ShapedTrial._full
+
+    def wrong(self: ShapedTrial, joining: Any, growing: bool) -> tuple[str, str]:
+        found = full(self, joining, growing)
+        return found if found[0] == "rows-full" else ("", "")
+
+    patch.setattr(ShapedTrial, "_full", wrong)
 
 
 def _over_another_row(patch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,7 @@ from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.execute.copies import copies, timetable
 from minifuse.execute.link import Link
-from minifuse.memory.halves import even_waves
-from minifuse.memory.waves import Waves
+from minifuse.memory.waves import Waves, even_waves
 from minifuse.metrics import compute_metrics
 from minifuse.techniques import TECHNIQUES
 

@@ -67,8 +67,8 @@ def room_is_optimistic(take: Any, self: RunTrial, sequence: Sequence, growing: b
 
 @defect("fusion", "conservation")
 @instead_of(Slots, "_shuffle")
-def shuffled_without_copying(shuffled: Any, self: Slots, proposal: Proposal) -> tuple[Any, ...]:
-    shuffled(self, proposal)
+def shuffled_without_copying(shuffled: Any, self: Slots) -> tuple[Any, ...]:
+    shuffled(self)
     return ()
 
 

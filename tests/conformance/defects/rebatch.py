@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
-from minifuse.core.plan import Move, Span
+from minifuse.core.plan import Move, Placement, Proposal, Span
 from minifuse.memory import away, shaped, window
 from minifuse.memory.away import Away
 from minifuse.memory.prefilled import Prefilled
@@ -22,26 +23,26 @@ CHANGING = {**TIGHT, "batching__order": "priority", "batching__preempt": True, "
 
 @defect("baton", "conservation", "ghost", "layout", **TIGHT, memory__insert="shape")
 @instead_of(window, "shaped")
-def padded_before_its_token(right: Any, spans: tuple[Span, ...], new: Span, runs: bool) -> tuple[Span, ...]:
+def padded_before_its_token(right: Any, spans: tuple[Span, ...], new: Span) -> tuple[Span, ...]:
     """Others get their token in the last of the columns that a newcomer computes, and read it in the first."""
-    return right(spans, new, False) if runs and new.stop - new.start > 1 else right(spans, new, runs)
+    return right(spans, Span(new.start - 1, new.stop) if new.stop - new.start > 1 else new)
 
 
 @defect("baton", "budget", "layout", **TIGHT, memory__insert="shape", memory__threshold=1.0)
-@instead_of(Window, "enter")
-def leading_padding_is_never_released(enter: Any, self: Window, newcomers: Any, running: Any) -> Span:
-    begin = self.begin
-    computed: Span = enter(self, newcomers, running)
-    self.begin = min(begin, self.begin) if self.rows else self.begin
-    return computed
+@instead_of(Shaped, "place")
+def leading_padding_is_never_released(place: Any, self: Shaped, proposal: Proposal, now: float) -> Placement:
+    begin = self.window.begin
+    placement = place(self, proposal, now)
+    self.window.begin = min(begin, self.window.begin)
+    return replace(placement, shape=placement.shape._replace(begin=self.window.begin))
 
 
 @defect("baton", "layout", "conservation", **TIGHT, memory__insert="shape")
 @instead_of(Window, "enter")
-def a_column_too_many_is_released(enter: Any, self: Window, newcomers: Any, running: Any) -> Span:
-    released = bool(newcomers) or self._left
-    computed: Span = enter(self, newcomers, running)
-    self.begin += released
+def a_column_too_many_is_released(enter: Any, self: Window, newcomers: Any) -> Span:
+    begin = self.begin
+    computed: Span = enter(self, newcomers)
+    self.begin += self.begin > begin
     return computed
 
 
@@ -70,8 +71,7 @@ def embedded_with_all_that_its_row_has_room_for(
 @defect("baton-pd", "conservation", **APART)
 @instead_of(Prefilled, "give_back")
 def its_row_is_given_back_twice(give_back: Any, self: Prefilled, name: str) -> Any:
-    row = self.rows[name]
-    self.free.free(row.offset - self.offset, row.width)
+    self.free.free(*self.rows[name].slots)
     return give_back(self, name)
 
 
@@ -91,12 +91,12 @@ def returns_a_token_late(copies: Any, kind: Any, before: Any, after: Any, count:
 
 @defect("baton", "conservation", "contract", **{**CHANGING, "memory__host": 0})
 @instead_of(Shaped, "_leave")
-def dropped_and_taken_for_kept(leave: Any, self: Shaped, name: str) -> list[Move]:
+def dropped_and_taken_for_kept(leave: Any, self: Shaped, names: list[str]) -> list[Move]:
     """The host has no room: the KV of an evicted sequence is lost, and its next token is computed on."""
-    count = self.books.cached[name]
-    moves: list[Move] = leave(self, name)
-    self.books.cached[name] = count
-    self.books.num_written += count
+    kept = {name: self.books.cached[name] for name in names}
+    moves: list[Move] = leave(self, names)
+    self.books.cached |= kept
+    self.books.num_written += sum(kept.values())
     return moves
 
 
@@ -108,9 +108,9 @@ def evicts_any_for_any(patch: Patch) -> None:
 
 @defect("baton", "budget", **{**TIGHT, "memory__threshold": 0.6})
 @instead_of(ShapedTrial, "_full")
-def the_threshold_is_that_of_newcomers_only(full: Any, self: ShapedTrial, joining: Any, growing: bool) -> str | None:
+def the_threshold_is_that_of_newcomers_only(full: Any, self: ShapedTrial, joining: Any, growing: bool) -> Any:
     """Running sequences grow, and none of them leaves."""
-    return full(self, joining, growing) if joining else None
+    return full(self, joining, growing) if joining else ("", "")
 
 
 @defect("baton-pd", "queue", **APART, batching__padding=0.5)

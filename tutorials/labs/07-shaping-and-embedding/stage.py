@@ -26,7 +26,7 @@ class WindowOfStudent(OfStudent, Window):
         self.lengths, self.most, self.written = {}, {}, {}  # of each sequence; written: the columns of its tokens
         self.of_student = None  # made when the first newcomers enter: a stage is made without the student's file
 
-    def enter(self, newcomers, running):
+    def enter(self, newcomers):
         """What the student's `enter` says, checked."""
         if self.of_student is None:
             self.of_student = self.work.make("Window", self._ring.rows, self.embed)
@@ -34,10 +34,10 @@ class WindowOfStudent(OfStudent, Window):
         begins = [*self.of_student("enter", given, form=tuple[int, int])]
         start, stop = (self.base + one for one in begins)
         told = f"enter({given}) returned {begins}"
-        if start >= stop or (running and stop <= self.stop):
+        if start >= stop or (self.rows and stop <= self.stop):
             raise StudentFault(f"{told}: that is no new column; the window ended at {self.stop - self.base}.")
         rows = self.of_student("rows", form=dict[str, int])
-        names = {*running, *(one.name for one in newcomers)}
+        names = {*self.rows, *(one.name for one in newcomers)}
         if rows.keys() != names:
             raise StudentFault(f"after enter({given}) rows has {sorted(rows)}: {sorted(names)} have rows.")
         self._check_rows(rows)
@@ -54,9 +54,9 @@ class WindowOfStudent(OfStudent, Window):
             elif left:
                 spans.append(Span(stop, stop + left))
             self.rows[name] = rows[name]
-            self._lie(name, *spans)
+            self.columns[name] = tuple(spans)
         self.free = [row for row in range(self._ring.rows) if row not in rows.values()]
-        self.begin, self.stop, self._left = min(self.columns[name][0].start for name in names), stop, False
+        self.begin, self.stop = min(self.columns[name][0].start for name in names), stop
         if self.width > self.stride:
             raise StudentFault(
                 f"{told}, and the window has {self.width} columns now: a row has {self.stride}. Are all columns needed?"
@@ -94,9 +94,9 @@ class WindowOfStudent(OfStudent, Window):
         self.of_student("leave", name)
 
     def move_last(self):
-        found = super().move_last()
-        self.of_student("move", found[0], self.rows[found[0]])
-        return found
+        name = super().move_last()
+        self.of_student("move", name, self.rows[name])
+        return name
 
 
 class WithWindow(OfStudent):
@@ -105,7 +105,7 @@ class WithWindow(OfStudent):
     def __init__(self, capacity, options=None):
         super().__init__(capacity, options)
         WindowOfStudent.work = self.work
-        self.window = WindowOfStudent(1, self.longest, self.books.places, embed=self.window.embed)
+        self.window = WindowOfStudent(1, self.longest, embed=self.window.embed)
 
 
 @register
