@@ -10,8 +10,9 @@ import multiprocessing
 import os
 import platform
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")  # Linux; elsewhere what others do is not known
 SHORTEST_S = 0.1  # in which use, told in steps of 0.01 s on every core, is known well enough
@@ -81,6 +82,14 @@ class OtherWork:
         if self._begin is None or end is None or seconds < SHORTEST_S:
             return None
         return min(max(0.0, (end - self._begin) / seconds), float(len(usable_cores())))
+
+
+def load_on_free_cores(num_parameters: int, load: Callable[[], Any]) -> Any:
+    """Load a model, then share the cores that others have left free meanwhile (`share_cores`)."""
+    others = OtherWork()
+    model = load()
+    share_cores(num_parameters, others.cores())
+    return model
 
 
 def share_cores(num_parameters: int, others: float | None) -> None:

@@ -366,6 +366,20 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     return mixed
 
 
+def mix_for(row: Technique, kind: str, **stages: str | None) -> Technique:
+    """`row` for models of a kind, with some of its stages exchanged.
+
+    Raises:
+        UsageError: the technique, or one of these stages, does not serve such models; or see `mix`.
+    """
+    mixed = mix(for_model(row, kind), **stages)
+    for place, name in mixed.stages.items():
+        if kind not in stage(place, name).serves:
+            fitting = [other for other, cls in every_stage(place).items() if kind in cls.serves]
+            raise UsageError(f"The {place} {name!r} does not serve {MODELS[kind]}: choose {one_of(fitting)}.")
+    return mixed
+
+
 def fit(names: Mapping[Kind, str]) -> bool:
     """Whether stages of these names can be mixed."""
     return _broken({kind: stage(kind, name) for kind, name in names.items()}) is None

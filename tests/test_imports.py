@@ -38,8 +38,8 @@ ROOMS = (
     "views",
     "replay",
     "labs",
-    "cli",
     "notebook",
+    "cli",
 )
 
 

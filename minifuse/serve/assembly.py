@@ -54,13 +54,27 @@ def _classes(row: Technique) -> dict[Kind, Any]:
     return {kind: stage(kind, name) for kind, name in row.stages.items()}
 
 
-def choose(row: Technique, given: Mapping[str, Any] | None = None) -> Choices:
+def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: int | None = None) -> Choices:
     """Parse the options of a technique's stages: `stage.option: value`, over those that the technique sets.
 
+    Args:
+        max_batch: the batch size of every stage that has one and is given no other. A mix of a batching with a
+            max_batch and a memory of slots has two: if slots kept their default of 8, no more would ever run.
+
     Raises:
-        UsageError: a name is of no stage or no option, or a value is not allowed.
+        UsageError: a name is of no stage or no option, a value is not allowed, or no stage has a batch size.
     """
     given = given or {}
+    if max_batch is not None:
+        sizes = row.batch_sizes
+        if not sizes:
+            raise UsageError(
+                f"--max-batch is {max_batch}, and neither the batching {row.batching!r} nor the memory {row.memory!r} "
+                f"of {row.name} has a batch size: leave it out, or choose another --technique, --batching or --memory."
+            )
+        if sizes[0] in given:
+            raise UsageError(f"--max-batch and --set {sizes[0]} are both given: give one of them.")
+        given = {**dict.fromkeys(sizes, max_batch), **given}
     values: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
     for name, value in {**row.options, **given}.items():
         kind, dot, option_name = name.partition(".")

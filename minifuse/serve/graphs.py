@@ -44,10 +44,16 @@ class ServedCells:
                 "virtual time, source.outline."
             )
         check_model(settings, dtype=model.dtype)
-        ranks = settings.tensor_parallel
-        if ranks > 1:
+        of_cells = f"and {source.name} is made of cells"
+        if settings.tensor_parallel > 1:
             raise UsageError(
-                f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
+                f"--tensor-parallel is {settings.tensor_parallel}, {of_cells}, which are not divided among processes: "
+                "leave it out."
+            )
+        if settings.numerics == "reference":
+            raise UsageError(
+                f"--numerics is reference, which is for transformers, {of_cells}: leave it out; in --dtype float64 "
+                "results agree to nine digits."
             )
         self.settings = settings
         self.model = by_operator(model) if choices.policy.granularity == "operator" else model
