@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import RequestRefused
@@ -245,14 +246,9 @@ class CellGraph:
                     f"0 to {len(self.nodes) - 1}: let it read one of them."
                 )
         if len(self.topology.order) < len(self.nodes):
-            cycle = " -> ".join(map(str, self._cycle()))
-            raise RequestRefused(f"{name} unfolds into a graph with a cycle ({cycle}): a node cannot wait for itself.")
-
-    def _cycle(self) -> list[int]:
-        """The nodes of one cycle, each reading the one before it, the first once more at the end."""
-        inside = set(range(len(self.nodes))).difference(self.topology.order)
-        walk = [min(inside)]
-        while True:  # backwards: every node left over reads another one left over
-            walk.append(next(source for source in self.topology.sources[walk[-1]] if source in inside))
-            if walk[-1] in walk[:-1]:
-                return walk[walk.index(walk[-1]) :][::-1]
+            try:
+                TopologicalSorter(dict(enumerate(self.topology.sources))).prepare()
+            except CycleError as error:
+                cycle = " -> ".join(map(str, error.args[1]))
+                what = f"{name} unfolds into a graph with a cycle ({cycle})"
+                raise RequestRefused(f"{what}: a node cannot wait for itself.") from None

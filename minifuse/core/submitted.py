@@ -42,19 +42,17 @@ def read(request: Request) -> Request:
     Raises:
         RequestRefused: a field has another type than its declaration, or a number that no tensor holds.
     """
-    given = {name: plain(getattr(request, name)) for name in NUMBERS}
-    if any(value is not getattr(request, name) for name, value in given.items()):
-        request = replace(request, **given)
+    values = {name: plain(getattr(request, name)) for name in NUMBERS}
     try:
-        prompt, sampling = _token_ids(request.prompt), checked_sampling(request.sampling)
+        values |= {"prompt": _token_ids(request.prompt), "sampling": checked_sampling(request.sampling)}
     except TypeError:
         what = f"Request {brief(request.id)} has the prompt {brief(request.prompt)}"
         raise RequestRefused(f"{what}: give token ids.") from None
     except UsageError as error:
         raise RequestRefused(f"Request {brief(request.id)}: {error}") from None
-    stop_ids = _token_ids(request.stop_ids) if isinstance(plain(request.stop_ids), Collection) else request.stop_ids
-    if prompt is not request.prompt or sampling is not request.sampling or stop_ids is not request.stop_ids:
-        request = replace(request, prompt=prompt, sampling=sampling, stop_ids=stop_ids)
+    if isinstance(plain(request.stop_ids), Collection):
+        values["stop_ids"] = _token_ids(request.stop_ids)
+    request = replace(request, **values)
     _check_types(request)
     return request
 
@@ -73,8 +71,6 @@ def checked_sampling(sampling: Sampling) -> Sampling:
     ):
         if not is_allowed:
             raise UsageError(f"The sampling has {name} = {brief(values[name])}: give {allowed}.")
-    if all(value is getattr(sampling, name) for name, value in values.items()):
-        return sampling
     return Sampling(**values)
 
 
