@@ -34,7 +34,7 @@ class Output(NamedTuple):
 
 
 class Zeros(NamedTuple):
-    """A state of zeros, of this shape without the batch dimension: what a recurrence begins with."""
+    """The first state of a recurrence: zeros of this shape, without the batch dimension."""
 
     shape: tuple[int, ...]
 
@@ -64,7 +64,7 @@ class Wire(NamedTuple):
 
 
 class Topology:
-    """The edges of a graph, whatever its constants: graphs of the same edges share one (`CellGraph.topology`)."""
+    """The edges of a graph, without its constants. Graphs of equal edges share one (`CellGraph.topology`)."""
 
     def __init__(self, cells: tuple[str, ...], inputs: tuple[tuple[Output | None, ...], ...]) -> None:
         self.cells = cells  # the cell of each node
@@ -98,7 +98,7 @@ class Topology:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The nodes, each after all that it reads; shorter than the graph if there is a cycle (Kahn, 1962)."""
+        """The nodes in topological order (Kahn, 1962); a cycle, and what reads it, is left out."""
         missing = [len(sources) for sources in self.sources]
         ready = deque(number for number, count in enumerate(missing) if not count)
         found = []
@@ -112,7 +112,7 @@ class Topology:
 
     @cached_property
     def most_held(self) -> int:
-        """States that are held at the same time, at most, if its nodes are computed in waves, in any order.
+        """Most states held at one time if nodes are computed in waves, in any order.
 
         A state is held from when its node is computed until all its readers have been. In a chain or a tree every node
         has at most one reader: the nodes held lie on different paths from a leaf to the root, and so do those being
@@ -141,7 +141,7 @@ class Topology:
 
     @cached_property
     def most_held_by_levels(self) -> int:
-        """States that are held at the same time, at most, if it is computed level by level."""
+        """Most states held at one time if the graph is computed level by level."""
         unread = [len(readers) for readers in self.readers]
         held = most = 0
         for nodes in self.levels.values():
@@ -155,7 +155,7 @@ class Topology:
 
     @cached_property
     def parts(self) -> tuple[tuple[tuple[int, ...], dict[int, int], frozenset[int]], ...]:
-        """Each subgraph: its nodes, of each how many that it reads are inside, and the nodes read that are outside."""
+        """For each subgraph: its nodes, how many inputs of each are inside, and the nodes read outside."""
         found = []
         for nodes in self.subgraphs:
             inside = set(nodes)
@@ -197,7 +197,7 @@ class Topology:
 
     @cached_property
     def changes(self) -> dict[int, int]:
-        """For each node, the largest number of times that the cell changes on a path to it."""
+        """For each node, how often the cell changes on a path to it, at most."""
         found: dict[int, int] = {}
         for node in self.order:
             changes = [found[source] + (self.cells[source] != self.cells[node]) for source in self.sources[node]]
@@ -210,7 +210,7 @@ _topology = lru_cache(1024)(Topology)
 
 @dataclass(frozen=True)
 class CellGraph:
-    """The nodes of a request, in any order. Those that no other node reads are its results."""
+    """The nodes of a request, in any order. Nodes that no other reads are its results."""
 
     nodes: tuple[Node, ...]
 
@@ -235,7 +235,7 @@ class CellGraph:
         return self.topology.most_held
 
     def check(self, name: str) -> None:
-        """Raise `RequestRefused`, calling the request `name`, if this is not a graph that can be computed."""
+        """Raise `RequestRefused` unless this graph can be computed. `name` begins the sentence."""
         if not self.nodes:
             raise RequestRefused(f"{name} unfolds into an empty graph: give it at least one node.")
         for number, node in enumerate(self.nodes):

@@ -16,17 +16,17 @@ class RunObserver(Observer):
     """Follows requests, too. Times are in seconds."""
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """A request was submitted or, if it follows another, arrived; `measured`: later than was asked for."""
+        """A request was submitted, or a later turn arrived; `measured`: later than asked for."""
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
-        """A request was refused: when it was submitted, or, if `received`, after it had arrived."""
+        """A request was refused: at submission, or after it had arrived if `received`."""
 
     def aborted(self, request_id: str, end_s: float) -> None:
         """A request was aborted."""
 
 
 class Observers(RunObserver):
-    """Tells several observers of each event, in their order; each only of what it listens to."""
+    """Tells observers of each event, in their order; each only of the events it overrides."""
 
     def __init__(self, *observers: Observer) -> None:
         for event in EVENTS:

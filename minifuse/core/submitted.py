@@ -30,14 +30,14 @@ def check_are_requests(given: Iterable[object]) -> None:
 
 
 def check_name(text: str, what: str) -> str:
-    """The name of a conversation or a user, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
+    """Return the name of a conversation or user. Raise `UsageError` unless UTF-8 can spell it."""
     if not text or not fits_utf8(text):
         raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
     return text
 
 
 def read(request: Request) -> Request:
-    """The request with numbers of Python's, where numpy's or torch's were given, and its prompt as a tuple.
+    """Return the request with numbers and token ids of Python's own, and check its types.
 
     Raises:
         RequestRefused: a field has another type than its declaration, or a number that no tensor holds.
@@ -58,7 +58,7 @@ def read(request: Request) -> Request:
 
 
 def checked_sampling(sampling: Sampling) -> Sampling:
-    """The sampling with numbers of Python's. Raise `UsageError` if a value is not allowed."""
+    """Return the sampling with Python's own numbers. Raise `UsageError` if one is not allowed."""
     if not isinstance(sampling, Sampling):
         raise UsageError(f"sampling is {brief(sampling)}: give Sampling(temperature=...).")
     values = {name: plain(getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "seed")}
@@ -75,7 +75,7 @@ def checked_sampling(sampling: Sampling) -> Sampling:
 
 
 def _token_ids(given: Iterable[Any]) -> tuple[Any, ...]:
-    """The tokens of a list, a numpy array or a tensor, as Python's numbers."""
+    """Return the tokens of a list, a numpy array or a tensor, as Python's own numbers."""
     tokens = tuple(plain(given))
     return tokens if {*map(type, tokens)} <= {int} else tuple(map(plain, tokens))
 
@@ -89,7 +89,7 @@ def _is_number(value: object) -> bool:
 
 
 def _check_types(request: Request) -> None:
-    """Raise `RequestRefused` unless all fields have the types of their declarations, and numbers fit into tensors."""
+    """Raise `RequestRefused` unless all fields have their declared types, and fit into tensors."""
     name = f"Request {brief(request.id)}"
     strange = [token for token in request.prompt if type(token) is not int and not _is_whole(token)]
     if strange:
@@ -119,7 +119,7 @@ def _check_types(request: Request) -> None:
 
 
 def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:
-    """Raise `RequestRefused` unless these prompts can be taken in as one request, whose ids and group are new."""
+    """Raise `RequestRefused` unless these prompts are one request, with new ids and a new group."""
     group = prompts[0].group
     if len(prompts) > 1 and group is None:
         raise RequestRefused(
@@ -146,5 +146,5 @@ def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Co
 
 
 def _shared(prompt: Request) -> tuple[object, ...]:
-    """What the prompts of one request have in common."""
+    """Return what the prompts of one request have in common."""
     return prompt.group, prompt.arrival_s, prompt.priority, prompt.user

@@ -13,7 +13,7 @@ BESIDE_PLANS = 100_000  # while plans run, which it may look at often
 
 
 class Watchdog(Observer):
-    """Ends a run in which the policy is woken a thousand times and nothing arrives, runs or ends in between.
+    """Ends a run whose policy is woken a thousand times while nothing arrives, runs or ends.
 
     A wait has one end that can be foreseen: the moment at which a window closes, or a priority is due.
     """
