@@ -24,7 +24,7 @@ class Stages(NamedTuple):
 
 @dataclass(frozen=True)
 class Choices:
-    """A technique with parsed options. Makes its stages, as often as they are needed."""
+    """A technique with parsed options; makes its stages as often as needed."""
 
     row: Technique
     given: Mapping[str, Any]  # `stage.option: value`, as typed
@@ -37,7 +37,10 @@ class Choices:
         return policy
 
     def stages(self, capacity: int, batching: Batching | None = None) -> Stages:
-        """New stages, with memory of `capacity` slots; `batching` is there already if it is given.
+        """Make stages, with memory of `capacity` slots.
+
+        Args:
+            batching: a policy that has been made already.
 
         Raises:
             UsageError: an option asks for what another stage cannot do, or does not suit the capacity.

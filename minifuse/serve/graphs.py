@@ -1,4 +1,4 @@
-"""Serving a model of cells: a slot for each node's states, and a batch of one type for each wave of a plan."""
+"""Serving a model of cells: a slot for each node's states, a batch for each wave."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from minifuse.simulate.cost import hardware
 
 
 class ServedCells:
-    """A model of cells; in virtual time it unfolds requests and computes nothing, so that it needs no weights."""
+    """A model of cells. In virtual time it only unfolds requests, and needs no weights."""
 
     slot = "state"
     num_layers = 1
@@ -97,7 +97,7 @@ class ServedCells:
 
 
 def _sharing(run: RunPlan, num_threads: int) -> RunPlan:
-    """`run`, in threads that have so many of torch's each."""
+    """Return `run` for threads of its caller, each with `num_threads` of torch's threads."""
     own = threading.local()
 
     def divided(plan: Plan, sequences: dict[str, Sequence]) -> Ran:

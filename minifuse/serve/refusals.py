@@ -1,4 +1,4 @@
-"""Refusals on stderr: the first of each cause in full, the others counted."""
+"""Sentences about refused requests: the first of each cause in full, the others counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ OTHERS = "other causes"
 
 
 class Refusals:
-    """Decides which refusals are told in full. Two have one cause if their sentences differ in names and numbers only.
+    """Decides which refusals are told in full.
+
+    Two refusals have one cause if their sentences differ in names and numbers only.
 
     Args:
         requests: of the run; the prompts of one group are refused with one sentence.
@@ -29,7 +31,7 @@ class Refusals:
         self._last: dict[str, str] = {}
 
     def sentence(self, request: Request, why: str) -> str | None:
-        """What to tell of this one now; None: it is counted, or its group has been told of."""
+        """The sentence to show now; None if it is only counted, or its group has been told of."""
         name = request.id
         if request.group is not None:
             if request.group in self._groups:
@@ -46,7 +48,7 @@ class Refusals:
         return why if self._refused[cause] <= IN_FULL else None
 
     def rest(self) -> Iterator[str]:
-        """A sentence for each cause of which more requests were refused than were told in full."""
+        """A sentence for each cause with more refusals than were told in full."""
         for cause, number in self._refused.items():
             if (more := number - IN_FULL) > 0:
                 why = "other reasons" if cause == OTHERS else f"the same reason as {self._first[cause]!r}"

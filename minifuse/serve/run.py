@@ -67,7 +67,7 @@ class Answer:
         return self.request.prompt[self.num_history :]
 
     def row(self) -> dict[str, Any]:
-        """All of this in plain values but for the tokens and results, flat; None for what never happened.
+        """Return a flat dict of plain values, without tokens and results; None for what never happened.
 
         Times ending in `_s` are seconds: `arrival_s`, `first_token_s` and `finish_s` since the run began, the others as
         `minifuse.metrics` defines them, of an answer that is complete.
@@ -100,7 +100,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A whole run: an answer for every request, in the order given and then of submission, and the trace.
+    """A whole run: the trace, and an answer for every request.
+
+    Answers are in the order of the given requests, then of the requests submitted meanwhile.
 
     `interrupted`: Ctrl-C came, if only when every request had its answer.
     """
@@ -166,24 +168,22 @@ def serve(
     *,
     conversations: Conversations | None = None,
 ) -> Served:
-    """Serve all requests. A refused one stops no other; Ctrl-C keeps what has been answered and marks the rest.
+    """Serve all requests. A refused request stops no other; Ctrl-C marks the unfinished as interrupted.
 
-    Neighbours of one group are the prompts of one request. What is called may submit requests to the engine and abort
+    Neighbours of one group are the prompts of one request. The callbacks may submit requests to the engine, and abort
     some: each has an answer as well.
 
     Args:
-        on_answer: called as each request ends, refused ones first; not for requests that are submitted while a run is
-            given up.
+        on_answer: called as each request ends, first for the refused; not for requests submitted while a run is given
+            up.
         on_step: called after every iteration.
-        on_failure: called with what a stage or the model raised in the middle of the run, when every request has an
-            answer: those that had not ended are interrupted. Without it, that is raised then.
-        conversations: of a state file. Requests go on behind what it has of them, and each turn that is answered to
-            its end is in it, durably, before `on_answer` is called; `conversations.failures` tells what could not be
-            stored.
+        on_failure: called with an error of a stage or of the model when every request has an answer; unfinished
+            requests are interrupted. Without it, the error is raised then.
+        conversations: of a state file. Requests continue them, and each turn that is answered to its end is stored
+            durably before `on_answer` is called; `conversations.failures` tells what could not be stored.
 
     Raises:
-        UsageError: these are no requests, the engine serves already or has served, or it has another model than the
-            conversations.
+        UsageError: these are no requests, the engine serves or has served, or the conversations have another model.
     """
     if isinstance(requests, (str, Request)) or not isinstance(requests, Iterable):
         raise UsageError(f"serve was given {requests!r:.60}: give a list of requests.")

@@ -1,4 +1,4 @@
-"""A conversation that goes on for as long as its user wants: one engine, which runs once for every turn."""
+"""A conversation of a single user: one engine, which runs once for every turn."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ class Exchange:
 
 
 class Talk:
-    """One conversation, turn by turn, on an engine that serves nothing else meanwhile. It goes on behind what the
-    engine has served of it; other talks may have been, and may go on, on the same engine.
+    """One conversation, turn by turn, on an engine that serves nothing else meanwhile.
+
+    It continues what the engine has served of it. The engine may have other talks, in turn.
 
     Args:
         name: of the conversation.
-        conversations: of a state file: the talk goes on behind what it has, and every answer that ends is in it before
+        conversations: of a state file: the talk continues what it has, and every answer that ends is stored before
             `say` returns.
 
     Attributes:
-        num_turns: that have been answered, those of the state file and of other talks included.
+        num_turns: that have been answered, in the state file and in other talks included.
         num_tokens: of the text so far.
 
     Raises:
@@ -76,17 +77,17 @@ class Talk:
     def say(
         self, prompt: tuple[int, ...], on_tokens: Callable[[tuple[int, ...]], None] = lambda tokens: None, **asked: Any
     ) -> Exchange:
-        """Ask for the next answer, and wait for it. Ctrl-C ends the answer: it is aborted with the tokens that it has,
-        and the next turn goes on behind them.
+        """Ask for the next answer, and wait for it.
+
+        Ctrl-C ends the answer: it is aborted with the tokens that it has, and the next turn continues them. So does an
+        error of `on_tokens`, which is raised afterwards.
 
         Args:
             on_tokens: called with new tokens of the answer as they come.
             asked: fields of the `Request`: max_new_tokens, stop_ids, sampling.
 
-        What `on_tokens` raises ends the answer as Ctrl-C does, and is raised.
-
         Raises:
-            RequestRefused: it can never be served. The next turn goes on behind the one before.
+            RequestRefused: it can never be served. The next turn continues the one before.
         """
         engine = self.engine
         self._count += 1
@@ -123,7 +124,7 @@ class Talk:
 
 
 def _found(sequence: Sequence, reports: list[StepReport]) -> tuple[int, int, int]:
-    """Tokens of a request's history that it found on the device, and on the host, and that were computed again."""
+    """Count the tokens of a request's history found on the device, found on the host, and recomputed."""
     name, had_kv = sequence.id, max(0, sequence.num_history - 1)
     on_device = on_host = recomputed = 0
     begun = False
