@@ -1,4 +1,4 @@
-"""The processor cores: how many this process may use, how many other processes leave free, how many those used.
+"""The processor cores: how many this process may use, and how many others use.
 
 A library of parallel loops (OpenMP, beneath torch) lets its threads wait for each other by spinning. Where other
 processes hold the cores, threads spin for one that cannot run: a run then takes a hundred times as long.
@@ -36,7 +36,7 @@ def processor() -> str:
 
 
 def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let threads of torch sleep while they wait, unless the user has said how they should: before torch is imported.
+    """Let torch's threads sleep while they wait, unless the user chose; call before importing torch.
 
     Measured in benchmarks/busy.py.
     """
@@ -45,9 +45,9 @@ def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def used_by_others() -> float | None:
-    """Seconds of the cores that this process may use, but not by it and what it has started; None: not known.
+    """Seconds for which other processes used the cores of this one; None: not known.
 
-    Counted from a moment of its own: only the difference of two calls tells something.
+    Only the difference of two calls means something. What this process has started is no other.
     """
     ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1
     try:
@@ -77,7 +77,7 @@ class OtherWork:
         self._begin = used_by_others()
 
     def cores(self) -> float | None:
-        """On average since then; None where it is not known, or the time was too short."""
+        """Return the average since then; None if not known, or after too short a time."""
         end, seconds = used_by_others(), time.perf_counter() - self._began_s
         if self._begin is None or end is None or seconds < SHORTEST_S:
             return None
@@ -93,7 +93,7 @@ def load_on_free_cores(num_parameters: int, load: Callable[[], Any]) -> Any:
 
 
 def share_cores(num_parameters: int, others: float | None) -> None:
-    """Let torch use as many threads as the work of an iteration and the cores that others leave free are worth.
+    """Let torch use as many threads as an iteration is worth, and as cores are free.
 
     Never more than it has: the user may have chosen fewer (OMP_NUM_THREADS).
 

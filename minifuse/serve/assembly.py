@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from minifuse.contracts.made import make_stage
 from minifuse.core.errors import UsageError
 from minifuse.options import parse_options
-from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
+from minifuse.stages import KINDS, Attention, Batching, Kind, Memory
 from minifuse.techniques import Technique, check_fit
 
 
@@ -45,16 +45,12 @@ class Choices:
         Raises:
             UsageError: an option asks for what another stage cannot do, or does not suit the capacity.
         """
-        check_fit({**_classes(self.row), "batching": self.policy})
+        check_fit({**self.row.classes, "batching": self.policy})
         made = batching or self._make("batching")
         return Stages(made, self._make("memory", capacity), self._make("attention"))
 
     def _make(self, kind: Kind, *arguments: Any) -> Any:
-        return make_stage(kind, stage(kind, self.row.stages[kind]), *arguments, self.options[kind])
-
-
-def _classes(row: Technique) -> dict[Kind, Any]:
-    return {kind: stage(kind, name) for kind, name in row.stages.items()}
+        return make_stage(kind, self.row.classes[kind], *arguments, self.options[kind])
 
 
 def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: int | None = None) -> Choices:
@@ -88,6 +84,6 @@ def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: in
         values[kind][option_name] = value
     options: dict[Kind, Any] = {
         kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, values[kind])
-        for kind, cls in _classes(row).items()
+        for kind, cls in row.classes.items()
     }
     return Choices(row, given, options)
