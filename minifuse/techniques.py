@@ -360,10 +360,8 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     """`row` with some of its stages exchanged: `mix(orca, batching="static")`.
 
     Raises:
-        UsageError: a kind or a stage does not exist, or two stages do not fit together.
+        UsageError: a stage does not exist, or two stages do not fit together.
     """
-    for kind in stages.keys() - {*KINDS}:
-        raise unknown("kind of stage", kind, KINDS)
     chosen = {kind: name for kind, name in stages.items() if name is not None and name != getattr(row, kind)}
     options = {name: value for name, value in row.options.items() if name.partition(".")[0] not in chosen}
     mixed = replace(row, options=options, **chosen) if chosen else row

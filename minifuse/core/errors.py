@@ -75,11 +75,11 @@ class LawBroken(MinifuseError):
 
     exit_code = 1
 
-    def __init__(self, law: str, what: str) -> None:
+    def __init__(self, law: str, what: str, seen: Any = None) -> None:
         super().__init__(f"{law}: {what}")
         self.law = law
         self.what = what
-        self.seen: Any = None
+        self.seen = seen
 
 
 class StageFault(LawBroken):
@@ -103,10 +103,6 @@ class WrongReturn(LawBroken):
 
 class StageFailed(LawBroken):
     """A stage raised an error in an observed run, or never returned."""
-
-    def __init__(self, law: str, what: str, seen: Any) -> None:
-        super().__init__(law, what)
-        self.seen = seen
 
 
 class CheckerFailed(MinifuseError):

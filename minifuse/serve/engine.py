@@ -209,8 +209,8 @@ class ServingEngine(Engine):
         self.trace.close()
         return withdrawn
 
-    def interrupt(self, stages_failed: bool = False) -> list[str]:
-        """Give up every unfinished request, with its tokens so far. Returns their ids.
+    def interrupt(self, stages_failed: bool = False) -> None:
+        """Give up every unfinished request, with its tokens so far.
 
         Close the engine then: its stages know of plans that will never complete.
 
@@ -221,4 +221,3 @@ class ServingEngine(Engine):
         with self._lock:
             names = self.requests.give_up(stages_failed)
             self.trace.ended(names, self.clock.now(), self.finished.values())
-        return names

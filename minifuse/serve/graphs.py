@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -25,17 +23,16 @@ from minifuse.model.cells.source import CellSource
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
-from minifuse.serve.served import NOTHING_KNOWN, Offer, check_model
+from minifuse.serve.served import ServedModel, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
 
 
-class ServedCells:
+class ServedCells(ServedModel):
     """A model of cells. In virtual time it only unfolds requests, and needs no weights."""
 
     slot = "state"
-    num_layers = 1
 
     def __init__(self, choices: Choices, source: CellSource, settings: Settings, model: CellModel) -> None:
         if not isinstance(model, CellModel):
@@ -62,10 +59,6 @@ class ServedCells:
         weights = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
         self.kv_bytes = settings.kv_bytes(source.slot_bytes(settings.dtype), weights)
         self.cell_types = self.model.types
-
-    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
-        """Nothing: no stage for cells asks for anything."""
-        return NOTHING_KNOWN
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
         """Make what runs plans, and its clock.

@@ -42,7 +42,7 @@ class ServedModel(Protocol):
     slot: str  # what a slot of memory holds: a token, or a state
     slot_bytes: int
     kv_bytes: int  # of memory's budget
-    num_layers: int  # that may have the device in turn; 1: none can
+    num_layers: int = 1  # that may have the device in turn; 1: none can
     cell_types: Collection[str]  # that a batching policy's options may name
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
@@ -55,7 +55,7 @@ class ServedModel(Protocol):
         Raises:
             UsageError: what is known of it cannot be read.
         """
-        ...
+        return NOTHING_KNOWN
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
         """Make what runs plans, and its clock; in virtual time it may produce placeholders.

@@ -55,9 +55,6 @@ class Settings:
         hardware(self.hardware)
         if not isinstance(self.why, bool):
             raise UsageError(f"The setting why is {self.why!r}: give True or False.")
-        options = self.stage_options
-        if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-            raise UsageError(f"The setting stage_options is {options!r}: give a dict, as {{'batching.max_batch': 4}}.")
         for name, least in (("kv_memory", 1), ("tensor_parallel", 1), ("seed", 0)):
             value = getattr(self, name)
             by_default = name == "kv_memory" and value is None

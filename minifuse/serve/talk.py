@@ -126,14 +126,8 @@ class Talk:
 def _found(sequence: Sequence, reports: list[StepReport]) -> tuple[int, int, int]:
     """Count the tokens of a request's history found on the device, found on the host, and recomputed."""
     name, had_kv = sequence.id, max(0, sequence.num_history - 1)
-    on_device = on_host = recomputed = 0
-    begun = False
-    for report in reports:
-        for reused, *found in report.plan.reused:
-            if reused == name and not begun:  # not what it finds of itself after an eviction
-                on_device, on_host = found
-        for work in report.plan.work:
-            if work.sequence == name:
-                recomputed += max(0, min(work.stop, had_kv) - work.start)
-        begun |= name in report.tokens
-    return on_device, on_host, recomputed
+    works = [work for report in reports for work in report.plan.work if work.sequence == name]
+    found = [reused for report in reports for reused in report.plan.reused if reused[0] == name]
+    # What it finds when it is admitted; what it finds after an eviction is its own.
+    _, on_device, on_host = found[0] if found else (name, 0, 0)
+    return on_device, on_host, sum([max(0, min(work.stop, had_kv) - work.start) for work in works])

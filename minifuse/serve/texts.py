@@ -22,7 +22,7 @@ from minifuse.model.text.reader import TextReader
 from minifuse.parallel.config import shard_config
 from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
-from minifuse.serve.served import NOTHING_KNOWN, Offer, check_model
+from minifuse.serve.served import NOTHING_KNOWN, Offer, ServedModel, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from minifuse.parallel.runner import ParallelRunner
 
 
-class ServedText:
+class ServedText(ServedModel):
     """A transformer. If `model` is None, every token is a placeholder, in virtual time."""
 
     slot = "token"
