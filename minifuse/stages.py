@@ -121,7 +121,6 @@ StageClass = TypeVar("StageClass", bound=type[Any])
 
 PROTOCOLS: dict[str, type[Any]] = {"batching": Batching, "memory": Memory, "attention": Attention}
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
-_MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
 
 
 def register(cls: StageClass) -> StageClass:
@@ -153,8 +152,8 @@ def register(cls: StageClass) -> StageClass:
 
 @cache
 def _register_shipped() -> None:
-    for module in _MODULES:
-        importlib.import_module(module)  # each registers its own on import
+    for kind in KINDS:
+        importlib.import_module(f"minifuse.{kind}")  # each registers its own on import
 
 
 def stages(kind: Kind) -> dict[str, type[Any]]:

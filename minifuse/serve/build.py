@@ -75,19 +75,17 @@ def build_engine(
 
 
 class _Texts:
-    """Decodes tokens with the model's tokenizer, read when first needed; None if undecodable, as placeholders."""
+    """Decodes tokens with the model's tokenizer, read when first needed; None if it has none."""
 
     def __init__(self, source: Source) -> None:
         self._tokenizer = cache(source.tokenizer)
 
     def text(self, tokens: Sequence[int]) -> str | None:
         with suppress(ModelError):  # what needs texts says so itself
-            if min(tokens, default=0) >= 0:
-                return self._tokenizer().decode(list(tokens))
+            return self._tokenizer().decode(list(tokens))
         return None
 
     def pieces(self, tokens: Sequence[int]) -> tuple[str, list[int]] | None:
         with suppress(ModelError):
-            if min(tokens, default=0) >= 0:
-                return self._tokenizer().pieces(tokens)
+            return self._tokenizer().pieces(tokens)
         return None

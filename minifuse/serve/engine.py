@@ -11,7 +11,7 @@ from typing import Protocol
 from minifuse.contracts.lawful import Lawful
 from minifuse.core.engine import Engine
 from minifuse.core.errors import UsageError
-from minifuse.core.observers import Observers, RunObserver
+from minifuse.core.observers import Observers, RunObserver, Watchdog
 from minifuse.core.plan import RAGGED, Placement, Proposal
 from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request
@@ -19,7 +19,6 @@ from minifuse.core.requests import Observer
 from minifuse.core.stages import Executor
 from minifuse.core.submitted import check_are_requests
 from minifuse.core.turns import Turns
-from minifuse.core.watchdog import Watchdog
 from minifuse.serve.requests import ServedRequests
 from minifuse.stages import Attention, Batching, Memory
 from minifuse.trace import Trace

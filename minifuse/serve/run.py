@@ -185,7 +185,7 @@ def serve(
     Raises:
         UsageError: these are no requests, the engine serves or has served, or the conversations have another model.
     """
-    if isinstance(requests, (str, Request)) or not isinstance(requests, Iterable):
+    if not isinstance(requests, Iterable):
         raise UsageError(f"serve was given {requests!r:.60}: give a list of requests.")
     requests = list(requests)
     check_are_requests(requests)

@@ -69,8 +69,8 @@ class Talk:
                 raise UsageError(str(refusal)) from None
             self.num_turns = len(conversations.history.turns(name))
         else:
-            others = [one for one in engine.finished.values() if one.request.conversation == name]
-            self.num_turns = len([one for one in others if one.finish_reason is not FinishReason.REFUSED])
+            ended = [one.finish_reason for one in engine.finished.values() if one.request.conversation == name]
+            self.num_turns = len(ended) - ended.count(FinishReason.REFUSED)
         if (last := engine.arrivals.last(name)) is not None:
             self.num_tokens = len(engine.finished[last])
 
