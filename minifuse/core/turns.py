@@ -15,6 +15,7 @@ from minifuse.parsing import brief
 
 LARGEST = 10**12  # seconds, and levels of priority
 Stored = Callable[[Request], tuple[int, ...]]  # the text that its conversation has from earlier runs; may refuse it
+ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)  # to the end
 WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from minifuse.core.errors import MachineError, RequestRefused, UsageError
-from minifuse.core.request import FinishReason, Request, Sequence
-from minifuse.core.turns import WITHOUT_ANSWER
+from minifuse.core.request import Request, Sequence
+from minifuse.core.turns import ANSWERED, WITHOUT_ANSWER
 from minifuse.memory.history import History, ModelIdentity, Turn
 from minifuse.model.source import Source
-
-ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 class Conversations:

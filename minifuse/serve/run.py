@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,7 +13,7 @@ from minifuse.core.errors import MachineError, RequestRefused, UsageError
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.submitted import by_request, check_are_requests
-from minifuse.core.turns import WITHOUT_ANSWER
+from minifuse.core.turns import ANSWERED, WITHOUT_ANSWER
 from minifuse.fault import blaming
 from minifuse.metrics import Metrics, compute_metrics, flat_metrics, read_events
 from minifuse.serve.engine import ServingEngine
@@ -59,7 +58,7 @@ class Answer:
     @property
     def complete(self) -> bool:
         """Whether the request was answered to its end."""
-        return self.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        return self.finish_reason in ANSWERED
 
     @property
     def new_prompt(self) -> tuple[int, ...]:
@@ -102,7 +101,7 @@ class Answer:
 class Served:
     """A whole run: the trace, and an answer for every request.
 
-    Answers are in the order of the given requests, then of the requests submitted meanwhile.
+    Answers are in the order of the given requests; behind them, of requests submitted meanwhile, as these ended.
 
     `interrupted`: Ctrl-C came, if only when every request had its answer.
     """
@@ -197,8 +196,7 @@ def serve(
     answers: dict[int, Answer] = {}
     failure: BaseException | None = None
     interrupted = False
-    later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
-    index: dict[str, int] = defaultdict(lambda: next(later))
+    index: dict[str, int] = {}  # of the given requests, by id
 
     def unserved(number: int, request: Request, why_refused: str | None = None) -> None:
         reason = FinishReason.INTERRUPTED if why_refused is None else FinishReason.REFUSED
@@ -210,7 +208,7 @@ def serve(
         while engine.requests.ended:
             sequence = engine.requests.ended.popleft()
             answer = Answer.of(sequence, engine.requests)
-            answers[index[sequence.id]] = answer
+            answers[index.get(sequence.id, len(requests) + len(answers))] = answer  # others behind the given
             if conversations is not None:
                 conversations.keep(sequence)
             tell(answer)
@@ -226,7 +224,7 @@ def serve(
         # What callbacks have submitted and aborted meanwhile is answered and not told: it could go on for ever.
         answer_ended(tell=lambda answer: None)
         for request in withdrawn:
-            answers[next(later)] = Answer(request, (), FinishReason.INTERRUPTED)
+            answers[len(requests) + len(answers)] = Answer(request, (), FinishReason.INTERRUPTED)
 
     # Computing and waiting may be interrupted; the books in between are never left half written.
     with uninterrupted(forget=True) as hold:
