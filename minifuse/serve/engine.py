@@ -208,8 +208,8 @@ class ServingEngine(Engine):
         self.trace.close()
         return withdrawn
 
-    def interrupt(self, stages_failed: bool = False) -> None:
-        """Give up every unfinished request, with its tokens so far.
+    def interrupt(self, stages_failed: bool = False) -> list[str]:
+        """Give up every unfinished request, with its tokens so far. Returns their ids.
 
         Close the engine then: its stages know of plans that will never complete.
 
@@ -220,3 +220,4 @@ class ServingEngine(Engine):
         with self._lock:
             names = self.requests.give_up(stages_failed)
             self.trace.ended(names, self.clock.now(), self.finished.values())
+        return names
