@@ -6,13 +6,14 @@ import sys
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.request import Request, Sampling
 from minifuse.parsing import INT64, brief, fits_utf8, plain
 
 LARGEST = sys.float_info.max
+ReadT = TypeVar("ReadT", Request, Sampling)
 NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
@@ -52,7 +53,7 @@ def read(request: Request) -> Request:
         raise RequestRefused(f"Request {brief(request.id)}: {error}") from None
     if isinstance(plain(request.stop_ids), Collection):
         values["stop_ids"] = _token_ids(request.stop_ids)
-    request = replace(request, **values)
+    request = _with(request, values)
     _check_types(request)
     return request
 
@@ -71,7 +72,13 @@ def checked_sampling(sampling: Sampling) -> Sampling:
     ):
         if not is_allowed:
             raise UsageError(f"The sampling has {name} = {brief(values[name])}: give {allowed}.")
-    return Sampling(**values)
+    return _with(sampling, values)
+
+
+def _with(one: ReadT, values: dict[str, Any]) -> ReadT:
+    """Return a request or sampling with these values: itself, unless one is new."""
+    new = {name: value for name, value in values.items() if value is not getattr(one, name)}
+    return replace(one, **new) if new else one
 
 
 def _token_ids(given: Iterable[Any]) -> tuple[Any, ...]:
