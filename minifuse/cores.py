@@ -93,12 +93,12 @@ def load_on_free_cores(num_parameters: int, load: Callable[[], Any]) -> Any:
 
 
 def share_cores(num_parameters: int, others: float | None) -> None:
-    """Let torch use as many threads as an iteration is worth, and as cores are free.
+    """Let torch use as many threads as an iteration is worth and cores are free.
 
     Never more than it has: the user may have chosen fewer (OMP_NUM_THREADS).
 
     Args:
-        num_parameters: of the model, each of which an iteration reads.
+        num_parameters: of the model; an iteration reads them all.
         others: cores that other processes use; None: not known.
     """
     import torch

@@ -51,7 +51,7 @@ def install() -> None:
 
 
 def finish(code: int) -> None:
-    """Fix the exit code: the work is done, and no signal can change the code now."""
+    """Fix the exit code: the work is done, and no signal changes it any more."""
     for number in SIGNALS:
         if signal.getsignal(number) is HANDLER:
             signal.signal(number, lambda number, frame: os._exit(code))  # should a thread not end
@@ -65,7 +65,7 @@ def exit_code(code: int) -> int:
 
 
 def dealt_with() -> None:
-    """Count the next Ctrl-C as a first one: what this one was to end has ended.
+    """Count the next Ctrl-C as a first one: this one has had its effect.
 
     Raises:
         KeyboardInterrupt: another signal has come, and the process is to end.

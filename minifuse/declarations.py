@@ -71,7 +71,7 @@ def _is_orderless(cls: type[Any]) -> bool:
 
 
 def claims_no_order(cls: type[Any]) -> bool:
-    """Whether a policy has its own rank, and inherits the claim on overtaking of another rank."""
+    """Whether a policy has its own rank, but the claim on overtaking of another."""
     rank, claim = _owner(cls, "rank"), _owner(cls, "overtaken_at_most")
     return rank is not None and claim is not None and rank is not claim and issubclass(rank, claim)
 

@@ -103,7 +103,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
 
 
 def offered(options: Any) -> dict[str, Any]:
-    """The options for which a model may offer a value, with what was given, or None."""
+    """The options that a model may fill in, with what was given, or None."""
     declared = declared_options(type(options))  # type: ignore[arg-type]
     return {name: getattr(options, name) for name, option in declared.items() if option.how["offered"]}
 

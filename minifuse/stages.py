@@ -1,4 +1,4 @@
-"""What a stage declares, beside what the loop asks of it; and the register of stages.
+"""What a stage declares, beside what the loop asks of it; the register of stages.
 
 Register a class and it can be named on the command line, is listed, explained, and put through the laws:
 
@@ -57,7 +57,7 @@ class Batching(core.Batching, Stage, Protocol):
 
     @property
     def token_budget(self) -> int | None:
-        """Most tokens of one iteration, or None; a longer span is cut, and continued in the next."""
+        """Most tokens of one iteration, or None. A longer span is continued in the next."""
         return None
 
     def check(self, model: str, cell_types: Collection[str]) -> None:

@@ -98,7 +98,7 @@ class Topology:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The nodes in topological order (Kahn, 1962); a cycle, and what reads it, is left out."""
+        """The nodes in topological order (Kahn, 1962), without cycles and what reads them."""
         missing = [len(sources) for sources in self.sources]
         ready = deque(number for number, count in enumerate(missing) if not count)
         found = []
@@ -155,7 +155,7 @@ class Topology:
 
     @cached_property
     def parts(self) -> tuple[tuple[tuple[int, ...], dict[int, int], frozenset[int]], ...]:
-        """For each subgraph: its nodes, how many inputs of each are inside, and the nodes read outside."""
+        """For each subgraph: its nodes, how many inputs of each are inside, the nodes read outside."""
         found = []
         for nodes in self.subgraphs:
             inside = set(nodes)

@@ -106,6 +106,6 @@ class StageFailed(LawBroken):
 
 
 class CheckerFailed(MinifuseError):
-    """A law, or the books it reads, raised an error: nothing is known of the stage."""
+    """A law, or its books, raised an error: nothing is known of the stage."""
 
     exit_code = 1

@@ -53,7 +53,7 @@ def _proposed(listeners: list[Any], worker: int | None, proposal: Proposal, requ
 
 
 class Watchdog(Observer):
-    """Ends a run whose policy is woken a thousand times while nothing arrives, runs or ends.
+    """Ends a run whose policy wakes a thousand times while nothing arrives, runs or ends.
 
     A wait has one end that can be foreseen: the moment at which a window closes, or a priority is due.
     """

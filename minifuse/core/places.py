@@ -57,7 +57,7 @@ class Pages(NamedTuple):
 
 
 class State(NamedTuple):
-    """The slots of one node of a cell graph: read for each `Output` among its inputs, and written.
+    """The slots that a node of a cell graph reads (one for each `Output`), and writes.
 
     A slot holds all outputs of one node.
     """

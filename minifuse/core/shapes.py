@@ -65,7 +65,7 @@ class Rectangle(NamedTuple):
         return self.begin % self.stride + self.stop - self.begin > self.stride
 
     def place(self, row: int, *columns: Span) -> Extent | Runs:
-        """Return the place of a sequence whose tokens fill these columns of a row in turn."""
+        """The place of a sequence whose tokens fill these columns of a row in turn."""
         runs: list[tuple[int, int]] = []
         for start, stop in columns:
             while start < stop:
@@ -97,7 +97,7 @@ class StateRows(NamedTuple):
     Each of the `steps` waves computes a node in every row [offset, offset + rows), and leaves its state there. A row
     whose chain has no node in a wave is computed all the same, and counts as idle.
 
-    >>> StateRows(offset=0, rows=3, steps=5).num_tokens  # of which chains of 2, 3 and 5 nodes need 10
+    >>> StateRows(offset=0, rows=3, steps=5).num_tokens  # chains of 2, 3 and 5 nodes need 10
     15
     """
 

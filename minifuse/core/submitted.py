@@ -82,7 +82,7 @@ def _with(one: ReadT, values: dict[str, Any]) -> ReadT:
 
 
 def _token_ids(given: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the tokens of a list, a numpy array or a tensor, as Python's own numbers."""
+    """Return the tokens of a list, an array or a tensor as Python's own numbers."""
     tokens = tuple(plain(given))
     return tokens if {*map(type, tokens)} <= {int} else tuple(map(plain, tokens))
 

@@ -44,12 +44,12 @@ class Turns(Arrivals):
         self._finished: dict[str, Sequence] = {}  # the sequences that have ended, by request
         self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
         self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
-        self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> those that have, or will have, a text
+        self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> requests with a text, now or later
         self._without_text: set[str] = set()  # requests that ended before they arrived
         self._refused: set[str] = set()  # requests that were refused when they were submitted
-        self._pending: dict[str, Request] = {}  # those that have not arrived
-        self._times: list[tuple[float, int, str]] = []  # a heap of when each arrives, but for those that wait behind
-        self._behind: dict[str, list[Request]] = {}  # request -> those that follow it, until it has ended
+        self._pending: dict[str, Request] = {}  # requests that have not arrived
+        self._times: list[tuple[float, int, str]] = []  # a heap of arrivals; followers that wait have none
+        self._behind: dict[str, list[Request]] = {}  # request -> its followers, until it has ended
 
     def __bool__(self) -> bool:
         return bool(self._pending)

@@ -54,7 +54,7 @@ class Choices:
 
 
 def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: int | None = None) -> Choices:
-    """Parse the options of a technique's stages: `stage.option: value`, over those that the technique sets.
+    """Parse options of a technique's stages (`stage.option: value`), over the technique's own.
 
     Args:
         max_batch: the batch size of every stage that has one and is given no other. A mix of a batching with a

@@ -116,7 +116,7 @@ class Conversations:
             self.failures[name] = str(error)
             return
         self.failures.pop(name, None)
-        self._texts.pop(name, None)  # another engine goes on behind these turns
+        self._texts.pop(name, None)  # another engine continues these turns
         for one in chain:
             del self._waiting[one.id]
 

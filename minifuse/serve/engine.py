@@ -1,4 +1,4 @@
-"""The engine that serves: other threads may submit to it; it has a trace and checks."""
+"""The engine that serves: with a trace and checks, and open to other threads."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class ServingEngine(Engine):
     # --- from outside
 
     def submit(self, *prompts: Request) -> None:
-        """Take in a request: one `Request`, or one of a group for each of its prompts.
+        """Take in a request: one `Request`, or a group with one for each prompt.
 
         It is received at its arrival time, or now if that has passed. If the engine does not run, or has just served
         its last request, the request waits for the next `run`. It follows the last request of its conversation, unless

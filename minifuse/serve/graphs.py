@@ -1,4 +1,4 @@
-"""Serving a model of cells: a slot for each node's states, a batch for each wave."""
+"""Serving a model of cells: slots for states of nodes, a batch for each wave."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Refusals:
         self._refused: dict[str, list[str]] = {}  # requests by cause, in order
 
     def sentence(self, request: Request, why: str) -> str | None:
-        """The sentence to show now; None if it is only counted, or its group has been told of."""
+        """Return the sentence to show; None if the refusal is counted, or its group told."""
         name = request.id
         if request.group is not None:
             if request.group in self._groups:

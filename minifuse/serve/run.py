@@ -66,7 +66,7 @@ class Answer:
         return self.request.prompt[self.num_history :]
 
     def row(self) -> dict[str, Any]:
-        """Return a flat dict of plain values, without tokens and results; None for what never happened.
+        """Return plain values in a flat dict, without tokens and results. None: it never happened.
 
         Times ending in `_s` are seconds: `arrival_s`, `first_token_s` and `finish_s` since the run began, the others as
         `minifuse.metrics` defines them, of an answer that is complete.

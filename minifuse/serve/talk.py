@@ -124,7 +124,7 @@ class Talk:
 
 
 def _found(sequence: Sequence, reports: list[StepReport]) -> tuple[int, int, int]:
-    """Count the tokens of a request's history found on the device, found on the host, and recomputed."""
+    """Count the tokens of a history that were found on device and host, and recomputed."""
     name, had_kv = sequence.id, max(0, sequence.num_history - 1)
     works = [work for report in reports for work in report.plan.work if work.sequence == name]
     found = [reused for report in reports for reused in report.plan.reused if reused[0] == name]
