@@ -209,6 +209,7 @@ def refuse_contradictions(options: Options, source: Source, texts: Sequence[str]
     Raises:
         UsageError: there are some; the message names them.
     """
+    simulated(options.hardware, options.clock)  # refused before prompts are read
     _refuse_for_model(options, source, texts)
     if texts and options.prompts is not None:
         raise UsageError(f'A typed prompt and --prompts "{options.prompts}" are both given: give one or the other.')
