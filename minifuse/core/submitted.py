@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from minifuse.core.errors import RequestRefused, UsageError
@@ -14,6 +15,7 @@ from minifuse.parsing import INT64, brief, fits_utf8, plain
 
 LARGEST = sys.float_info.max
 ReadT = TypeVar("ReadT", Request, Sampling)
+SHARED = attrgetter("group", "arrival_s", "priority", "user")  # what the prompts of one request have in common
 NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
@@ -145,13 +147,8 @@ def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Co
             raise RequestRefused(f"Request {prompt.id!r} has the id of a group: give every request and group its own.")
         if prompt.id in ids or any(prompt.id == other.id for other in prompts[:i]):
             raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
-        if _shared(prompt) != _shared(prompts[0]):
+        if SHARED(prompt) != SHARED(prompts[0]):
             raise RequestRefused(
                 f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group, arrival, "
                 "priority or user: give the prompts of one request the same of each."
             )
-
-
-def _shared(prompt: Request) -> tuple[object, ...]:
-    """Return what the prompts of one request have in common."""
-    return prompt.group, prompt.arrival_s, prompt.priority, prompt.user
