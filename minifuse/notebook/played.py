@@ -152,7 +152,7 @@ def play(
     settings = Settings(
         dtype=dtype,
         device="auto",
-        kv_memory=None if kv_memory is None else parse_size(kv_memory, "--kv-memory"),
+        kv_memory=None if kv_memory is None else parse_size(str(kv_memory), "--kv-memory"),
         clock=clock,
         hardware=simulated(hardware, clock),
         seed=parse_int(str(seed), "--seed", 0, MANY),
