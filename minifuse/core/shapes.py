@@ -76,7 +76,7 @@ class Rectangle(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Adjacent buffers [offset, offset + size) of `width` KV slots; each computes one token.
+    """Adjacent buffers [offset, offset + size) of `width` KV slots each: one token is computed in every one of them.
 
     `offset` and `size` are the paper's buffer_offset and buffer_size (Flover, Fig. 4), counted in buffers. A buffer
     that is no `Work`'s extent is computed all the same, and counts as idle (Fig. 5).
