@@ -1,4 +1,4 @@
-"""The processor cores: how many this process may use, how many other processes leave free, how many those used.
+"""The processor cores: how many this process may use, and how many others use.
 
 A library of parallel loops (OpenMP, beneath torch) lets its threads wait for each other by spinning. Where other
 processes hold the cores, threads spin for one that cannot run: a run then takes a hundred times as long.
@@ -10,8 +10,9 @@ import multiprocessing
 import os
 import platform
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")  # Linux; elsewhere what others do is not known
 SHORTEST_S = 0.1  # in which use, told in steps of 0.01 s on every core, is known well enough
@@ -35,7 +36,7 @@ def processor() -> str:
 
 
 def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let threads of torch sleep while they wait, unless the user has said how they should: before torch is imported.
+    """Let torch's threads sleep while they wait, unless the user chose; call before importing torch.
 
     Measured in benchmarks/busy.py.
     """
@@ -44,9 +45,9 @@ def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def used_by_others() -> float | None:
-    """Seconds of the cores that this process may use, but not by it and what it has started; None: not known.
+    """Seconds for which other processes used the cores of this one; None: not known.
 
-    Counted from a moment of its own: only the difference of two calls tells something.
+    Only the difference of two calls means something. What this process has started is no other.
     """
     ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1
     try:
@@ -76,20 +77,28 @@ class OtherWork:
         self._begin = used_by_others()
 
     def cores(self) -> float | None:
-        """On average since then; None where it is not known, or the time was too short."""
+        """Return the average since then; None if not known, or after too short a time."""
         end, seconds = used_by_others(), time.perf_counter() - self._began_s
         if self._begin is None or end is None or seconds < SHORTEST_S:
             return None
         return min(max(0.0, (end - self._begin) / seconds), float(len(usable_cores())))
 
 
+def load_on_free_cores(num_parameters: int, load: Callable[[], Any]) -> Any:
+    """Load a model, then share the cores that others have left free meanwhile (`share_cores`)."""
+    others = OtherWork()
+    model = load()
+    share_cores(num_parameters, others.cores())
+    return model
+
+
 def share_cores(num_parameters: int, others: float | None) -> None:
-    """Let torch use as many threads as the work of an iteration and the cores that others leave free are worth.
+    """Let torch use as many threads as an iteration is worth and cores are free.
 
     Never more than it has: the user may have chosen fewer (OMP_NUM_THREADS).
 
     Args:
-        num_parameters: of the model, each of which an iteration reads.
+        num_parameters: of the model; an iteration reads them all.
         others: cores that other processes use; None: not known.
     """
     import torch

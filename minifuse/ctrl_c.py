@@ -1,4 +1,4 @@
-"""What Ctrl-C does to the process of the command line, from its first moment to its last.
+"""What Ctrl-C does to the process of the command line, at every moment.
 
 | Ctrl-C comes | the process |
 |---|---|
@@ -42,7 +42,7 @@ SHOW_CURSOR = "\x1b[?25h"  # a live picture hides it
 
 
 def install() -> None:
-    """Take over the signals if this is the process of the command line, but those that it ignores (`nohup`)."""
+    """Handle the signals of a command line's process, except ignored ones (`nohup`)."""
     if _is_command_line():
         for number in SIGNALS:
             if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
@@ -51,7 +51,7 @@ def install() -> None:
 
 
 def finish(code: int) -> None:
-    """The work is done, with this exit code: from now on no signal can change it."""
+    """Fix the exit code: the work is done, and no signal changes it any more."""
     for number in SIGNALS:
         if signal.getsignal(number) is HANDLER:
             signal.signal(number, lambda number, frame: os._exit(code))  # should a thread not end
@@ -65,7 +65,7 @@ def exit_code(code: int) -> int:
 
 
 def dealt_with() -> None:
-    """What a Ctrl-C was to end has ended, and the process goes on: the next is a first one again.
+    """Count the next Ctrl-C as a first one: this one has had its effect.
 
     Raises:
         KeyboardInterrupt: another signal has come, and the process is to end.
@@ -85,7 +85,7 @@ def importing(frame: FrameType | None) -> bool:
 
 
 def _is_command_line() -> bool:
-    """Whether this process is `minifuse`, or `python -m minifuse`: `-m` is the first argument until its module runs."""
+    """Whether this is `minifuse` or `python -m minifuse`, whose first argument is `-m` at first."""
     program = sys.argv[0] if sys.argv else ""
     if program == "-m":
         return "minifuse" in sys.orig_argv[1:] and sys.orig_argv[sys.orig_argv.index("minifuse") - 1] == "-m"

@@ -17,7 +17,7 @@ WAYS = {"memory": ("offers",), "attention": ("reads",)}  # in which KV may lie: 
 
 
 def nearest(name: str, cls: type[Any]) -> str | None:
-    """What a class has of its own and is named nearly so, as when it is misspelt.
+    """Find the member of a class whose name is nearest, as when it is misspelt.
 
     >>> # nearest("propose", a class with `def propse`) is "propse"
     """
@@ -31,7 +31,7 @@ def defaults(protocol: type[Any]) -> dict[str, Any]:
 
 
 def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
-    """Raise `UsageError` if a class cannot be registered as a stage: its kind, its name, a member, its options."""
+    """Raise `UsageError` if the kind, name, members or options of a stage are wrong."""
     kind, name = getattr(cls, "kind", None), getattr(cls, "name", None)
     if not isinstance(kind, str) or kind not in protocols:
         meant = did_you_mean(kind, protocols) if isinstance(kind, str) else ""
@@ -65,13 +65,13 @@ def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
 
 
 def _is_orderless(cls: type[Any]) -> bool:
-    """Whether a policy inherits a rank that its options give, and has options that give none."""
+    """Whether a policy inherits the rank of its options, and has options without one."""
     owner = _owner(cls, "rank")
     return owner is not None and is_own(owner) and hasattr(owner.Options, "rank") and not hasattr(cls.Options, "rank")
 
 
 def claims_no_order(cls: type[Any]) -> bool:
-    """Whether a policy has a rank of its own, and inherits a claim on overtaking that was made for another rank."""
+    """Whether a policy has its own rank, but the claim on overtaking of another."""
     rank, claim = _owner(cls, "rank"), _owner(cls, "overtaken_at_most")
     return rank is not None and claim is not None and rank is not claim and issubclass(rank, claim)
 

@@ -1,4 +1,4 @@
-"""Options of a stage: declared once as a frozen dataclass, then settable from the command line, listed and explained.
+"""Options of a stage: declared once as a frozen dataclass, then parsed, listed and explained.
 
     @dataclass(frozen=True)
     class Options:
@@ -103,7 +103,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
 
 
 def offered(options: Any) -> dict[str, Any]:
-    """The values of those options of a stage that a model may offer one for; None: nothing was given."""
+    """The options that a model may fill in, with what was given, or None."""
     declared = declared_options(type(options))  # type: ignore[arg-type]
     return {name: getattr(options, name) for name, option in declared.items() if option.how["offered"]}
 
@@ -136,7 +136,7 @@ def _convert(name: str, declared: Declared, value: Any) -> Any:
 
 @cache
 def describe_options(cls: type) -> tuple[dict[str, Any], ...]:
-    """Every option of a stage for `minifuse list` and `minifuse explain`: name, default as typed, help."""
+    """Describe the options of a stage to users: name, default as typed, allowed, help."""
     return tuple(
         {
             "name": one.name,

@@ -1,4 +1,4 @@
-"""Files and folders for the user, each written beside its place and renamed: there is a whole one, or none."""
+"""Files and folders for the user: written beside their place, then renamed, so always whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
-    """Open a file that takes the place of `path` when the block has ended; if the block raises, nothing changes.
+    """Open a file that replaces `path` when the block ends, unless the block raises.
 
     A pipe or a device has no place that could be taken, and is written to directly.
 
@@ -54,7 +54,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder whose contents are those of `folder` when the block has ended; if the block raises, nothing changes.
+    """Make a folder that becomes `folder` when the block ends, unless the block raises.
 
     Args:
         folder: a new one, or an empty one, which stays the same folder: a shell may be in it.
@@ -88,7 +88,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def unwritten(path: Path, error: Exception) -> MinifuseError:
-    """The sentence for a file or folder that could not be written."""
+    """Return the error for a file or folder that could not be written."""
     reason = getattr(error, "strerror", None) or error
     if getattr(error, "errno", None) in FULL:
         return MachineError(

@@ -92,6 +92,12 @@ def parse_float(text: str, what: str, low: float, high: float) -> float:
     return value
 
 
+def check_word(text: str, what: str, words: Collection[str]) -> None:
+    """Raise `UsageError` unless the text is one of these words."""
+    if text not in words:
+        raise UsageError(f"{what} is {quoted(text)}{did_you_mean(text, words)}: give {one_of(words)}.")
+
+
 def parse_goodput(text: str) -> dict[str, float]:
     """Latency bounds in seconds, from milliseconds: ttft (first token), tpot (each further token), e2e.
 

@@ -1,4 +1,4 @@
-"""What a stage declares, beside what the loop asks of it, and the register of those that exist.
+"""What a stage declares, beside what the loop asks of it; the register of stages.
 
 Register a class and it can be named on the command line, is listed, explained, and put through the laws:
 
@@ -57,18 +57,18 @@ class Batching(core.Batching, Stage, Protocol):
 
     @property
     def token_budget(self) -> int | None:
-        """Tokens of one iteration, at most: a longer span is cut, and goes on in the next. None: no bound."""
+        """Most tokens of one iteration, or None. A longer span is continued in the next."""
         return None
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
-        """Raise `UsageError` if an option names a type of cell that the model does not have."""
+        """Raise `UsageError` if an option names a type of cell that the model lacks."""
 
 
 class Memory(core.Memory, Stage, Protocol):
     """A memory with what it declares.
 
-    `capacity` is in slots, each of one token's KV or of one node's states: the `--kv-memory` budget over the bytes of a
-    slot. `host_capacity` is that of the second tier, for what is swapped out.
+    A slot holds one token's KV, or one node's states: `capacity` is the `--kv-memory` budget over the bytes of a slot.
+    `host_capacity` counts the slots of the second tier, for what is swapped out.
     """
 
     kind: ClassVar[str] = "memory"
@@ -121,12 +121,12 @@ StageClass = TypeVar("StageClass", bound=type[Any])
 
 PROTOCOLS: dict[str, type[Any]] = {"batching": Batching, "memory": Memory, "attention": Attention}
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
-_MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
 
 
 def register(cls: StageClass) -> StageClass:
-    """Make a stage known by its `kind` and `name`, once. What it does not say has a default: it serves
-    transformers, and claims nothing.
+    """Make a stage known by its `kind` and `name`, once.
+
+    What it does not declare has a default: it serves transformers, and claims nothing.
 
     Raises:
         UsageError: it lacks something that a stage of its kind must have (`minifuse.declarations`), or another class
@@ -152,8 +152,8 @@ def register(cls: StageClass) -> StageClass:
 
 @cache
 def _register_shipped() -> None:
-    for module in _MODULES:
-        importlib.import_module(module)  # each registers its own on import
+    for kind in KINDS:
+        importlib.import_module(f"minifuse.{kind}")  # each registers its own on import
 
 
 def stages(kind: Kind) -> dict[str, type[Any]]:
@@ -175,6 +175,6 @@ def stage(kind: Kind, name: str) -> type[Any]:
 
 
 def kinds_of(name: str) -> list[Kind]:
-    """The kinds of the stages with this name: "paged" is a memory and an attention, "memory.paged" one of them."""
+    """The kinds of the stages with this name: "paged" has two, "memory.paged" one."""
     wanted, _, bare = name.rpartition(".")
     return [kind for kind in KINDS if bare in stages(kind) and wanted in ("", kind)]

@@ -15,8 +15,11 @@ from minifuse.stages import stages as every_stage
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """A named choice of stages. `options` are settings that make the technique what it is, as `stage.option: value`;
-    `idea` is what it is about, where that is done only when there is need, as `minifuse/replay/page/deeds.js` calls it.
+    """A named choice of stages.
+
+    Attributes:
+        options: settings that make the technique what it is, as `stage.option: value`.
+        idea: the deed that the technique is about, if it does it only when needed (`minifuse/replay/page/deeds.js`).
     """
 
     name: str
@@ -34,8 +37,13 @@ class Technique:
         return {kind: getattr(self, kind) for kind in KINDS}
 
     @property
+    def classes(self) -> dict[Kind, type[Any]]:
+        """The classes of its stages."""
+        return {kind: stage(kind, name) for kind, name in self.stages.items()}
+
+    @property
     def serves(self) -> frozenset[str]:
-        """The kinds of model that its stages serve, or could if memory and attention were those for cells."""
+        """The kinds of model that it serves, with memory and attention for the kind (`STAGES`)."""
         return frozenset(kind for kind in MODELS if _fitting(self, kind) is not None)
 
     @property
@@ -45,19 +53,19 @@ class Technique:
 
     @property
     def batch_sizes(self) -> tuple[str, ...]:
-        """Those of them that bound how many requests are served at once, that of the batching policy first."""
+        """The options that bound how many requests are served at once, of the batching first."""
         return tuple(option["name"] for option in self.described_options() if option["batch_size"])
 
     def described_options(self) -> Iterator[dict[str, Any]]:
         """The options of all its stages as `stage.option`, with the defaults that the technique sets."""
-        for kind, stage_name in self.stages.items():
-            for option in describe_options(stage(kind, stage_name).Options):
+        for kind, cls in self.classes.items():
+            for option in describe_options(cls.Options):
                 name = f"{kind}.{option['name']}"
                 yield {**option, "name": name, "default": self.options.get(name, option["default"])}
 
 
 MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2seq, treelstm)"}
-# The memory and attention of a technique for a kind of model that its batching serves beside another kind.
+# For a kind of model: memory and attention, if the batching serves it and they do not.
 STAGES = {"cells": {"memory": "states", "attention": "cells"}}
 
 _BATCHMAKER = "Gao et al., BatchMaker (EuroSys 2018), as in the thesis"
@@ -243,7 +251,7 @@ TECHNIQUES: dict[str, Technique] = {
 
 
 def for_model(row: Technique, kind: str) -> Technique:
-    """`row` for a model of this kind: one that serves both keeps its batching, and its other stages suit the kind.
+    """`row` for models of this kind, with memory and attention exchanged if it serves another.
 
     Raises:
         UsageError: it does not serve such models.
@@ -262,10 +270,9 @@ def serving(kind: str) -> tuple[str, ...]:
 
 
 def _fitting(row: Technique, kind: str) -> Technique | None:
-    classes = {k: stage(k, name) for k, name in row.stages.items()}
-    if all(kind in cls.serves for cls in classes.values()):
+    if all(kind in cls.serves for cls in row.classes.values()):
         return row
-    if kind in STAGES and kind in classes["batching"].serves:
+    if kind in STAGES and kind in row.classes["batching"].serves:
         options = {name: value for name, value in row.options.items() if name.startswith("batching.")}
         return replace(row, options=options, **STAGES[kind])
     return None
@@ -283,10 +290,10 @@ def technique(name: str) -> Technique:
 
 
 class Rule(NamedTuple):
-    """What two stages of a mix need of each other. A policy is its class, or an object, whose options count too."""
+    """What two stages of a mix need of each other. A policy may be a class, or an object with options."""
 
     kinds: tuple[Kind, Kind]
-    kept: Callable[[Any, Any], bool]  # by stages of these kinds
+    kept: Callable[[Any, Any], Any]  # true of stages of these kinds
     broken: str  # what is wrong otherwise; {batching}, {memory} and {attention} are the names of the stages
     otherwise: str = ""  # what to choose instead of a policy whose options break the rule
 
@@ -294,12 +301,12 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         ("batching", "memory"),
-        lambda batching, memory: not batching.serves.isdisjoint(memory.serves),
+        lambda batching, memory: batching.serves & memory.serves,
         "The batching {batching} and the memory {memory} serve no kind of model together",
     ),
     Rule(
         ("batching", "attention"),
-        lambda batching, attention: not batching.serves.isdisjoint(attention.serves),
+        lambda batching, attention: batching.serves & attention.serves,
         "The batching {batching} and the attention {attention} serve no kind of model together",
     ),
     Rule(
@@ -331,7 +338,7 @@ RULES = (
     ),
     Rule(
         ("memory", "attention"),
-        lambda memory, attention: bool(memory.offers & attention.reads),
+        lambda memory, attention: memory.offers & attention.reads,
         "The attention {attention} reads KV as {reads}, which the memory {memory} does not keep",
     ),
 )
@@ -341,28 +348,40 @@ def _is_class(stage: Any) -> bool:
     return isinstance(stage, type)
 
 
-def _has_one_plan(batching: Any) -> bool:
-    return bool(batching.one_plan if _is_class(batching) else batching.workers * batching.depth == 1)
+def _has_one_plan(batching: Any) -> Any:
+    return batching.one_plan if _is_class(batching) else batching.workers * batching.depth == 1
 
 
-def _has_budget(batching: Any) -> bool:
-    return bool(batching.cuts if _is_class(batching) else batching.token_budget is not None)
+def _has_budget(batching: Any) -> Any:
+    return batching.cuts if _is_class(batching) else batching.token_budget is not None
 
 
 def mix(row: Technique, **stages: str | None) -> Technique:
     """`row` with some of its stages exchanged: `mix(orca, batching="static")`.
 
     Raises:
-        UsageError: a kind or a stage does not exist, or two stages do not fit together.
+        UsageError: a stage does not exist, or two stages do not fit together.
     """
-    for kind in stages.keys() - {*KINDS}:
-        raise unknown("kind of stage", kind, KINDS)
     chosen = {kind: name for kind, name in stages.items() if name is not None and name != getattr(row, kind)}
     options = {name: value for name, value in row.options.items() if name.partition(".")[0] not in chosen}
     mixed = replace(row, options=options, **chosen) if chosen else row
-    check_fit({kind: stage(kind, name) for kind, name in mixed.stages.items()})
+    check_fit(mixed.classes)
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
+    return mixed
+
+
+def mix_for(row: Technique, kind: str, **stages: str | None) -> Technique:
+    """`row` for models of a kind, with some of its stages exchanged.
+
+    Raises:
+        UsageError: the technique, or one of these stages, does not serve such models; or see `mix`.
+    """
+    mixed = mix(for_model(row, kind), **stages)
+    for place, cls in mixed.classes.items():
+        if kind not in cls.serves:
+            fitting = [name for name, other in every_stage(place).items() if kind in other.serves]
+            raise UsageError(f"The {place} {cls.name!r} does not serve {MODELS[kind]}: choose {one_of(fitting)}.")
     return mixed
 
 
@@ -372,7 +391,7 @@ def fit(names: Mapping[Kind, str]) -> bool:
 
 
 def check_fit(stages: Mapping[Kind, Any]) -> None:
-    """Raise `UsageError` unless these stages can be mixed; it names those that fit instead, both others if possible."""
+    """Raise `UsageError` unless these stages can be mixed; it names stages that fit instead."""
     rule = _broken(stages)
     if rule is None:
         return

@@ -1,7 +1,7 @@
 """Imports go downwards only: from a room to those below it, and within a room in no circle.
 
-Stages are found by name: `minifuse.stages` imports the rooms that register them, and attention and serving the modules
-of their backends, from strings that this test does not see.
+Stages are found by name: `minifuse.stages` imports the rooms that register them, and attention the modules of its
+backends, from strings that this test does not see.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ ROOMS = (
     "views",
     "replay",
     "labs",
-    "cli",
     "notebook",
+    "cli",
 )
 
 

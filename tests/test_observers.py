@@ -60,7 +60,7 @@ class Hasty(Iteration):
 
 def test_beside_a_plan_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still: the plan would never end."""
-    monkeypatch.setattr("minifuse.core.watchdog.BESIDE_PLANS", 500)
+    monkeypatch.setattr("minifuse.core.observers.BESIDE_PLANS", 500)
     with pytest.raises(LawBroken, match="'hasty' has woken itself 500 times"):
         run_all(replace(make_engine(batching=Hasty()), observers=()), [asks("a", 2, 5)])
 

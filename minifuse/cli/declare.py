@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ import typer
 
 from minifuse.cli.streams import is_stdout
 from minifuse.core.errors import UsageError
-from minifuse.parsing import MANY, did_you_mean, one_of, parse_int, quoted
+from minifuse.parsing import MANY, check_word, parse_int
 
 OptionsT = TypeVar("OptionsT")
 Parse = Callable[[Any, str], Any]  # the text, or texts, and the flag -> the value
@@ -58,8 +58,8 @@ def option(
     def value(typed: Any) -> Any:
         if typed is None and not repeatable:
             return None
-        if choices and typed not in choices:
-            raise UsageError(f"{flag} is {quoted(typed)}{did_you_mean(typed, choices)}: give {one_of(choices)}.")
+        if choices:
+            check_word(typed, flag, choices)
         return parse(typed or [] if repeatable else typed, flag)
 
     return Declared(kind, default, info, value)
@@ -98,7 +98,8 @@ def takes(
 
     def decorate(command: Callable[[OptionsT], int]) -> Callable[..., int]:
         def typed(**texts: Any) -> int:
-            return command(_parsed(options, declared, texts))
+            given = {**{name: one.default for name, one in declared.items()}, **texts}
+            return command(options(**{name: one.parse(given[name]) for name, one in declared.items()}))
 
         offered = {name: one for name, one in declared.items() if name not in without}
         hints = {name: Annotated[one.kind, one.info] for name, one in offered.items()}
@@ -111,22 +112,6 @@ def takes(
         return typed
 
     return decorate
-
-
-def parsed(options: type[OptionsT], texts: Mapping[str, Any]) -> OptionsT:
-    """The options that these texts mean, by the names of their fields, as if they had been typed behind the flags.
-
-    Those left out have their defaults.
-
-    Raises:
-        UsageError: a text means nothing.
-    """
-    return _parsed(options, _declared(options), texts)
-
-
-def _parsed(options: type[OptionsT], declared: Mapping[str, Declared], texts: Mapping[str, Any]) -> OptionsT:
-    given = {**{name: one.default for name, one in declared.items()}, **texts}
-    return options(**{name: one.parse(given[name]) for name, one in declared.items()})
 
 
 def _declared(options: type[Any]) -> dict[str, Declared]:

@@ -19,7 +19,6 @@ from rich.text import Text
 
 from minifuse.cli.lanes import Lanes
 from minifuse.cli.progress import ProgressLines
-from minifuse.cli.refusals import Refusals
 from minifuse.cli.requests import Workload
 from minifuse.cli.text import UNITS, console, counted, time_left
 from minifuse.core.errors import one_line
@@ -27,6 +26,7 @@ from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Request
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
+from minifuse.serve.refusals import Refusals
 
 MIN_GAP_S = 0.1
 COST_SHARE = 0.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from minifuse.cli.declare import by_itself, json_switch, option, switch, whole
 from minifuse.core.errors import UsageError
@@ -16,7 +16,7 @@ from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.parsing import parse_float, parse_goodput, parse_size
 from minifuse.serve.assembly import Choices, choose
-from minifuse.serve.settings import Settings
+from minifuse.serve.settings import CLOCKS, Settings, simulated
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths, parse_users
@@ -153,7 +153,7 @@ class Options(ModelOptions):
     ]
     clock: Annotated[
         Literal["real", "virtual"],
-        _time("--clock", "real, or virtual: time from a cost model", choices=("real", "virtual"), default="real"),
+        _time("--clock", "real, or virtual: time from a cost model", choices=CLOCKS, default="real"),
     ]
     hardware: Annotated[
         str | None,
@@ -181,7 +181,7 @@ class Options(ModelOptions):
             device=self.device,
             kv_memory=self.kv_memory,
             clock=self.clock,
-            hardware=self.hardware or "cpu",
+            hardware=simulated(self.hardware, self.clock),
             seed=self.seed,
             tensor_parallel=self.tensor_parallel,
             numerics=self.numerics,
@@ -190,29 +190,17 @@ class Options(ModelOptions):
     def choices(self, row: Technique, known_only: bool = False) -> Choices:
         """A technique with what --set and --max-batch mean for it.
 
-        A mix of a batching with a max_batch and a memory of slots has two batch sizes. --max-batch sets both: slots
-        left at their default would still bound the batch, and with --max-batch 32 no more than 8 would ever run.
-
         Args:
             known_only: leave out what the technique has no option for, instead of refusing it.
 
         Raises:
             UsageError: the technique has no such option, or the option does not take the value.
         """
-        known = row.option_names
-        found: dict[str, Any] = {k: v for k, v in self.set.items() if k in known or not known_only}
-        if self.max_batch is not None:
-            sizes = row.batch_sizes
-            if not sizes and not known_only:
-                raise UsageError(
-                    f"--max-batch is {self.max_batch}, and neither the batching {row.batching!r} nor the memory "
-                    f"{row.memory!r} of {row.name} has a batch size: leave it out, or choose another --technique, "
-                    "--batching or --memory."
-                )
-            if sizes and sizes[0] in found:
-                raise UsageError(f"--max-batch and --set {sizes[0]} are both given: give one of them.")
-            found |= {name: self.max_batch for name in sizes if name not in found}
-        return choose(row, found)
+        if known_only:
+            known = row.option_names
+            max_batch = self.max_batch if row.batch_sizes else None
+            return choose(row, {name: value for name, value in self.set.items() if name in known}, max_batch)
+        return choose(row, self.set, self.max_batch)
 
 
 def refuse_contradictions(options: Options, source: Source, texts: Sequence[str] = ()) -> None:
@@ -221,10 +209,7 @@ def refuse_contradictions(options: Options, source: Source, texts: Sequence[str]
     Raises:
         UsageError: there are some; the message names them.
     """
-    if options.hardware is not None and options.clock == "real":
-        raise UsageError(
-            f'--hardware is "{options.hardware}" and the clock is real: add --clock virtual, or leave --hardware out.'
-        )
+    simulated(options.hardware, options.clock)  # refused before prompts are read
     _refuse_for_model(options, source, texts)
     if texts and options.prompts is not None:
         raise UsageError(f'A typed prompt and --prompts "{options.prompts}" are both given: give one or the other.')
@@ -255,16 +240,6 @@ def _refuse_for_model(options: Options, source: Source, texts: Sequence[str]) ->
             raise UsageError(
                 f"A typed prompt was given, and {source.name} has no tokenizer: give token ids with --prompts FILE, or "
                 f"synthetic requests with --workload {kind.workload}."
-            )
-        if options.tensor_parallel > 1:
-            raise UsageError(
-                f"--tensor-parallel is {options.tensor_parallel}, {of_cells}, which are not divided among processes: "
-                "leave it out."
-            )
-        if options.numerics == "reference":
-            raise UsageError(
-                f"--numerics is reference, which is for transformers, {of_cells}: leave it out; in --dtype float64 "
-                "results agree to nine digits."
             )
         if options.sampling != Sampling(seed=options.seed):
             raise UsageError(

@@ -21,17 +21,15 @@ from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import first_few, tell
 from minifuse.core.errors import UsageError
 from minifuse.core.request import FinishReason
-from minifuse.cores import OtherWork, share_cores
+from minifuse.cores import load_on_free_cores
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source, resolve
-from minifuse.parsing import one_of
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
-from minifuse.stages import stage, stages
-from minifuse.techniques import MODELS, Technique, for_model, mix, technique
+from minifuse.techniques import Technique, mix_for, technique
 from minifuse.trace import Event
 
 if TYPE_CHECKING:
@@ -172,20 +170,12 @@ def _served(
 
 def chosen(options: RunOptions, kind: str, default: str) -> Technique:
     """The technique for this kind of model, with the stages that were exchanged."""
-    row = for_model(technique(default if options.technique is None else options.technique), kind)
-    mixed = mix(row, batching=options.batching, memory=options.memory, attention=options.attention)
-    for place, name in mixed.stages.items():
-        if kind not in stage(place, name).serves:
-            fitting = [other for other, cls in stages(place).items() if kind in cls.serves]
-            raise UsageError(f"The {place} {name!r} does not serve {MODELS[kind]}: choose {one_of(fitting)}.")
-    return mixed
+    row = technique(default if options.technique is None else options.technique)
+    return mix_for(row, kind, batching=options.batching, memory=options.memory, attention=options.attention)
 
 
-def load(resolved: ResolvedRun, note: bool = True) -> Any:
-    """Read the weights, or take the outline where they are not needed, and settle on torch's threads.
-
-    Args:
-        note: tell on stderr that they are not needed.
+def load(resolved: ResolvedRun) -> Any:
+    """Read the weights and settle on torch's threads; or tell that no weights are needed, and take the outline.
 
     Raises:
         ModelError: the checkpoint is not what its config.json says.
@@ -193,20 +183,16 @@ def load(resolved: ResolvedRun, note: bool = True) -> Any:
     """
     source = resolved.source
     if resolved.placeholders:
-        if note:
-            what = "every token is the placeholder -1" if resolved.outline is None else "nothing is computed"
-            tell(f"note: in virtual time no weights are made for {source.name}: {what}.")
+        what = "every token is the placeholder -1" if resolved.outline is None else "nothing is computed"
+        tell(f"note: in virtual time no weights are made for {source.name}: {what}.")
         return resolved.outline
     return load_weights(source, resolved.load)
 
 
 def load_weights(source: Source, load: Callable[[], Any]) -> Any:
     """Call what reads the weights of a model, and settle on torch's threads."""
-    others = OtherWork()
     with loading(source.name):
-        model = load()
-    share_cores(source.config.num_parameters, others.cores())
-    return model
+        return load_on_free_cores(source.config.num_parameters, load)
 
 
 def exit_code(served: Served) -> int:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import RequestRefused
@@ -33,7 +34,7 @@ class Output(NamedTuple):
 
 
 class Zeros(NamedTuple):
-    """A state of zeros, of this shape without the batch dimension: what a recurrence begins with."""
+    """The first state of a recurrence: zeros of this shape, without the batch dimension."""
 
     shape: tuple[int, ...]
 
@@ -63,7 +64,7 @@ class Wire(NamedTuple):
 
 
 class Topology:
-    """The edges of a graph, whatever its constants: graphs of the same edges share one (`CellGraph.topology`)."""
+    """The edges of a graph, without its constants. Graphs of equal edges share one (`CellGraph.topology`)."""
 
     def __init__(self, cells: tuple[str, ...], inputs: tuple[tuple[Output | None, ...], ...]) -> None:
         self.cells = cells  # the cell of each node
@@ -97,7 +98,7 @@ class Topology:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The nodes, each after all that it reads; shorter than the graph if there is a cycle (Kahn, 1962)."""
+        """The nodes in topological order (Kahn, 1962), without cycles and what reads them."""
         missing = [len(sources) for sources in self.sources]
         ready = deque(number for number, count in enumerate(missing) if not count)
         found = []
@@ -111,7 +112,7 @@ class Topology:
 
     @cached_property
     def most_held(self) -> int:
-        """States that are held at the same time, at most, if its nodes are computed in waves, in any order.
+        """Most states held at one time if nodes are computed in waves, in any order.
 
         A state is held from when its node is computed until all its readers have been. In a chain or a tree every node
         has at most one reader: the nodes held lie on different paths from a leaf to the root, and so do those being
@@ -140,7 +141,7 @@ class Topology:
 
     @cached_property
     def most_held_by_levels(self) -> int:
-        """States that are held at the same time, at most, if it is computed level by level."""
+        """Most states held at one time if the graph is computed level by level."""
         unread = [len(readers) for readers in self.readers]
         held = most = 0
         for nodes in self.levels.values():
@@ -154,7 +155,7 @@ class Topology:
 
     @cached_property
     def parts(self) -> tuple[tuple[tuple[int, ...], dict[int, int], frozenset[int]], ...]:
-        """Each subgraph: its nodes, of each how many that it reads are inside, and the nodes read that are outside."""
+        """For each subgraph: its nodes, how many inputs of each are inside, the nodes read outside."""
         found = []
         for nodes in self.subgraphs:
             inside = set(nodes)
@@ -196,7 +197,7 @@ class Topology:
 
     @cached_property
     def changes(self) -> dict[int, int]:
-        """For each node, the largest number of times that the cell changes on a path to it."""
+        """For each node, how often the cell changes on a path to it, at most."""
         found: dict[int, int] = {}
         for node in self.order:
             changes = [found[source] + (self.cells[source] != self.cells[node]) for source in self.sources[node]]
@@ -209,7 +210,7 @@ _topology = lru_cache(1024)(Topology)
 
 @dataclass(frozen=True)
 class CellGraph:
-    """The nodes of a request, in any order. Those that no other node reads are its results."""
+    """The nodes of a request, in any order. Nodes that no other reads are its results."""
 
     nodes: tuple[Node, ...]
 
@@ -234,7 +235,7 @@ class CellGraph:
         return self.topology.most_held
 
     def check(self, name: str) -> None:
-        """Raise `RequestRefused`, calling the request `name`, if this is not a graph that can be computed."""
+        """Raise `RequestRefused` unless this graph can be computed. `name` begins the sentence."""
         if not self.nodes:
             raise RequestRefused(f"{name} unfolds into an empty graph: give it at least one node.")
         for number, node in enumerate(self.nodes):
@@ -245,14 +246,9 @@ class CellGraph:
                     f"0 to {len(self.nodes) - 1}: let it read one of them."
                 )
         if len(self.topology.order) < len(self.nodes):
-            cycle = " -> ".join(map(str, self._cycle()))
-            raise RequestRefused(f"{name} unfolds into a graph with a cycle ({cycle}): a node cannot wait for itself.")
-
-    def _cycle(self) -> list[int]:
-        """The nodes of one cycle, each reading the one before it, the first once more at the end."""
-        inside = set(range(len(self.nodes))).difference(self.topology.order)
-        walk = [min(inside)]
-        while True:  # backwards: every node left over reads another one left over
-            walk.append(next(source for source in self.topology.sources[walk[-1]] if source in inside))
-            if walk[-1] in walk[:-1]:
-                return walk[walk.index(walk[-1]) :][::-1]
+            try:
+                TopologicalSorter(dict(enumerate(self.topology.sources))).prepare()
+            except CycleError as error:
+                cycle = " -> ".join(map(str, error.args[1]))
+                what = f"{name} unfolds into a graph with a cycle ({cycle})"
+                raise RequestRefused(f"{what}: a node cannot wait for itself.") from None

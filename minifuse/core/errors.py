@@ -8,7 +8,7 @@ LONGEST = 1000  # characters of a message
 
 
 class MinifuseError(Exception):
-    """Base of every error a user can cause; `exit_code` is what the command line returns for it.
+    """Base of every error a user can cause; the command line returns its `exit_code`.
 
     The message may quote whatever a user gave: it is escaped, and cut in its middle if it is too long.
     """
@@ -20,7 +20,7 @@ class MinifuseError(Exception):
 
 
 def one_line(text: str) -> str:
-    """What a terminal can show on one line: a newline becomes \\n, and nothing can steer the terminal.
+    """Escape what a terminal cannot show on one line: newlines, and codes that steer it.
 
     >>> one_line("a\\nb\\x1b[2J")
     'a\\\\nb\\\\x1b[2J'
@@ -67,7 +67,7 @@ class KernelError(MinifuseError):
 
 
 class LawBroken(MinifuseError):
-    """A stage did what no stage may do (docs/laws.md): a defect in code, never in what a user gave.
+    """A stage did what no stage may do (docs/laws.md): a defect in code.
 
     `law` is the name of the law, `what` what was seen of it, and `seen` the observed run in which it showed, if it was
     one (`minifuse.testing.observation.Observation`).
@@ -75,15 +75,15 @@ class LawBroken(MinifuseError):
 
     exit_code = 1
 
-    def __init__(self, law: str, what: str) -> None:
+    def __init__(self, law: str, what: str, seen: Any = None) -> None:
         super().__init__(f"{law}: {what}")
         self.law = law
         self.what = what
-        self.seen: Any = None
+        self.seen = seen
 
 
 class StageFault(LawBroken):
-    """A stage that is not minifuse's own returned or raised what its contract does not allow (docs/stages.md).
+    """A user's stage returned or raised what its contract does not allow (docs/stages.md).
 
     `what` is the sentence: the class, the method, its file and line, what it returned or raised, and what is allowed.
     `law` is "contract", or the law that the stage's own code, or what it called, found broken.
@@ -102,14 +102,10 @@ class WrongReturn(LawBroken):
 
 
 class StageFailed(LawBroken):
-    """A stage raised an error in an observed run, which is this one's cause, or never returned."""
-
-    def __init__(self, law: str, what: str, seen: Any) -> None:
-        super().__init__(law, what)
-        self.seen = seen
+    """A stage raised an error in an observed run, or never returned."""
 
 
 class CheckerFailed(MinifuseError):
-    """A law raised an error, or the books that it reads did: the law is at fault, and nothing is known of the stage."""
+    """A law, or its books, raised an error: nothing is known of the stage."""
 
     exit_code = 1

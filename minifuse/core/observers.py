@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from minifuse.core.plan import Proposal
+from minifuse.core.errors import LawBroken
+from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Request
 from minifuse.core.requests import Observer, Requests
 
+IN_VAIN = 1_000  # wakes in a row while nothing runs: more patience than any wait takes
+BESIDE_PLANS = 100_000  # while plans run, which it may look at often
 EVENTS = ("requested", "refused", "aborted", "proposed", "placed", "planned", "completed", "waited")
 
 
@@ -16,17 +20,17 @@ class RunObserver(Observer):
     """Follows requests, too. Times are in seconds."""
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """A request was submitted or, if it follows another, arrived; `measured`: later than was asked for."""
+        """A request was submitted, or a later turn arrived; `measured`: later than asked for."""
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
-        """A request was refused: when it was submitted, or, if `received`, after it had arrived."""
+        """A request was refused: at submission, or after it had arrived if `received`."""
 
     def aborted(self, request_id: str, end_s: float) -> None:
         """A request was aborted."""
 
 
 class Observers(RunObserver):
-    """Tells several observers of each event, in their order; each only of what it listens to."""
+    """Tells observers of each event, in their order; each only of the events it overrides."""
 
     def __init__(self, *observers: Observer) -> None:
         for event in EVENTS:
@@ -46,3 +50,24 @@ def _proposed(listeners: list[Any], worker: int | None, proposal: Proposal, requ
     for listener in listeners:
         proposal = listener(worker, proposal, requests)
     return proposal
+
+
+class Watchdog(Observer):
+    """Ends a run whose policy wakes a thousand times while nothing arrives, runs or ends.
+
+    A wait has one end that can be foreseen: the moment at which a window closes, or a priority is due.
+    """
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self.num_wakes = 0  # in a row, in vain
+
+    def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
+        self.num_wakes = self.num_wakes + 1 if in_vain else 0
+        if self.num_wakes >= (BESIDE_PLANS if requests.in_flight else IN_VAIN):
+            raise LawBroken(
+                "progress",
+                f"the batching policy {self.policy!r} has woken itself {self.num_wakes:,} times in a row and proposed "
+                "no work: give as wake_at the time at which it will have some, or leave wake_at out and wait for an "
+                "arrival or a completion",
+            )

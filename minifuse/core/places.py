@@ -10,7 +10,7 @@ from minifuse.core.plan import Extent, Plan
 
 
 class Runs(NamedTuple):
-    """KV of one sequence in several runs of consecutive slots, which its tokens fill one after the other.
+    """KV of one sequence in several runs of consecutive slots, filled in turn.
 
     Between two runs lies a gap, or the one ends where a row of a rectangle ends and the other where it begins.
 
@@ -35,7 +35,9 @@ class Runs(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """KV of one sequence in blocks of `size` slots: token i lies in slot `blocks[i // size] * size + i % size`.
+    """KV of one sequence in blocks of `size` slots, listed in its block table.
+
+    Token i lies in slot `blocks[i // size] * size + i % size`.
 
     >>> Pages((7, 2), 4).slots(2, 6)
     [30, 31, 8, 9]
@@ -55,8 +57,9 @@ class Pages(NamedTuple):
 
 
 class State(NamedTuple):
-    """The states of one node of a cell graph: the slot that it reads for each input that is an `Output`, and the slot
-    that it writes. A slot holds all outputs of one node.
+    """The slots that a node of a cell graph reads (one for each `Output`), and writes.
+
+    A slot holds all outputs of one node.
     """
 
     reads: tuple[int, ...]
@@ -89,7 +92,7 @@ def runs_in(place: Extent | Runs) -> tuple[tuple[int, int], ...]:
 
 
 def runs_of(plan: Plan) -> list[tuple[tuple[int, int], ...]]:
-    """The runs of slots of each piece of work, for an attention that reads a rectangle's rows."""
+    """The runs of slots of each piece of work, for attentions that read rows."""
     found = [runs_in(place) for place in plan.places if isinstance(place, Extent | Runs)]
     if len(found) < len(plan.places):
         raise LawBroken("layout", f"step {plan.step} has {plan.places} where runs of slots are read")

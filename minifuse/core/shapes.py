@@ -1,4 +1,4 @@
-"""Shapes that are computed whole: a rectangle of columns, a region of buffers, rows of states."""
+"""Shapes computed whole: a rectangle of columns, a region of buffers, rows of states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minifuse.core.plan import Extent, Span
 
 
 class Rectangle(NamedTuple):
-    """Rows of KV slots, and the columns [start, stop) of them that one iteration computes, in every row (Baton, 2.1).
+    """Rows of KV slots; one iteration computes columns [start, stop) of every row (Baton, 2.1).
 
     A row is a ring of `stride` slots: row r, column c is slot `offset + r * stride + c % stride`. Columns are numbered
     on as the batch runs, and [begin, stop) is the window of those in use, no wider than the stride. What no `Work`
@@ -61,11 +61,11 @@ class Rectangle(NamedTuple):
 
     @property
     def wraps(self) -> bool:
-        """Whether the window reaches over the end of the rows, and goes on at their beginning."""
+        """Whether the window continues at the beginning of the rows."""
         return self.begin % self.stride + self.stop - self.begin > self.stride
 
     def place(self, row: int, *columns: Span) -> Extent | Runs:
-        """Where a sequence lies whose tokens fill these columns of a row, one span after the other."""
+        """The place of a sequence whose tokens fill these columns of a row in turn."""
         runs: list[tuple[int, int]] = []
         for start, stop in columns:
             while start < stop:
@@ -92,12 +92,12 @@ class Region(NamedTuple):
 
 
 class StateRows(NamedTuple):
-    """Adjacent slots of states [offset, offset + rows), one for each chain of a padded batch (BatchMaker, 2.2.3).
+    """Adjacent slots of states, one for each chain of a padded batch (BatchMaker, 2.2.3).
 
-    Every one of the `steps` waves computes a node in each row, and leaves its state there. A row whose chain has no
-    node in a wave is computed all the same, and counts as idle.
+    Each of the `steps` waves computes a node in every row [offset, offset + rows), and leaves its state there. A row
+    whose chain has no node in a wave is computed all the same, and counts as idle.
 
-    >>> StateRows(offset=0, rows=3, steps=5).num_tokens  # of which chains of 2, 3 and 5 nodes need 10
+    >>> StateRows(offset=0, rows=3, steps=5).num_tokens  # chains of 2, 3 and 5 nodes need 10
     15
     """
 

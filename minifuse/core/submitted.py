@@ -6,13 +6,16 @@ import sys
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.request import Request, Sampling
 from minifuse.parsing import INT64, brief, fits_utf8, plain
 
 LARGEST = sys.float_info.max
+ReadT = TypeVar("ReadT", Request, Sampling)
+SHARED = attrgetter("group", "arrival_s", "priority", "user")  # what the prompts of one request have in common
 NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
@@ -30,37 +33,35 @@ def check_are_requests(given: Iterable[object]) -> None:
 
 
 def check_name(text: str, what: str) -> str:
-    """The name of a conversation or a user, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
+    """Return the name of a conversation or user. Raise `UsageError` unless UTF-8 can spell it."""
     if not text or not fits_utf8(text):
         raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
     return text
 
 
 def read(request: Request) -> Request:
-    """The request with numbers of Python's, where numpy's or torch's were given, and its prompt as a tuple.
+    """Return the request with numbers and token ids of Python's own, and check its types.
 
     Raises:
         RequestRefused: a field has another type than its declaration, or a number that no tensor holds.
     """
-    given = {name: plain(getattr(request, name)) for name in NUMBERS}
-    if any(value is not getattr(request, name) for name, value in given.items()):
-        request = replace(request, **given)
+    values = {name: plain(getattr(request, name)) for name in NUMBERS}
     try:
-        prompt, sampling = _token_ids(request.prompt), checked_sampling(request.sampling)
+        values |= {"prompt": _token_ids(request.prompt), "sampling": checked_sampling(request.sampling)}
     except TypeError:
         what = f"Request {brief(request.id)} has the prompt {brief(request.prompt)}"
         raise RequestRefused(f"{what}: give token ids.") from None
     except UsageError as error:
         raise RequestRefused(f"Request {brief(request.id)}: {error}") from None
-    stop_ids = _token_ids(request.stop_ids) if isinstance(plain(request.stop_ids), Collection) else request.stop_ids
-    if prompt is not request.prompt or sampling is not request.sampling or stop_ids is not request.stop_ids:
-        request = replace(request, prompt=prompt, sampling=sampling, stop_ids=stop_ids)
+    if isinstance(plain(request.stop_ids), Collection):
+        values["stop_ids"] = _token_ids(request.stop_ids)
+    request = _with(request, values)
     _check_types(request)
     return request
 
 
 def checked_sampling(sampling: Sampling) -> Sampling:
-    """The sampling with numbers of Python's. Raise `UsageError` if a value is not allowed."""
+    """Return the sampling with Python's own numbers. Raise `UsageError` if one is not allowed."""
     if not isinstance(sampling, Sampling):
         raise UsageError(f"sampling is {brief(sampling)}: give Sampling(temperature=...).")
     values = {name: plain(getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "seed")}
@@ -73,13 +74,17 @@ def checked_sampling(sampling: Sampling) -> Sampling:
     ):
         if not is_allowed:
             raise UsageError(f"The sampling has {name} = {brief(values[name])}: give {allowed}.")
-    if all(value is getattr(sampling, name) for name, value in values.items()):
-        return sampling
-    return Sampling(**values)
+    return _with(sampling, values)
+
+
+def _with(one: ReadT, values: dict[str, Any]) -> ReadT:
+    """Return a request or sampling with these values: itself, unless one is new."""
+    new = {name: value for name, value in values.items() if value is not getattr(one, name)}
+    return replace(one, **new) if new else one
 
 
 def _token_ids(given: Iterable[Any]) -> tuple[Any, ...]:
-    """The tokens of a list, a numpy array or a tensor, as Python's numbers."""
+    """Return the tokens of a list, an array or a tensor as Python's own numbers."""
     tokens = tuple(plain(given))
     return tokens if {*map(type, tokens)} <= {int} else tuple(map(plain, tokens))
 
@@ -93,7 +98,7 @@ def _is_number(value: object) -> bool:
 
 
 def _check_types(request: Request) -> None:
-    """Raise `RequestRefused` unless all fields have the types of their declarations, and numbers fit into tensors."""
+    """Raise `RequestRefused` unless all fields have their declared types, and fit into tensors."""
     name = f"Request {brief(request.id)}"
     strange = [token for token in request.prompt if type(token) is not int and not _is_whole(token)]
     if strange:
@@ -123,7 +128,7 @@ def _check_types(request: Request) -> None:
 
 
 def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:
-    """Raise `RequestRefused` unless these prompts can be taken in as one request, whose ids and group are new."""
+    """Raise `RequestRefused` unless these prompts are one request, with new ids and a new group."""
     group = prompts[0].group
     if len(prompts) > 1 and group is None:
         raise RequestRefused(
@@ -142,13 +147,8 @@ def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Co
             raise RequestRefused(f"Request {prompt.id!r} has the id of a group: give every request and group its own.")
         if prompt.id in ids or any(prompt.id == other.id for other in prompts[:i]):
             raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
-        if _shared(prompt) != _shared(prompts[0]):
+        if SHARED(prompt) != SHARED(prompts[0]):
             raise RequestRefused(
                 f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group, arrival, "
                 "priority or user: give the prompts of one request the same of each."
             )
-
-
-def _shared(prompt: Request) -> tuple[object, ...]:
-    """What the prompts of one request have in common."""
-    return prompt.group, prompt.arrival_s, prompt.priority, prompt.user

@@ -1,4 +1,4 @@
-"""Requests that have not arrived: by time, or behind the request that they follow (the turns of conversations)."""
+"""Requests that have not arrived: by time, or behind the turn that they follow."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from minifuse.parsing import brief
 
 LARGEST = 10**12  # seconds, and levels of priority
 Stored = Callable[[Request], tuple[int, ...]]  # the text that its conversation has from earlier runs; may refuse it
+ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)  # to the end
 WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 
 class Turns(Arrivals):
-    """Keeps every submitted request, and which of them are still to arrive.
+    """Keeps every submitted request, and those still to arrive.
 
-    A request that follows another arrives `delay_s` after that one has ended, with all of its text in front of its own
-    prompt. If that one was refused, it is refused as well. The first request of a conversation goes on behind the text
-    that is `stored` of it, which is none unless this is set before the first request is added.
+    A request that follows another arrives `delay_s` after that one has ended, with its text in front of the prompt. If
+    that one was refused, so is this one. The first request of a conversation continues the text that `stored` returns:
+    none, unless `stored` is set before the first request is added.
 
     >>> arrivals = Turns()
     >>> first = Sequence(Request("a", prompt=(7, 8), conversation="c"), tokens=[7, 8, 9])
@@ -43,12 +44,12 @@ class Turns(Arrivals):
         self._finished: dict[str, Sequence] = {}  # the sequences that have ended, by request
         self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
         self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
-        self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> those that have, or will have, a text
+        self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> requests with a text, now or later
         self._without_text: set[str] = set()  # requests that ended before they arrived
         self._refused: set[str] = set()  # requests that were refused when they were submitted
-        self._pending: dict[str, Request] = {}  # those that have not arrived
-        self._times: list[tuple[float, int, str]] = []  # a heap of when each arrives, but for those that wait behind
-        self._behind: dict[str, list[Request]] = {}  # request -> those that follow it, until it has ended
+        self._pending: dict[str, Request] = {}  # requests that have not arrived
+        self._times: list[tuple[float, int, str]] = []  # a heap of arrivals; followers that wait have none
+        self._behind: dict[str, list[Request]] = {}  # request -> its followers, until it has ended
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -57,12 +58,12 @@ class Turns(Arrivals):
         return tuple([self._in_turn(read(prompt)) for prompt in prompts])
 
     def _in_turn(self, request: Request) -> Request:
-        """A request of a conversation that names none to follow waits its turn: it follows the last one there is."""
+        """Let a request of a conversation follow the last one, unless it names another."""
         last = None if request.after is not None else self.last(request.conversation)
         return request if last is None else replace(request, after=last)
 
     def last(self, conversation: str | None) -> str | None:
-        """The last request of a conversation that has, or will have, a text; None: there is none."""
+        """The last request of a conversation that has, or will have, a text; or None."""
         turns = self._turns.get(conversation) if isinstance(conversation, str) else None
         return turns[-1] if turns else None
 
@@ -119,7 +120,7 @@ class Turns(Arrivals):
             )
 
     def refuse(self, prompts: tuple[Request, ...]) -> None:
-        """A request was refused when it was submitted."""
+        """Note requests that were refused when they were submitted."""
         self._refused.update(prompt.id for prompt in prompts if isinstance(prompt.id, str))
 
     def add(self, prompts: tuple[Request, ...], now: float) -> list[tuple[Request, int]]:
@@ -190,7 +191,7 @@ class Turns(Arrivals):
         return found
 
     def _end_without_text(self, request: Request) -> None:
-        """A request ends that no other can follow: its conversation goes on behind the one before it, if any."""
+        """End a request that no other can follow; its conversation continues the one before."""
         self._without_text.add(request.id)
         if request.conversation is not None:
             self._turns[request.conversation].remove(request.id)
@@ -202,7 +203,7 @@ class Turns(Arrivals):
         return found
 
     def _why_not_followed(self, sequence: Sequence) -> str:
-        """Why no request can follow one that has ended; "" if one can."""
+        """Say why no request can follow one that has ended; "" if one can."""
         if sequence.finish_reason in WITHOUT_ANSWER:
             return "which was refused" if sequence.finish_reason is FinishReason.REFUSED else "which was interrupted"
         if sequence.id in self._without_text:

@@ -13,7 +13,7 @@ from minifuse.core.request import FinishReason, Sequence
 
 @dataclass(eq=False)
 class Unfolded(Sequence):
-    """A request to a model of cells, being served; it ends with its answer, or with the last node of its graph."""
+    """A request to a model of cells, being served. The last node of its graph ends it."""
 
     num_nodes_done: int = 0
 

@@ -5,25 +5,28 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from minifuse.cli.declare import parsed
-from minifuse.cli.options import refuse_contradictions
-from minifuse.cli.refusals import Refusals
-from minifuse.cli.run import DEFAULT, RunOptions, chosen, load
 from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
+from minifuse.cores import load_on_free_cores
 from minifuse.metrics import Metrics, compute_metrics
+from minifuse.model.choices import NUMERICS
+from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.source import Source, resolve
-from minifuse.parsing import one_of
+from minifuse.parsing import MANY, check_word, one_of, parse_int, parse_size
+from minifuse.serve.assembly import choose
 from minifuse.serve.build import build_engine
 from minifuse.serve.engine import ServingEngine
+from minifuse.serve.refusals import Refusals
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Served, serve
+from minifuse.serve.settings import CLOCKS, Settings, simulated
 from minifuse.simulate.cost import Hardware
 from minifuse.stages import KINDS
+from minifuse.techniques import mix_for, technique
 from minifuse.trace import Event
 from minifuse.views.history import History
 from minifuse.views.reading import parse_trace
@@ -102,7 +105,7 @@ def play(
     *,
     label: str | None = None,
     kv_memory: str | None = "192KiB",
-    clock: str = "virtual",
+    clock: Literal["real", "virtual"] = "virtual",
     hardware: str | Hardware | None = None,
     max_batch: int | None = None,
     batching: str | None = None,
@@ -110,7 +113,7 @@ def play(
     attention: str | None = None,
     model: str = "tiny",
     dtype: str = "float32",
-    numerics: str = "fast",
+    numerics: Literal["fast", "reference"] = "fast",
     tensor_parallel: int = 1,
     seed: int = 0,
     why: bool = False,
@@ -143,34 +146,45 @@ def play(
     """
     if label is not None and not (isinstance(label, str) and label.strip()):
         raise UsageError(f"label is {label!r:.60}: give a text, as the name of the run.")
-    given = {"model": model, "dtype": dtype, "numerics": numerics, "clock": clock, "seed": seed, "technique": name}
-    machine, hardware = (hardware, "cpu") if isinstance(hardware, Hardware) else (None, hardware)
-    given |= {"tensor_parallel": tensor_parallel, "kv_memory": kv_memory, "hardware": hardware, "max_batch": max_batch}
-    given |= {"batching": batching, "memory": memory, "attention": attention}
-    texts = {key: str(value) for key, value in given.items() if value is not None}
-    asked = parsed(RunOptions, {**texts, "why": why, "set": [_set(key, value) for key, value in options.items()]})
-    source = resolve(asked.model)
-    row = chosen(asked, source.kind, DEFAULT[source.kind])
-    choices, settings = asked.choices(row), replace(asked.settings, why=asked.why)
-    settings = settings if machine is None else replace(settings, hardware=machine)
-    refuse_contradictions(asked, source)
+    check_word(dtype, "--dtype", DTYPE_BYTES)
+    check_word(clock, "--clock", CLOCKS)
+    check_word(numerics, "--numerics", NUMERICS)
+    settings = Settings(
+        dtype=dtype,
+        device="auto",
+        kv_memory=None if kv_memory is None else parse_size(str(kv_memory), "--kv-memory"),
+        clock=clock,
+        hardware=simulated(hardware, clock),
+        seed=parse_int(str(seed), "--seed", 0, MANY),
+        tensor_parallel=parse_int(str(tensor_parallel), "--tensor-parallel", 1, MANY),
+        numerics=numerics,
+        why=why,
+    )
+    batch = None if max_batch is None else parse_int(str(max_batch), "--max-batch", 1, MANY)
+    source = resolve(model)
+    row = mix_for(technique(name), source.kind, batching=batching, memory=memory, attention=attention)
+    choices = choose(row, dict(_option(key, value) for key, value in options.items()), batch)
     resolved = resolve_run(choices, source, settings)
+    if resolved.placeholders:
+        weights = resolved.outline
+    else:
+        weights = load_on_free_cores(source.config.num_parameters, resolved.load)
     lines = io.StringIO()
-    engine = build_engine(resolved, load(resolved, note=False), lines)
+    engine = build_engine(resolved, weights, lines)
     served = serve(engine, requests).whole()
     _tell_refused(served)
     called = label or row.name
     return Played(called, parse_trace(lines.getvalue(), called).events, engine, source, served)
 
 
-def _set(name: str, value: object) -> str:
-    """What is typed behind --set for an option of a stage."""
+def _option(name: str, value: object) -> tuple[str, str]:
+    """An option of a stage and its value, as they are typed behind --set."""
     kind, between, option = name.partition("__")
     if not between or kind not in KINDS:
         stages = one_of(f"{kind}__" for kind in KINDS)
         raise UsageError(f"play has no argument {name!r}: name an option of a stage with {stages} before it.")
     text = {True: "on", False: "off", None: "none"}[value] if value is None or isinstance(value, bool) else value
-    return f"{kind}.{option}={text}"
+    return f"{kind}.{option}", str(text)
 
 
 def _tell_refused(served: Served) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from minifuse.contracts.made import make_stage
 from minifuse.core.errors import UsageError
 from minifuse.options import parse_options
-from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
+from minifuse.stages import KINDS, Attention, Batching, Kind, Memory
 from minifuse.techniques import Technique, check_fit
 
 
@@ -24,7 +24,7 @@ class Stages(NamedTuple):
 
 @dataclass(frozen=True)
 class Choices:
-    """A technique with parsed options. Makes its stages, as often as they are needed."""
+    """A technique with parsed options; makes its stages as often as needed."""
 
     row: Technique
     given: Mapping[str, Any]  # `stage.option: value`, as typed
@@ -37,30 +37,43 @@ class Choices:
         return policy
 
     def stages(self, capacity: int, batching: Batching | None = None) -> Stages:
-        """New stages, with memory of `capacity` slots; `batching` is there already if it is given.
+        """Make stages, with memory of `capacity` slots.
+
+        Args:
+            batching: a policy that has been made already.
 
         Raises:
             UsageError: an option asks for what another stage cannot do, or does not suit the capacity.
         """
-        check_fit({**_classes(self.row), "batching": self.policy})
+        check_fit({**self.row.classes, "batching": self.policy})
         made = batching or self._make("batching")
         return Stages(made, self._make("memory", capacity), self._make("attention"))
 
     def _make(self, kind: Kind, *arguments: Any) -> Any:
-        return make_stage(kind, stage(kind, self.row.stages[kind]), *arguments, self.options[kind])
+        return make_stage(kind, self.row.classes[kind], *arguments, self.options[kind])
 
 
-def _classes(row: Technique) -> dict[Kind, Any]:
-    return {kind: stage(kind, name) for kind, name in row.stages.items()}
+def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: int | None = None) -> Choices:
+    """Parse options of a technique's stages (`stage.option: value`), over the technique's own.
 
-
-def choose(row: Technique, given: Mapping[str, Any] | None = None) -> Choices:
-    """Parse the options of a technique's stages: `stage.option: value`, over those that the technique sets.
+    Args:
+        max_batch: the batch size of every stage that has one and is given no other. A mix of a batching with a
+            max_batch and a memory of slots has two: if slots kept their default of 8, no more would ever run.
 
     Raises:
-        UsageError: a name is of no stage or no option, or a value is not allowed.
+        UsageError: a name is of no stage or no option, a value is not allowed, or no stage has a batch size.
     """
     given = given or {}
+    if max_batch is not None:
+        sizes = row.batch_sizes
+        if not sizes:
+            raise UsageError(
+                f"--max-batch is {max_batch}, and neither the batching {row.batching!r} nor the memory {row.memory!r} "
+                f"of {row.name} has a batch size: leave it out, or choose another --technique, --batching or --memory."
+            )
+        if sizes[0] in given:
+            raise UsageError(f"--max-batch and --set {sizes[0]} are both given: give one of them.")
+        given = {**dict.fromkeys(sizes, max_batch), **given}
     values: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
     for name, value in {**row.options, **given}.items():
         kind, dot, option_name = name.partition(".")
@@ -71,6 +84,6 @@ def choose(row: Technique, given: Mapping[str, Any] | None = None) -> Choices:
         values[kind][option_name] = value
     options: dict[Kind, Any] = {
         kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, values[kind])
-        for kind, cls in _classes(row).items()
+        for kind, cls in row.classes.items()
     }
     return Choices(row, given, options)

@@ -1,4 +1,4 @@
-"""From a resolved run to an engine: the one way to build one, for every kind of model."""
+"""Builds an engine from a resolved run, for every kind of model."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def build_engine(
 ) -> ServingEngine:
     """Plug the stages of a run into the loop.
 
-    The engine serves one list of requests. One that is run by hand may run again: its clock and its metrics go on.
+    `serve` uses an engine once. An engine that is run by hand may run again: its clock and its metrics go on.
 
     Args:
         model: what `run.load` or `source.load` returned, with the dtype and the device of the settings. Virtual time
             can do without.
-        into: is handed every event of the trace as it happens (`RunningMetrics.read`), and none is kept: for runs so
-            long that memory could not hold all their steps.
+        into: called with every event of the trace as it happens (`RunningMetrics.read`). None is kept: memory could
+            not hold all steps of a long run.
 
     Raises:
         UsageError: the model is not the run's, or none was given and time is real.
@@ -75,22 +75,17 @@ def build_engine(
 
 
 class _Texts:
-    """Makes texts of tokens, with the model's tokenizer, which is read when it is first needed.
-
-    Both methods return None for tokens that there is no text for, such as placeholders.
-    """
+    """Decodes tokens with the model's tokenizer, read when first needed; None if it has none."""
 
     def __init__(self, source: Source) -> None:
         self._tokenizer = cache(source.tokenizer)
 
     def text(self, tokens: Sequence[int]) -> str | None:
         with suppress(ModelError):  # what needs texts says so itself
-            if min(tokens, default=0) >= 0:
-                return self._tokenizer().decode(list(tokens))
+            return self._tokenizer().decode(list(tokens))
         return None
 
     def pieces(self, tokens: Sequence[int]) -> tuple[str, list[int]] | None:
         with suppress(ModelError):
-            if min(tokens, default=0) >= 0:
-                return self._tokenizer().pieces(tokens)
+            return self._tokenizer().pieces(tokens)
         return None

@@ -1,35 +1,33 @@
-"""Conversations that outlive a run: it goes on behind what a state file has of them, and adds its own turns."""
+"""Conversations of a state file: a run continues them, and stores its own turns."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from minifuse.core.errors import MachineError, RequestRefused, UsageError
-from minifuse.core.request import FinishReason, Request, Sequence
-from minifuse.core.turns import WITHOUT_ANSWER
+from minifuse.core.request import Request, Sequence
+from minifuse.core.turns import ANSWERED, WITHOUT_ANSWER
 from minifuse.memory.history import History, ModelIdentity, Turn
 from minifuse.model.source import Source
-
-ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 class Conversations:
     """The conversations of a state file, for one run of an engine.
 
-    The first request of a conversation in a run goes on behind the text that the file has of it (`text`). A turn is
-    in the file, and survives the death of the process, before its answer is shown (`keep`).
+    The first request of a conversation in a run continues the text in the file (`text`). A turn is written durably
+    before its answer is shown (`keep`).
 
-    Only turns that were answered to their end are stored. One that was refused, or cut off by Ctrl-C, leaves no trace:
-    the next run goes on behind the last finished turn. One that was aborted, or ended for its logits were NaN, is
-    stored with the next finished turn of its conversation in the same run, which has gone on behind its text; and so
-    is one that could not be stored, as on a disk that was full for a while.
+    Only turns that were answered to their end are stored. A turn that was refused, or cut off by Ctrl-C, leaves no
+    trace: the next run continues the last finished turn. A turn that was aborted, or whose logits were NaN, is stored
+    with the next finished turn of its conversation in this run, which continues its text. So is a turn that could not
+    be stored, as on a disk that was full for a while.
 
     Args:
         path: the state file; a new one is made.
         source: the model; a conversation that was begun with another is refused.
 
     Attributes:
-        failures: the conversations with turns that could not be stored, and why the last of them could not.
+        failures: by conversation, why the last turn that could not be stored could not.
 
     Raises:
         UsageError: the file cannot be used, as `minifuse.memory.history.History` tells; or the model is not one of
@@ -55,7 +53,7 @@ class Conversations:
         self.history.close()
 
     def check(self, model: str | None) -> None:
-        """Raise `UsageError` unless the engine that is to serve them has this model, too."""
+        """Raise `UsageError` unless the engine that is to serve them has this model."""
         if model not in (None, self.model.name):
             raise UsageError(
                 f"The conversations of {self.history.path} were opened for {self.model.name}, and the engine serves "
@@ -63,7 +61,7 @@ class Conversations:
             )
 
     def text(self, request: Request) -> tuple[int, ...]:
-        """The text that the conversation of a request had before this run: what `Arrivals.stored` is to be.
+        """Return the text that the conversation of a request had before this run (`Turns.stored`).
 
         Raises:
             RequestRefused: it has been begun with another model, or cannot be read.
@@ -91,9 +89,9 @@ class Conversations:
         )
 
     def keep(self, sequence: Sequence) -> None:
-        """Store a turn that has ended, durably; call this before the answer is shown, for every request that ends.
+        """Store a turn that has ended, durably, before its answer is shown.
 
-        It never raises for what is wrong with the file: `failures` tells.
+        Call this for every request that ends. It does not raise if the file fails: `failures` tells.
         """
         request = sequence.request
         name, reason = request.conversation, sequence.finish_reason
@@ -118,7 +116,7 @@ class Conversations:
             self.failures[name] = str(error)
             return
         self.failures.pop(name, None)
-        self._texts.pop(name, None)  # another engine goes on behind these turns
+        self._texts.pop(name, None)  # another engine continues these turns
         for one in chain:
             del self._waiting[one.id]
 

@@ -1,4 +1,4 @@
-"""The engine that serves: a loop that other threads may submit to, with a trace and checks."""
+"""The engine that serves: with a trace and checks, and open to other threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 from minifuse.contracts.lawful import Lawful
 from minifuse.core.engine import Engine
 from minifuse.core.errors import UsageError
-from minifuse.core.observers import Observers, RunObserver
+from minifuse.core.observers import Observers, RunObserver, Watchdog
 from minifuse.core.plan import RAGGED, Placement, Proposal
 from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request
@@ -19,7 +19,6 @@ from minifuse.core.requests import Observer
 from minifuse.core.stages import Executor
 from minifuse.core.submitted import check_are_requests
 from minifuse.core.turns import Turns
-from minifuse.core.watchdog import Watchdog
 from minifuse.serve.requests import ServedRequests
 from minifuse.stages import Attention, Batching, Memory
 from minifuse.trace import Trace
@@ -39,7 +38,7 @@ class ServingExecutor(Executor, Protocol):
 
 @dataclass(eq=False, repr=False)
 class ServingEngine(Engine):
-    """An engine that takes requests and gives them up while it runs, in other threads too.
+    """An engine to which other threads may submit requests, and abort them, while it runs.
 
     A lock is held while the loop turns, but not while it waits. `observers` follow the loop, in this order, before its
     checks and its trace.
@@ -120,7 +119,7 @@ class ServingEngine(Engine):
     # --- moves ahead of time
 
     def dispatch(self) -> None:
-        """Dispatch as any loop; then begin with what memory wants to move ahead, for which no plan waits."""
+        """Dispatch as any loop; then submit the moves that memory wants ahead of time."""
         super().dispatch()
         if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
             self._committed = False
@@ -137,11 +136,11 @@ class ServingEngine(Engine):
     # --- from outside
 
     def submit(self, *prompts: Request) -> None:
-        """Take in a request: one `Request`, or one for each of its prompts, all of one group.
+        """Take in a request: one `Request`, or a group with one for each prompt.
 
         It is received at its arrival time, or now if that has passed. If the engine does not run, or has just served
-        its last request, the request waits for the next `run`. A request of a conversation that has had others follows
-        the last of them, unless it names another.
+        its last request, the request waits for the next `run`. It follows the last request of its conversation, unless
+        it names another.
 
         Raises:
             RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.

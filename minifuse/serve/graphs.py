@@ -1,11 +1,9 @@
-"""Serving a model of cells: a slot for each node's states, and a batch of one type for each wave of a plan."""
+"""Serving a model of cells: slots for states of nodes, a batch for each wave."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -25,17 +23,16 @@ from minifuse.model.cells.source import CellSource
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
-from minifuse.serve.served import NOTHING_KNOWN, Offer, check_model
+from minifuse.serve.served import ServedModel, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
 
 
-class ServedCells:
-    """A model of cells; in virtual time it unfolds requests and computes nothing, so that it needs no weights."""
+class ServedCells(ServedModel):
+    """A model of cells. In virtual time it only unfolds requests, and needs no weights."""
 
     slot = "state"
-    num_layers = 1
 
     def __init__(self, choices: Choices, source: CellSource, settings: Settings, model: CellModel) -> None:
         if not isinstance(model, CellModel):
@@ -44,10 +41,16 @@ class ServedCells:
                 "virtual time, source.outline."
             )
         check_model(settings, dtype=model.dtype)
-        ranks = settings.tensor_parallel
-        if ranks > 1:
+        of_cells = f"and {source.name} is made of cells"
+        if settings.tensor_parallel > 1:
             raise UsageError(
-                f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
+                f"--tensor-parallel is {settings.tensor_parallel}, {of_cells}, which are not divided among processes: "
+                "leave it out."
+            )
+        if settings.numerics == "reference":
+            raise UsageError(
+                f"--numerics is reference, which is for transformers, {of_cells}: leave it out; in --dtype float64 "
+                "results agree to nine digits."
             )
         self.settings = settings
         self.model = by_operator(model) if choices.policy.granularity == "operator" else model
@@ -56,10 +59,6 @@ class ServedCells:
         weights = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
         self.kv_bytes = settings.kv_bytes(source.slot_bytes(settings.dtype), weights)
         self.cell_types = self.model.types
-
-    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
-        """Nothing: no stage for cells asks for anything."""
-        return NOTHING_KNOWN
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
         """Make what runs plans, and its clock.
@@ -91,7 +90,7 @@ class ServedCells:
 
 
 def _sharing(run: RunPlan, num_threads: int) -> RunPlan:
-    """`run`, in threads that have so many of torch's each."""
+    """Return `run` for threads of its caller, each with `num_threads` of torch's threads."""
     own = threading.local()
 
     def divided(plan: Plan, sequences: dict[str, Sequence]) -> Ran:

@@ -1,4 +1,4 @@
-"""Ctrl-C, or another signal that ends the process, waits for a moment when nothing is half done."""
+"""Holds Ctrl-C, and signals that end the process, back while something is half done."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Hold:
-    """Holds signals back: a handler in front of those that there were before, which raise `KeyboardInterrupt`.
+    """A handler that holds signals back from the handlers before it, which raise `KeyboardInterrupt`.
 
     Args:
-        before: those handlers, by signal.
+        before: the handlers before it, by signal.
 
     Attributes:
-        pending: one has come and is held back.
+        pending: a signal has come and is held back.
     """
 
     def __init__(self, before: Mapping[int, Handler]) -> None:
@@ -31,7 +31,7 @@ class Hold:
         self._released = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Note a Ctrl-C; a second one, or one in a released block, interrupts at once, but for imports."""
+        """Note a Ctrl-C. Interrupt at once if it is the second, or in a released block that imports nothing."""
         held = not self._released or importing(frame)
         try:
             self.before[number](number, None if held else frame)  # where it was, if it is to interrupt that
@@ -43,7 +43,7 @@ class Hold:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """A block that may be interrupted anywhere."""
+        """Let a block be interrupted anywhere."""
         try:
             self._released = True
             if self.pending:
@@ -56,7 +56,7 @@ class Hold:
 
 @contextmanager
 def uninterrupted(forget: bool = False) -> Iterator[Hold]:
-    """Hold a Ctrl-C back until the block has ended; a second one is not held back, should the block hang.
+    """Hold a Ctrl-C back until the block has ended; a second one interrupts at once.
 
     Books that are written in several places, or a line that is printed and then noted as printed, would otherwise be
     left half done. Blocks may be nested: only the outermost does anything.

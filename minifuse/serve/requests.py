@@ -1,4 +1,4 @@
-"""The requests of an engine that serves: they may follow one another, be refused on arrival, or end early."""
+"""Requests that may follow one another, be refused on arrival, or end early."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ServedRequests(Requests):
         self.ended: deque[Sequence] = deque()  # finished, and not answered yet, in order
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
-        """Take in the prompts of a request, to be received at their arrival time, or at `now` if that has passed.
+        """Take in the prompts of a request, which arrive at their time, or `now` if later.
 
         Raises:
             RequestRefused: one of them could never be served. Nothing has changed.
@@ -47,11 +47,11 @@ class ServedRequests(Requests):
                 self.observer.refused(prompt.id, str(refusal))
             raise
         for request, num_history in self.arrivals.add(prompts, now):
-            measured = request.arrival_s != prompts[0].arrival_s  # that of all of them
+            measured = request.arrival_s != prompts[0].arrival_s  # the arrival of all of them
             self.observer.requested(self.reader.fit(request), num_history, measured=measured)
 
     def begin(self, request: Request, num_history: int) -> None:
-        """Hand a request to the stages, or refuse it: its text is too long, or what it unfolds into cannot be."""
+        """Hand a request to the stages, or refuse it if its text is too long."""
         try:
             if request.after is not None:  # its whole text has been known only since the last request ended
                 self.observer.requested(request, num_history, measured=True)

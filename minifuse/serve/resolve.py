@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,8 +16,6 @@ from minifuse.serve.assembly import Choices, choose
 from minifuse.serve.served import Offer, ServedModel
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model
-
-SERVED = {"transformer": "minifuse.serve.texts:ServedText", "cells": "minifuse.serve.graphs:ServedCells"}  # by kind
 
 
 @dataclass(frozen=True)
@@ -98,11 +95,15 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
     return ResolvedRun(choices, source, settings, outline, placeholders, capacity, sources)
 
 
-def serve_model(choices: Choices, source: Source, settings: Settings, model: Any) -> ServedModel:
-    """The model in the settings of a run; `model` may be an outline."""
-    module, _, name = SERVED[source.kind].partition(":")
-    served: ServedModel = getattr(importlib.import_module(module), name)(choices, source, settings, model)
-    return served
+def serve_model(choices: Choices, source: Any, settings: Settings, model: Any) -> ServedModel:
+    """Describe a model in the settings of a run; `model` may be an outline."""
+    if source.kind == "cells":
+        from minifuse.serve.graphs import ServedCells  # imports torch
+
+        return ServedCells(choices, source, settings, model)
+    from minifuse.serve.texts import ServedText
+
+    return ServedText(choices, source, settings, model)
 
 
 def _filled(choices: Choices, served: ServedModel) -> tuple[Choices, dict[str, str]]:

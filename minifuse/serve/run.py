@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,7 +13,7 @@ from minifuse.core.errors import MachineError, RequestRefused, UsageError
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.submitted import by_request, check_are_requests
-from minifuse.core.turns import WITHOUT_ANSWER
+from minifuse.core.turns import ANSWERED, WITHOUT_ANSWER
 from minifuse.fault import blaming
 from minifuse.metrics import Metrics, compute_metrics, flat_metrics, read_events
 from minifuse.serve.engine import ServingEngine
@@ -59,7 +58,7 @@ class Answer:
     @property
     def complete(self) -> bool:
         """Whether the request was answered to its end."""
-        return self.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        return self.finish_reason in ANSWERED
 
     @property
     def new_prompt(self) -> tuple[int, ...]:
@@ -67,7 +66,7 @@ class Answer:
         return self.request.prompt[self.num_history :]
 
     def row(self) -> dict[str, Any]:
-        """All of this in plain values but for the tokens and results, flat; None for what never happened.
+        """Return plain values in a flat dict, without tokens and results. None: it never happened.
 
         Times ending in `_s` are seconds: `arrival_s`, `first_token_s` and `finish_s` since the run began, the others as
         `minifuse.metrics` defines them, of an answer that is complete.
@@ -100,7 +99,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A whole run: an answer for every request, in the order given and then of submission, and the trace.
+    """A whole run: the trace, and an answer for every request.
+
+    Answers are in the order of the given requests; behind them, of requests submitted meanwhile, as these ended.
 
     `interrupted`: Ctrl-C came, if only when every request had its answer.
     """
@@ -166,26 +167,24 @@ def serve(
     *,
     conversations: Conversations | None = None,
 ) -> Served:
-    """Serve all requests. A refused one stops no other; Ctrl-C keeps what has been answered and marks the rest.
+    """Serve all requests. A refused request stops no other; Ctrl-C marks the unfinished as interrupted.
 
-    Neighbours of one group are the prompts of one request. What is called may submit requests to the engine and abort
+    Neighbours of one group are the prompts of one request. The callbacks may submit requests to the engine, and abort
     some: each has an answer as well.
 
     Args:
-        on_answer: called as each request ends, refused ones first; not for requests that are submitted while a run is
-            given up.
+        on_answer: called as each request ends, first for the refused; not for requests submitted while a run is given
+            up.
         on_step: called after every iteration.
-        on_failure: called with what a stage or the model raised in the middle of the run, when every request has an
-            answer: those that had not ended are interrupted. Without it, that is raised then.
-        conversations: of a state file. Requests go on behind what it has of them, and each turn that is answered to
-            its end is in it, durably, before `on_answer` is called; `conversations.failures` tells what could not be
-            stored.
+        on_failure: called with an error of a stage or of the model when every request has an answer; unfinished
+            requests are interrupted. Without it, the error is raised then.
+        conversations: of a state file. Requests continue them, and each turn that is answered to its end is stored
+            durably before `on_answer` is called; `conversations.failures` tells what could not be stored.
 
     Raises:
-        UsageError: these are no requests, the engine serves already or has served, or it has another model than the
-            conversations.
+        UsageError: these are no requests, the engine serves or has served, or the conversations have another model.
     """
-    if isinstance(requests, (str, Request)) or not isinstance(requests, Iterable):
+    if not isinstance(requests, Iterable):
         raise UsageError(f"serve was given {requests!r:.60}: give a list of requests.")
     requests = list(requests)
     check_are_requests(requests)
@@ -197,8 +196,7 @@ def serve(
     answers: dict[int, Answer] = {}
     failure: BaseException | None = None
     interrupted = False
-    later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
-    index: dict[str, int] = defaultdict(lambda: next(later))
+    index: dict[str, int] = {}  # of the given requests, by id
 
     def unserved(number: int, request: Request, why_refused: str | None = None) -> None:
         reason = FinishReason.INTERRUPTED if why_refused is None else FinishReason.REFUSED
@@ -210,7 +208,7 @@ def serve(
         while engine.requests.ended:
             sequence = engine.requests.ended.popleft()
             answer = Answer.of(sequence, engine.requests)
-            answers[index[sequence.id]] = answer
+            answers[index.get(sequence.id, len(requests) + len(answers))] = answer  # others behind the given
             if conversations is not None:
                 conversations.keep(sequence)
             tell(answer)
@@ -226,7 +224,7 @@ def serve(
         # What callbacks have submitted and aborted meanwhile is answered and not told: it could go on for ever.
         answer_ended(tell=lambda answer: None)
         for request in withdrawn:
-            answers[next(later)] = Answer(request, (), FinishReason.INTERRUPTED)
+            answers[len(requests) + len(answers)] = Answer(request, (), FinishReason.INTERRUPTED)
 
     # Computing and waiting may be interrupted; the books in between are never left half written.
     with uninterrupted(forget=True) as hold:

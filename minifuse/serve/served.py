@@ -1,4 +1,4 @@
-"""What serving asks of a model, whatever its kind: the one place where texts and cell graphs differ."""
+"""What serving asks of a model: the one place where texts and cell graphs differ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTHING_KNOWN = Offer(None, "assumed")
 
 
 class ServedModel(Protocol):
-    """A model in the settings of one run: loaded, or only described, as virtual time needs no weights.
+    """A model in the settings of one run. Virtual time may do without its weights.
 
     Making one raises `UsageError` if the model cannot be served in these settings, whatever the stages.
     """
@@ -42,11 +42,11 @@ class ServedModel(Protocol):
     slot: str  # what a slot of memory holds: a token, or a state
     slot_bytes: int
     kv_bytes: int  # of memory's budget
-    num_layers: int  # those that may have the device in turn; 1 where none can
+    num_layers: int = 1  # that may have the device in turn; 1: none can
     cell_types: Collection[str]  # that a batching policy's options may name
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
-        """A value for an option that its stage lets a model offer, and that was not given.
+        """Return a value for an option that was not given and that models may offer.
 
         Args:
             option: its name, without the stage's.
@@ -55,7 +55,7 @@ class ServedModel(Protocol):
         Raises:
             UsageError: what is known of it cannot be read.
         """
-        ...
+        return NOTHING_KNOWN
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
         """Make what runs plans, and its clock; in virtual time it may produce placeholders.

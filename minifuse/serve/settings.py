@@ -13,9 +13,19 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import INT64
 from minifuse.simulate.cost import Hardware, hardware
 
+CLOCKS = ("real", "virtual")
 KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the budget by default: the larger of the two
 SHARE = 0.9  # of a simulated machine's memory, for weights and KV together: vLLM's gpu_memory_utilization
 MOST_SLOTS = 2**20  # of a simulated machine, by default: the books grow with them
+
+
+def simulated(named: str | Hardware | None, clock: str) -> str | Hardware:
+    """The machine that virtual time simulates. Raise `UsageError` if one is named and time is real."""
+    if named is not None and clock == "real":
+        raise UsageError(
+            f'--hardware is "{named}" and the clock is real: add --clock virtual, or leave --hardware out.'
+        )
+    return named or "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +49,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, DTYPE_BYTES)
-        check_choice("clock", self.clock, ("real", "virtual"))
+        check_choice("clock", self.clock, CLOCKS)
         check_choice("numerics", self.numerics, NUMERICS)
         check_device(self.device, "auto")
         hardware(self.hardware)
         if not isinstance(self.why, bool):
             raise UsageError(f"The setting why is {self.why!r}: give True or False.")
-        options = self.stage_options
-        if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-            raise UsageError(f"The setting stage_options is {options!r}: give a dict, as {{'batching.max_batch': 4}}.")
         for name, least in (("kv_memory", 1), ("tensor_parallel", 1), ("seed", 0)):
             value = getattr(self, name)
             by_default = name == "kv_memory" and value is None

@@ -1,4 +1,4 @@
-"""A conversation that goes on for as long as its user wants: one engine, which runs once for every turn."""
+"""A conversation of a single user: one engine, which runs once for every turn."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ class Exchange:
 
 
 class Talk:
-    """One conversation, turn by turn, on an engine that serves nothing else meanwhile. It goes on behind what the
-    engine has served of it; other talks may have been, and may go on, on the same engine.
+    """One conversation, turn by turn, on an engine that serves nothing else meanwhile.
+
+    It continues what the engine has served of it. The engine may have other talks, in turn.
 
     Args:
         name: of the conversation.
-        conversations: of a state file: the talk goes on behind what it has, and every answer that ends is in it before
+        conversations: of a state file: the talk continues what it has, and every answer that ends is stored before
             `say` returns.
 
     Attributes:
-        num_turns: that have been answered, those of the state file and of other talks included.
+        num_turns: that have been answered, in the state file and in other talks included.
         num_tokens: of the text so far.
 
     Raises:
@@ -68,25 +69,25 @@ class Talk:
                 raise UsageError(str(refusal)) from None
             self.num_turns = len(conversations.history.turns(name))
         else:
-            others = [one for one in engine.finished.values() if one.request.conversation == name]
-            self.num_turns = len([one for one in others if one.finish_reason is not FinishReason.REFUSED])
+            ended = [one.finish_reason for one in engine.finished.values() if one.request.conversation == name]
+            self.num_turns = len(ended) - ended.count(FinishReason.REFUSED)
         if (last := engine.arrivals.last(name)) is not None:
             self.num_tokens = len(engine.finished[last])
 
     def say(
         self, prompt: tuple[int, ...], on_tokens: Callable[[tuple[int, ...]], None] = lambda tokens: None, **asked: Any
     ) -> Exchange:
-        """Ask for the next answer, and wait for it. Ctrl-C ends the answer: it is aborted with the tokens that it has,
-        and the next turn goes on behind them.
+        """Ask for the next answer, and wait for it.
+
+        Ctrl-C ends the answer: it is aborted with the tokens that it has, and the next turn continues them. So does an
+        error of `on_tokens`, which is raised afterwards.
 
         Args:
             on_tokens: called with new tokens of the answer as they come.
             asked: fields of the `Request`: max_new_tokens, stop_ids, sampling.
 
-        What `on_tokens` raises ends the answer as Ctrl-C does, and is raised.
-
         Raises:
-            RequestRefused: it can never be served. The next turn goes on behind the one before.
+            RequestRefused: it can never be served. The next turn continues the one before.
         """
         engine = self.engine
         self._count += 1
@@ -123,16 +124,10 @@ class Talk:
 
 
 def _found(sequence: Sequence, reports: list[StepReport]) -> tuple[int, int, int]:
-    """Tokens of a request's history that it found on the device, and on the host, and that were computed again."""
+    """Count the tokens of a history that were found on device and host, and recomputed."""
     name, had_kv = sequence.id, max(0, sequence.num_history - 1)
-    on_device = on_host = recomputed = 0
-    begun = False
-    for report in reports:
-        for reused, *found in report.plan.reused:
-            if reused == name and not begun:  # not what it finds of itself after an eviction
-                on_device, on_host = found
-        for work in report.plan.work:
-            if work.sequence == name:
-                recomputed += max(0, min(work.stop, had_kv) - work.start)
-        begun |= name in report.tokens
-    return on_device, on_host, recomputed
+    works = [work for report in reports for work in report.plan.work if work.sequence == name]
+    found = [reused for report in reports for reused in report.plan.reused if reused[0] == name]
+    # What it finds when it is admitted; what it finds after an eviction is its own.
+    _, on_device, on_host = found[0] if found else (name, 0, 0)
+    return on_device, on_host, sum([max(0, min(work.stop, had_kv) - work.start) for work in works])

@@ -1,4 +1,4 @@
-"""Serving a transformer: a slot for each token's KV, and a forward pass for each plan."""
+"""Serving a transformer: a slot for each token's KV, a forward pass for each plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minifuse.model.text.reader import TextReader
 from minifuse.parallel.config import shard_config
 from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
-from minifuse.serve.served import NOTHING_KNOWN, Offer, check_model
+from minifuse.serve.served import NOTHING_KNOWN, Offer, ServedModel, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from minifuse.parallel.runner import ParallelRunner
 
 
-class ServedText:
-    """A transformer. Without weights (`model` is None) it is described, and in virtual time every token is a
-    placeholder.
-    """
+class ServedText(ServedModel):
+    """A transformer. If `model` is None, every token is a placeholder, in virtual time."""
 
     slot = "token"
     cell_types = (TRANSFORMER,)
@@ -56,7 +54,7 @@ class ServedText:
             self._check_model(model)
 
     def _check_settings(self) -> None:
-        """Raise `UsageError` if the ranks cannot divide the model, or the simulated machine cannot hold it."""
+        """Raise `UsageError` if ranks cannot divide the model, or the simulated machine cannot hold it."""
         source, settings, ranks = self.source, self.settings, self.settings.tensor_parallel
         shard_config(source.config, ranks)
         if settings.numerics == "reference" and ranks > 1:

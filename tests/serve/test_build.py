@@ -312,7 +312,7 @@ def test_cells_are_not_divided_among_ranks() -> None:
     source = resolve("lstm:hidden=8")
     with pytest.raises(UsageError) as error:
         resolve_run(technique("cellular"), source, Settings(clock="virtual", tensor_parallel=2))
-    sentence(error.value, "size is 2", "cells")
+    sentence(error.value, "tensor-parallel is 2", "cells")
 
 
 def test_names_that_are_no_text() -> None:

@@ -1,4 +1,4 @@
-"""Refusals on stderr: the first of each cause in full, the others counted."""
+"""Sentences about refused requests: the first of each cause in full, the others counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ OTHERS = "other causes"
 
 
 class Refusals:
-    """Decides which refusals are told in full. Two have one cause if their sentences differ in names and numbers only.
+    """Decides which refusals are told in full.
+
+    Two refusals have one cause if their sentences differ in names and numbers only.
 
     Args:
         requests: of the run; the prompts of one group are refused with one sentence.
@@ -24,12 +26,10 @@ class Refusals:
     def __init__(self, requests: Sequence[Request]) -> None:
         self._sizes = Counter(request.group for request in requests)
         self._groups: set[str] = set()  # those whose refusal has been told
-        self._refused: Counter[str] = Counter()  # by cause
-        self._first: dict[str, str] = {}  # by cause: the request that was refused first, and last
-        self._last: dict[str, str] = {}
+        self._refused: dict[str, list[str]] = {}  # requests by cause, in order
 
     def sentence(self, request: Request, why: str) -> str | None:
-        """What to tell of this one now; None: it is counted, or its group has been told of."""
+        """Return the sentence to show; None if the refusal is counted, or its group told."""
         name = request.id
         if request.group is not None:
             if request.group in self._groups:
@@ -40,15 +40,14 @@ class Refusals:
         cause = _PARTICULAR.sub("#", why)
         if cause not in self._refused and len(self._refused) >= MAX_CAUSES:
             cause = OTHERS
-        self._refused[cause] += 1
-        self._first.setdefault(cause, name)
-        self._last[cause] = name
-        return why if self._refused[cause] <= IN_FULL else None
+        names = self._refused.setdefault(cause, [])
+        names.append(name)
+        return why if len(names) <= IN_FULL else None
 
     def rest(self) -> Iterator[str]:
-        """A sentence for each cause of which more requests were refused than were told in full."""
-        for cause, number in self._refused.items():
-            if (more := number - IN_FULL) > 0:
-                why = "other reasons" if cause == OTHERS else f"the same reason as {self._first[cause]!r}"
-                last = repr(self._last[cause])
+        """A sentence for each cause with more refusals than were told in full."""
+        for cause, names in self._refused.items():
+            if (more := len(names) - IN_FULL) > 0:
+                why = "other reasons" if cause == OTHERS else f"the same reason as {names[0]!r}"
+                last = repr(names[-1])
                 yield f"Also refused, for {why}: {last if more == 1 else f'{more:,} more, the last of them {last}'}."
