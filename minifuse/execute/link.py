@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from operator import attrgetter
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from minifuse.core.measured import Measured
@@ -35,6 +34,7 @@ def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, f
     )
 
 
+@dataclass(eq=False)
 class Link:
     """Carries the bytes of moves between the tiers one after the other, beside the device's computing.
 
@@ -59,20 +59,15 @@ class Link:
         in_turn: all layers have the same slots of the device (`Memory.layers_in_turn`).
     """
 
-    def __init__(
-        self,
-        bytes_per_token: int = 0,
-        bandwidth: float = math.inf,
-        num_layers: int = 1,
-        attention: Callable[[Plan], Seq[float]] | None = None,
-        *,
-        in_turn: bool = False,
-    ) -> None:
-        self.bytes_per_token = bytes_per_token
-        self.num_layers = num_layers
-        self._attention = attention
-        self._in_turn = in_turn
-        self._token_s = bytes_per_token / bandwidth
+    bytes_per_token: int = 0
+    bandwidth: float = math.inf
+    num_layers: int = 1
+    attention: Callable[[Plan], Seq[float]] | None = None
+    _: KW_ONLY
+    in_turn: bool = False
+
+    def __post_init__(self) -> None:
+        self._token_s = self.bytes_per_token / self.bandwidth
         self._free_s = 0.0  # when the link has carried all that it has begun with
         self._queue: list[_Queued] = []  # that have not begun: those to the device first, then in the order given
         self._landing: deque[tuple[float, Plan]] = deque()  # plans of which every move has begun, and when they land
@@ -81,14 +76,11 @@ class Link:
         """For how long these moves keep the link busy."""
         return self._token_s * sum(move.num_tokens for move in moves if move.crosses)
 
-    def _busy(self, moves: Seq[Move]) -> dict[Way, float]:
-        """For how long these moves keep the link busy, each way."""
-        ways: tuple[Way, Way] = ("host", "device")
-        return {way: self.seconds(move for move in moves if move.target_tier == way) for way in ways}
-
     def carried(self, plan: Plan) -> Measured:
-        """The plan's bytes, and for how long they keep the link busy, by direction."""
-        return traffic(plan.moves, self.bytes_per_token, self._busy(plan.moves))
+        """Count the plan's bytes, and how long they keep the link busy, each way."""
+        ways: tuple[Way, ...] = ("host", "device")
+        seconds = {way: self.seconds(move for move in plan.moves if move.target_tier == way) for way in ways}
+        return traffic(plan.moves, self.bytes_per_token, seconds)
 
     def run(self, plan: Plan, computing_s: float, now: float) -> Measured:
         """A plan begins that waits for its moves and computes for so long. Returns what it carries, and the exposed."""
@@ -97,11 +89,11 @@ class Link:
         if not any(move.crosses for move in plan.moves):
             return carried
         # From here on times are counted from now: adding small durations to a large time would round them.
-        first_s = sum(self._busy([move for move in plan.moves if move.moment == "first"]).values())
+        first_s = self.seconds(move for move in plan.moves if move.moment == "first")
         link = max(0.0, self._free_s - now)
         exposed_s = link + first_s if first_s else 0.0
         link += first_s
-        if layered := copies(plan, self.num_layers, in_turn=self._in_turn):
+        if layered := copies(plan, self.num_layers, in_turn=self.in_turn):
             late_s, link = self._layer_by_layer(plan, layered, computing_s, link - exposed_s)
             exposed_s, link = exposed_s + late_s, exposed_s + link
         self._free_s = now + link
@@ -135,18 +127,19 @@ class Link:
         """
         if len(plan.waves) == 1:
             return [0.0, computing_s]
-        if self._attention is None:
+        if self.attention is None:
             tokens = [sum(work.stop - work.start for work in plan.work[slice(*wave)]) for wave in plan.waves]
             return [0.0, *(computing_s * count / sum(tokens) for count in tokens)]
-        waves = self._attention(plan)
+        waves = self.attention(plan)
         return [computing_s - sum(waves), *waves]
 
     def behind(self, plan: Plan, now: float) -> None:
         """Begin with the moves of a plan without work as soon as the link has nothing more urgent to carry."""
         self.advance(now)
         for i, move in enumerate(sorted(plan.moves, key=_goes_out), 1):
-            queued = _Queued(_goes_out(move), plan, now, self.seconds([move]), is_last=i == len(plan.moves))
-            insort(self._queue, queued, key=attrgetter("goes_out"))
+            is_last = i == len(plan.moves)
+            self._queue.append(_Queued(_goes_out(move), plan, now, self.seconds([move]), is_last))
+        self._queue.sort(key=lambda queued: queued.goes_out)  # stable: otherwise in the order given
 
     def next_landing(self) -> float:
         """When the next plan of moves alone lands if nothing else needs the link; infinity: never."""

@@ -75,18 +75,12 @@ class VirtualExecutor:
         self._push(plan, lambda: self._ran(plan, sequences, measured), self._served + seconds + measured.exposed_s)
 
     def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
-        """What a plan produced, with what its moves cost on the link."""
+        """Run a plan. If it has moves, they cost what the link says; messages between ranks are counted as they are."""
         ran = self._run(plan, sequences)
         if not plan.moves:
             return ran
         counted = measured_of(ran)
-        measured = carried._replace(
-            num_messages=counted.num_messages,
-            message_bytes=counted.message_bytes,
-            num_gathers=counted.num_gathers,
-            gathered_rows=counted.gathered_rows,
-            gathering_s=counted.gathering_s,
-        )
+        measured = carried._replace(num_messages=counted.num_messages, message_bytes=counted.message_bytes)
         return ran._replace(measured=measured)
 
     def _start_queued(self) -> None:
