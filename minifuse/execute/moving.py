@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -37,16 +39,12 @@ class AttendingBesideMoves:
         return attended
 
 
+@dataclass(eq=False)
 class MovingRunner:
-    """Runs plans with `run`, and carries out their moves meanwhile.
+    """Runs plans with `run`, and carries out their moves meanwhile."""
 
-    Args:
-        transfers: all runners on the same KV tensors must have the same.
-    """
-
-    def __init__(self, run: TorchRunner, transfers: PlanTransfers) -> None:
-        self.run = run
-        self.transfers = transfers
+    run: TorchRunner
+    transfers: PlanTransfers  # the same for all runners on the same KV tensors
 
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
@@ -72,8 +70,7 @@ class MovingRunner:
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> MovingRunner:
     """The runner of these stages, on the model's device, with KV tensors of the memory's size."""
     cache = TieredStorage(
-        *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
-        layers_in_turn=memory.layers_in_turn,
+        model.config, memory.capacity, model.dtype, model.device, memory.host_capacity, memory.layers_in_turn
     )
     dtype = str(model.dtype).removeprefix("torch.")
     backend = checked_backend(attention, model.device.type, dtype, numerics)

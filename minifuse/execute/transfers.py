@@ -6,10 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import groupby
-from typing import Self
+from itertools import count, groupby
+from queue import PriorityQueue
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -17,11 +18,14 @@ from minifuse.core.measured import Measured
 from minifuse.core.plan import Move, Plan
 from minifuse.core.report import Ran
 from minifuse.execute.copies import Copy, copies, timetable
-from minifuse.execute.copy_thread import FETCH, STORE, WAITED, CopyThread
 from minifuse.execute.link import Way, traffic, way_of
 from minifuse.execute.streams import Streams
 from minifuse.kernels.operators import TORCH, KVTensors
 from minifuse.model.operators import Operators
+
+WAITED, FETCH, STORE = range(3)  # urgency: a plan waits for it; behind everything, to the device; to the host
+
+T = TypeVar("T")
 
 
 class MovesOfPlan:
@@ -43,7 +47,7 @@ class MovesOfPlan:
         self._copies = copies(plan, transfers.num_layers, in_turn=transfers.cache.in_turn)
         self._begun_by, self._needed_by = timetable(self._copies)
         self._marks: dict[int, Mark] = {}  # of the copies that have begun
-        self._waits: dict[int, Callable[[], float]] = {}  # for each copy waited for, the seconds that computing waited
+        self._waits: list[Callable[[], float]] = []  # for each copy waited for, the seconds that computing waited
         self._seconds: defaultdict[Way, float] = defaultdict(float)
         for way, moves in groupby((move for move in plan.moves if move.moment == "first"), way_of):
             self._seconds[way] += transfers.at_once(list(moves))
@@ -54,7 +58,7 @@ class MovesOfPlan:
     def before(self, turn: int) -> None:
         """Let what comes next wait for the copies that a wave of a layer needs."""
         for number in self._needed_by.get(turn, ()):
-            self._wait(number)
+            self._waits.append(self._transfers.wait(self._marks[number]))
 
     def after(self, turn: int) -> None:
         """A wave of a layer has attended: begin with the copies that it was in the way of."""
@@ -62,21 +66,46 @@ class MovesOfPlan:
             copy = self._copies[number]
             self._marks[number] = self._transfers.start(copy, [self._marks[before] for before in copy.follows])
 
-    def _wait(self, number: int) -> None:
-        if number not in self._waits:
-            self._waits[number] = self._transfers.wait(self._marks[number])
-
     def end(self) -> Measured:
         """Wait for every copy. Returns what was carried, and for how long moves held the computing up."""
-        for number in self._marks:
-            self._wait(number)
+        self.before(len(self._plan.waves) * self._transfers.num_layers)  # the copies that no wave needs
         if self._transfers.on_gpu:
             torch.cuda.current_stream().synchronize()
-        moving_s = self._first_s + sum([seconds() for seconds in self._waits.values()])
+        moving_s = self._first_s + sum([seconds() for seconds in self._waits])
         for number, mark in self._marks.items():
             self._seconds[way_of(self._copies[number].moves[0])] += mark.result()
         carried = traffic(self._plan.moves, self._transfers.bytes_per_token, self._seconds)
         return carried._replace(moving_s=moving_s, exposed_s=moving_s - self._within_s)
+
+
+class CopyThread:
+    """A thread that makes copies one after the other, always the most urgent one, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "minifuse-copies")
+        self._numbers = count()
+        self._queue: PriorityQueue[tuple[int, int, Callable[[], Any], Future[Any]]] = PriorityQueue()
+
+    def submit(self, urgency: int, work: Callable[[], T]) -> Future[T]:
+        """Make a copy when nothing more urgent is to be made, nor anything as urgent that was submitted before.
+
+        Raises:
+            RuntimeError: the thread has been closed.
+        """
+        made: Future[T] = Future()
+        self._queue.put((urgency, next(self._numbers), work, made))
+        self._pool.submit(self._most_urgent)
+        return made
+
+    def _most_urgent(self) -> None:
+        *_, work, made = self._queue.get()
+        try:
+            made.set_result(work())
+        except BaseException as error:
+            made.set_exception(error)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class PlanTransfers:
@@ -106,7 +135,7 @@ class PlanTransfers:
             urgency, moves = FETCH if way == "device" else STORE, list(group)
             for layer in range(self.num_layers):
                 copy = partial(self._copy_behind, moves, layer)
-                pieces.append((way, self.thread.submit(urgency, copy, plan.step)))
+                pieces.append((way, self.thread.submit(urgency, copy)))
 
         def landed() -> Ran:
             seconds: defaultdict[Way, float] = defaultdict(float)
@@ -114,7 +143,7 @@ class PlanTransfers:
                 seconds[way] += piece.result()
             return Ran({}, measured=traffic(plan.moves, self.bytes_per_token, seconds))
 
-        return self.thread.submit(urgency, landed, plan.step)
+        return self.thread.submit(urgency, landed)
 
     def _copy_behind(self, moves: Seq[Move], layer: int) -> float:
         """Copy one layer in the copy thread. Returns the seconds that it took."""
