@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from minifuse.core.errors import UsageError
 from minifuse.model.text.shape import TextShape
+from minifuse.parsing import one_of
 
 Shape = TypeVar("Shape", bound=TextShape)
 
@@ -31,10 +32,10 @@ def shard_config(config: Shape, size: int) -> Shape:
     whole = math.gcd(*parts.values())
     for name, count in parts.items():
         if count % size:
-            allowed = [str(divisor) for divisor in range(1, whole + 1) if whole % divisor == 0]
+            sizes = [str(divisor) for divisor in range(1, whole + 1) if whole % divisor == 0]
             raise UsageError(
                 f"The model's {count} {name} cannot be shared evenly by {size} ranks: choose a tensor parallel size "
-                f"of {' or '.join(filter(None, (', '.join(allowed[:-1]), allowed[-1])))}."
+                f"of {one_of(sizes)}."
             )
     return replace(
         config,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from minifuse.core.plan import Plan
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from minifuse.model.text.load import TextSource
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """Everything a follower needs to build its shard; sent once."""
+class Setup(NamedTuple):
+    """Says what the ranks compute: sent to each follower once, which builds its shard from it."""
 
-    rank: int
-    size: int
-    port: int  # of the store where the ranks join, on this machine
     source: TextSource
-    dtype: str
-    device: str  # cpu or cuda, where rank r has device r
-    seed: int  # of random weights
-    capacity: int  # KV memory in tokens
-    host_capacity: int  # of the host tier, in tokens
-    layers_in_turn: int  # layers that share the device
     attention: AttentionBackend
-    threads: int
-    timeout_s: float  # of a collective
+    capacity: int  # KV memory in tokens, of each of which a rank holds the KV of its own heads
+    size: int  # how many ranks there are
+    host_capacity: int = 0  # of the host tier, in tokens
+    layers_in_turn: int = 1  # layers that share the device (`Memory.layers_in_turn`)
+    seed: int = 0  # of random weights
+    timeout_s: float = 60.0  # how long rank 0 waits for the others to join, and with NCCL a rank in a collective
+    # `launch` fills in the rest.
+    rank: int = 0
+    port: int = 0  # of the store where the ranks join, on this machine
+    dtype: str = ""
+    device: str = ""  # cpu or cuda, where rank r has device r
+    threads: int = 1
 
 
 class Update(NamedTuple):

@@ -53,8 +53,7 @@ class Rank:
         self.model = shard(model, setup.rank, setup.size, Communicator(world)).to(device)
         pack(self.model)
         self.cache = TieredStorage(
-            *(self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity),
-            layers_in_turn=setup.layers_in_turn,
+            self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.layers_in_turn
         )
         self.attention: AttentionBackend = setup.attention
         self.transfers = PlanTransfers(self.cache, self.attention.operators)

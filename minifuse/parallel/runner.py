@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Lock
@@ -43,7 +44,7 @@ class ParallelRunner:
         """
         self.followers = followers
         self._rank = rank
-        self._ledgers: dict[int, Ledger] = {}
+        self._ledgers = defaultdict[int, Ledger](Ledger)
         self._workers: dict[int, tuple[Communicator, MovingRunner]] = {}
         self._order_lock = Lock()
         self._failure_lock = Lock()
@@ -77,19 +78,20 @@ class ParallelRunner:
         The others wait for theirs before they carry out the first order after that.
         """
         with self._order_lock:
-            self.followers.send(Order(plan, (), (), self._take_landed()))
+            self._send(Order(plan, (), ()))
         landed = self._rank.transfers.behind(plan)
         landed.add_done_callback(lambda _: self._landed.put(plan.step))
         return landed
 
-    def _take_landed(self) -> tuple[int, ...]:
-        return tuple(self._landed.get() for _ in range(self._landed.qsize()))
+    def _send(self, order: Order) -> None:
+        """Send an order with the steps that have landed here since the last. The caller holds the lock."""
+        landed = tuple(self._landed.get() for _ in range(self._landed.qsize()))
+        self.followers.send(order._replace(landed=landed))
 
     def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, MovingRunner]:
         """Send the plan to the followers; return the communicator and the runner with which rank 0 computes it."""
         with self._order_lock:  # a follower opens a worker at its first order: all ranks must do so in the same order
-            ledger = self._ledgers.setdefault(plan.worker, Ledger())
-            self.followers.send(ledger.order(plan, sequences)._replace(landed=self._take_landed()))
+            self._send(self._ledgers[plan.worker].order(plan, sequences))
             if plan.worker not in self._workers:
                 self.followers.await_ready()  # in opening a worker, a rank that has ended is noticed late
                 self._workers[plan.worker] = self._rank.open_worker()
