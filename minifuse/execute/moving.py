@@ -62,8 +62,8 @@ class MovingRunner:
                 moves = MovesOfPlan(self.transfers, plan)
                 ran = self.run.compute(plan, sequences, AttendingBesideMoves(attention, moves))
                 ran = ran._replace(measured=moves.end())
-            if self.transfers.on_gpu and (plan.moves or not ran.tokens):
-                torch.cuda.current_stream().synchronize()  # KV may not be written yet, or not be copied
+            if self.transfers.on_gpu and not ran.tokens:
+                torch.cuda.current_stream().synchronize()  # nothing was sampled: KV may not be written yet
         return ran
 
 

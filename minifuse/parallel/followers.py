@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Collection
+from collections.abc import Iterable
 from multiprocessing.connection import Connection, Pipe, wait
 
 from minifuse.core.errors import MachineError
@@ -25,11 +25,10 @@ class Followers:
     sends two kinds of message: that it is ready, and why it has failed. One that has been stopped is ended.
     """
 
-    def __init__(self, setups: Collection[Setup]) -> None:
+    def __init__(self, setups: Iterable[Setup]) -> None:
         """Start a process for each of `setups`. They begin to load their weights: see `await_ready`."""
         self.processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
-        self._setups = list(setups)
         self._watch = Watch(self.processes)
         # Also on garbage collection:
         self.close = weakref.finalize(self, _stop, self._connections, self.processes, self._watch)
@@ -81,10 +80,8 @@ class Followers:
             why = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
             if index in self._watch.ended:
                 why = "it was stopped, by SIGSTOP or a debugger, and did not go on"
-        setup, pid = self._setups[index], self.processes[index].pid
-        return MachineError(
-            f"Rank {setup.rank} of {setup.size}, process {pid}, failed ({why}): fix the cause and start again."
-        )
+        rank, size, pid = index + 1, len(self.processes) + 1, self.processes[index].pid
+        return MachineError(f"Rank {rank} of {size}, process {pid}, failed ({why}): fix the cause and start again.")
 
 
 def _start(connection: Connection) -> subprocess.Popen[bytes]:

@@ -39,8 +39,7 @@ def launch(model: Transformer, setup: Setup) -> ParallelRunner:
         )
     if dist.is_initialized():
         raise UsageError("torch.distributed is in use in this process already: close the other parallel run first.")
-    any_port = 0
-    store = dist.TCPStore(HOST, any_port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    store = dist.TCPStore(HOST, port=0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     setup = setup._replace(
         port=store.port,
         dtype=str(model.dtype).removeprefix("torch."),
