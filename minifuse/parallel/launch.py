@@ -61,4 +61,4 @@ def launch(model: Transformer, setup: Setup) -> ParallelRunner:
         if failure is not None:
             raise failure from error
         raise
-    return ParallelRunner(rank, followers, setup.threads)
+    return ParallelRunner(rank, followers)

@@ -8,7 +8,6 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from minifuse.attention.batch import AttentionBackend
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
 from minifuse.execute.transfers import PlanTransfers
@@ -55,18 +54,17 @@ class Rank:
         self.cache = TieredStorage(
             self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.layers_in_turn
         )
-        self.attention: AttentionBackend = setup.attention
-        self.transfers = PlanTransfers(self.cache, self.attention.operators)
+        self.transfers = PlanTransfers(self.cache, setup.attention.operators)
+        self.setup = setup
         self._runner = runner
-        self._setup = setup
 
     def open_worker(self) -> tuple[Communicator, MovingRunner]:
         """The communicator and the runner of one more worker. All ranks must do this together, in the same order."""
         with rank_lost_if_unreachable():
-            communicator = Communicator(dist.new_group(timeout=_timeout(self._setup)))
-        _be_patient(self._setup, communicator.group)
+            communicator = Communicator(dist.new_group(timeout=_timeout(self.setup)))
+        _be_patient(self.setup, communicator.group)
         model = with_communicator(self.model, communicator)
-        return communicator, MovingRunner(self._runner(model, self.cache, self.attention), self.transfers)
+        return communicator, MovingRunner(self._runner(model, self.cache, self.setup.attention), self.transfers)
 
 
 def _timeout(setup: Setup) -> timedelta:

@@ -36,12 +36,8 @@ class ParallelRunner:
         followers: the other ranks.
     """
 
-    def __init__(self, rank: Rank, followers: Followers, threads: int) -> None:
-        """Take over the followers, which are ready.
-
-        Args:
-            threads: how many threads torch may use in this process, until this is closed.
-        """
+    def __init__(self, rank: Rank, followers: Followers) -> None:
+        """Take over the followers, which are ready, and limit torch's threads until this is closed."""
         self.followers = followers
         self._rank = rank
         self._ledgers = defaultdict[int, Ledger](Ledger)
@@ -52,7 +48,7 @@ class ParallelRunner:
         self._failure: BaseException | None = None
         self._open = True
         self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(threads)
+        torch.set_num_threads(rank.setup.threads)
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         """Compute a plan. Plans of different workers may be computed at the same time, in threads.
