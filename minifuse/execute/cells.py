@@ -1,4 +1,4 @@
-"""A plan of cells computed with torch: for each batch gather, compute, write (BatchMaker, 2.4.3)."""
+"""Computes plans of cells with torch: gathers, computes, writes each batch (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Wiring = dict[int, int]  # position of an input that is a state -> the field it 
 
 
 class Issued:
-    """The tokens and results of an issued plan, on their way to the host."""
+    """Carries the tokens and results of an issued plan to the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._computed = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
@@ -51,11 +51,11 @@ class Issued:
         self._produced.append((work, tokens.to("cpu", non_blocking=True)))
 
     def result(self, nodes: Seq[tuple[str, int]], outputs: tuple[Tensor, ...]) -> None:
-        """Keep the results of nodes: row i of each output is that of the i-th (sequence, node)."""
+        """Keep the outputs of result nodes: row i belongs to the i-th (sequence, node)."""
         self._results.append((nodes, tuple(output.to("cpu", non_blocking=True) for output in outputs)))
 
     def done(self) -> None:
-        """Everything has been issued: mark the end on the device."""
+        """Mark the end on the device: everything has been issued."""
         if self._computed is not None:
             self._computed.record()
 
@@ -92,7 +92,7 @@ class _Batch(NamedTuple):
 
 
 class CellRunner:
-    """Owns the cells and the tensors of their states. Calling it computes a plan, wave by wave."""
+    """Computes plans wave by wave; owns the cells and the tensors of their states."""
 
     def __init__(self, model: CellModel, storage: StateStorage) -> None:
         self.model = model
@@ -105,7 +105,9 @@ class CellRunner:
 
     @torch.inference_mode()
     def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> Callable[[], Ran]:
-        """Give a plan to the device: a GPU computes it later, in the order issued; a CPU, before this returns.
+        """Issue a plan to the device.
+
+        A GPU computes it later, in the order issued; a CPU, before this returns.
 
         Returns:
             A function that waits for what the plan produces.
@@ -117,7 +119,10 @@ class CellRunner:
         return issued.ran
 
     def _issue(self, plan: Plan, sequences: dict[str, Sequence], issued: Issued) -> None:
-        """Compute one wave after the other. An empty wave is of the type of the wave before it."""
+        """Compute one wave after the other.
+
+        An empty wave has the type of the wave before it.
+        """
         kind: CellType | None = None
         for start, stop in plan.waves:
             work = plan.work[start:stop]
@@ -171,7 +176,7 @@ class CellRunner:
         return tuple([output.index_select(0, index) for output in outputs])
 
     def _write(self, batch: _Batch, outputs: tuple[Tensor, ...]) -> None:
-        """Keep the outputs of a batch as states, each in its field, and note its tokens and results."""
+        """Write a batch's outputs as states, each in its field; note its tokens and results."""
         slots = tuple([place.slot for place in batch.places])
         for field, output in zip(self.model.field_of[batch.kind.name], outputs, strict=True):
             self.storage.write(field, slots, output)
@@ -193,7 +198,7 @@ class CellRunner:
         )
 
     def _input(self, batch: _Batch, position: int) -> Tensor:
-        """Read one input of all nodes, [nodes, *shape], and count it if it had to be gathered."""
+        """Read one input of all nodes, [nodes, *shape]; count it if it was gathered."""
         start = time.perf_counter()
         if batch.wiring is None:
             found, copied = self._mixed(batch, position)
@@ -208,7 +213,7 @@ class CellRunner:
         return found
 
     def _mixed(self, batch: _Batch, position: int) -> tuple[Tensor, bool]:
-        """An input that is a state for some nodes and a constant for others, or lies in several fields.
+        """Read an input that is a state for some nodes only, or in several fields.
 
         Rows of constants are first read from the slot that is always zero. Constants other than `Zeros` are then put in
         their rows.

@@ -1,4 +1,4 @@
-"""What each copy of a plan waits for, and what waits for it, where copies run beside waves (Pensieve; FluidInfer).
+"""Finds what each copy waits for, and what waits for it (Pensieve; FluidInfer).
 
 KV of an evicted sequence is swapped out, and in when it is admitted again; KV that is on the device for one wave alone
 is uploaded before it, and what the wave wrote is offloaded. Moves of one moment are made in the order of the plan, and
@@ -32,7 +32,7 @@ Actor = int  # the number of a copy, or ~wave
 
 
 class Copy(NamedTuple):
-    """Neighbouring moves of one moment and one direction, made together in one layer, once that layer allows it.
+    """Neighbouring moves of one moment and direction, made together in one layer.
 
     Waves and copies are numbered through all layers: wave w of layer i is i * (waves of a layer) + w.
     """
@@ -45,10 +45,10 @@ class Copy(NamedTuple):
 
 
 def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
-    """The plan's moves that are made layer by layer, in the order in which they would be made one after the other.
+    """List the copies that are made layer by layer, in program order.
 
-    In each layer that order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1, and
-    so on. A copy runs beside whatever touches other slots than it does, so what that order computes is computed.
+    In each layer, program order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1,
+    and so on. A copy runs only beside what touches other slots, so a plan computes what program order computes.
 
     >>> # a reads and writes slots 0..4 in wave 0, b 8..12 in wave 1, c 0..4 in wave 2:
     >>> #   after 0:  swap_out 0..4           begins = 0, needed = 2: runs beside wave 1
@@ -79,7 +79,7 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
 
 
 def timetable(found: list[Copy]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Number the copies that begin after each wave, and the copies that each wave needs."""
+    """List, for each wave, the copies that begin after it, and the copies it needs."""
     begun: defaultdict[int, list[int]] = defaultdict(list)
     needed: defaultdict[int, list[int]] = defaultdict(list)
     for number, copy in enumerate(found):
@@ -89,7 +89,7 @@ def timetable(found: list[Copy]) -> tuple[dict[int, list[int]], dict[int, list[i
 
 
 def _moment(move: Move) -> int:
-    """Where a move is made among the waves, as a number to sort by."""
+    """Return when a move is made among the waves, as a number to sort by."""
     return 2 * move.wave + (move.moment == "after")
 
 
@@ -109,8 +109,8 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
 
     Args:
         end: the number of all waves.
-        num_layers: looked at one after the other on the same slots of the device. Two are enough: each touches what all
-            touch, so a copy of the second has all those before it in its way.
+        num_layers: to look at, one after the other on the same slots of the device. Two are enough: every layer touches
+            the same slots, so a copy of the second meets everything that can be in its way.
     """
     unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
     num_waves, last = len(plan.waves), num_layers - 1
@@ -122,7 +122,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
     writers: defaultdict[Slot, set[Actor]] = defaultdict(set)
 
     def act(actor: Actor, reads: Iterable[Slot], writes: Iterable[Slot]) -> set[Actor]:
-        """Note what an actor reads and writes. Returns those before it that it may not overtake."""
+        """Note what an actor reads and writes; return earlier actors that it may not overtake."""
         before: set[Actor] = set()
         for slot in reads:
             before |= writers[slot]
@@ -163,7 +163,7 @@ _BETWEEN = 0.5  # a wave is attended between the moves before it, 2 * wave, and 
 
 
 def _of_wave(plan: Plan, wave: int, unit: int, moved: set[Slot]) -> tuple[set[Slot], set[Slot]]:
-    """Find the blocks that a wave reads, and the blocks that it writes, among the moved."""
+    """Find the moved blocks that a wave reads, and the moved blocks that it writes."""
     reads: set[Slot] = set()
     writes: set[Slot] = set()
     for index in range(*plan.waves[wave]):
@@ -174,7 +174,7 @@ def _of_wave(plan: Plan, wave: int, unit: int, moved: set[Slot]) -> tuple[set[Sl
 
 
 def _blocks_of(place: Place, start: int, stop: int, unit: int) -> list[Slot]:
-    """The blocks of `unit` slots that tokens [start, stop) of a sequence lie in."""
+    """List the blocks of `unit` slots that tokens [start, stop) of a sequence lie in."""
     if start == stop:
         return []
     if isinstance(place, Pages) and place.size == unit:
@@ -183,7 +183,7 @@ def _blocks_of(place: Place, start: int, stop: int, unit: int) -> list[Slot]:
 
 
 def _blocks(tier: str, start: int, move: Move, unit: int) -> list[Slot]:
-    """The blocks of `unit` slots that a move's slots, from `start` on, lie in.
+    """List the blocks of `unit` slots that a move touches from slot `start` on.
 
     >>> _blocks("host", 6, Move("copy", 6, 0, num_tokens=4), 4)
     [('host', 1), ('host', 2)]

@@ -1,4 +1,4 @@
-"""Computes plans beside their moves, each worker's on a stream of its own (Pensieve; Flover, III and V)."""
+"""Computes plans beside their moves, each worker on its own stream (Pensieve; Flover, III, V)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minifuse.stages import Attention, Memory
 
 
 class AttendingBesideMoves:
-    """The attention of one plan: each wave of each layer waits for the moves that it needs there, and for no others."""
+    """Attends one plan; each wave of each layer waits for the moves that it needs."""
 
     def __init__(self, attention: AttentionBackend, moves: MovesOfPlan) -> None:
         self.operators = attention.operators
@@ -68,7 +68,7 @@ class MovingRunner:
 
 
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> MovingRunner:
-    """The runner of these stages, on the model's device, with KV tensors of the memory's size."""
+    """Make the runner of these stages, with KV tensors of the memory's size."""
     cache = TieredStorage(
         model.config, memory.capacity, model.dtype, model.device, memory.host_capacity, memory.layers_in_turn
     )

@@ -1,4 +1,4 @@
-"""Runs plans in real time: one worker in the caller's thread, several in a thread each (Flover, V; BatchMaker, 2.5)."""
+"""Runs plans in real time, several workers in threads (Flover, V; BatchMaker, 2.5)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RealExecutor:
         ran.add_done_callback(lambda ran: self._note(plan, ran.result))
 
     def _note(self, plan: Plan, result: Callable[[], Ran]) -> None:
-        """A plan has ended now."""
+        """Note that a plan has ended now."""
         ended = _Ended(plan, result, self._clock.now())
         with self._changed:
             self._ended.append(ended)

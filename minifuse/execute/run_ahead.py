@@ -12,7 +12,7 @@ from minifuse.core.stages import RunPlan
 
 
 class RunAhead:
-    """Feeds each sequence's last token back to it, whether or not the engine has received that token yet.
+    """Feeds each sequence's last token back, whether or not the engine has it yet.
 
     With several iterations in flight (up to MaxTasksToSubmit) the plan of an iteration is made while the one before it
     still runs. A worker runs its plans in order, so it has produced every token that its next plan starts from.

@@ -1,4 +1,4 @@
-"""Carries out a plan's moves, beside its computing where they may be (Pensieve: pipelined and ahead-of-time swaps)."""
+"""Carries out a plan's moves, beside its computing where possible (Pensieve: pipelined, ahead-of-time swaps)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 
 class MovesOfPlan:
-    """The moves of one plan: `before` and `after` each wave of each layer, what may or must be done then.
+    """Makes the moves of one plan while its waves attend, layer by layer.
 
-    Waves are numbered through all layers.
+    `before` and `after` are called around each wave of each layer; waves are numbered through all layers.
 
     >>> # moves = MovesOfPlan(transfers, plan)               the moves that come first are done, the others begin
     >>> # for each turn, a wave of a layer:
@@ -61,13 +61,13 @@ class MovesOfPlan:
             self._waits.append(self._transfers.wait(self._marks[number]))
 
     def after(self, turn: int) -> None:
-        """A wave of a layer has attended: begin with the copies that it was in the way of."""
+        """Begin the copies that waited for a wave of a layer, which has attended."""
         for number in self._begun_by.get(turn, ()):
             copy = self._copies[number]
             self._marks[number] = self._transfers.start(copy, [self._marks[before] for before in copy.follows])
 
     def end(self) -> Measured:
-        """Wait for every copy. Returns what was carried, and for how long moves held the computing up."""
+        """Wait for every copy; return what was carried, and how long computing was held up."""
         self.before(len(self._plan.waves) * self._transfers.num_layers)  # the copies that no wave needs
         if self._transfers.on_gpu:
             torch.cuda.current_stream().synchronize()
@@ -79,7 +79,7 @@ class MovesOfPlan:
 
 
 class CopyThread:
-    """A thread that makes copies one after the other, always the most urgent one, started when it is first needed."""
+    """Makes copies in a thread, always the most urgent first (Pensieve: retrieval before eviction)."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "minifuse-copies")
@@ -87,7 +87,7 @@ class CopyThread:
         self._queue: PriorityQueue[tuple[int, int, Callable[[], Any], Future[Any]]] = PriorityQueue()
 
     def submit(self, urgency: int, work: Callable[[], T]) -> Future[T]:
-        """Make a copy when nothing more urgent is to be made, nor anything as urgent that was submitted before.
+        """Queue a copy behind what is more urgent, and what is as urgent and earlier.
 
         Raises:
             RuntimeError: the thread has been closed.
@@ -109,7 +109,7 @@ class CopyThread:
 
 
 class PlanTransfers:
-    """Carries out the moves of all plans on one KV cache. It alone copies between slots.
+    """Makes the moves of all plans on one KV cache; it alone copies between slots.
 
     On a GPU, copies that run beside the computing go to a stream for each direction, with events in each layer; on a
     CPU to a thread, as torch's copies release the interpreter. Moves behind everything are copied layer by layer by
@@ -128,7 +128,7 @@ class PlanTransfers:
         self._fetched: _Timed | None = None  # on a GPU, the last copy to the device
 
     def behind(self, plan: Plan) -> Future[Ran]:
-        """Begin with the moves of a plan without work. The future is done when all of them have landed."""
+        """Begin the moves of a plan without work; the future resolves once all have landed."""
         pieces: list[tuple[Way, Future[float]]] = []
         urgency = STORE
         for way, group in groupby(sorted(plan.moves, key=lambda move: move.target_tier), way_of):  # to the device first
@@ -166,7 +166,7 @@ class PlanTransfers:
         return time.perf_counter() - begins
 
     def start(self, copy: Copy, follows: list[Mark]) -> Mark:
-        """Make a copy after what has been computed so far and after the copies `follows`.
+        """Start a copy after what has been computed so far and after the copies `follows`.
 
         In the thread each copy is after those started before.
         """
@@ -178,7 +178,7 @@ class PlanTransfers:
         return self._on_stream(copy.moves, copy.layer, computed, *events)
 
     def wait(self, mark: Mark) -> Callable[[], float]:
-        """Let the next computation wait for a copy. Returns a function that tells the seconds waited."""
+        """Let the next computation wait for a copy; return what tells the seconds waited."""
         if isinstance(mark, _Timed):
             with _Timed() as waited:
                 torch.cuda.current_stream().wait_event(mark.ends)
@@ -189,7 +189,7 @@ class PlanTransfers:
         return lambda: waited_s
 
     def _on_stream(self, moves: Seq[Move], layer: int, *events: torch.cuda.Event) -> _Timed:
-        """Copy moves in one layer, on a GPU, on the stream of their direction, after these events."""
+        """Copy moves in one layer on the stream of their direction, after these events."""
         way = moves[0].target_tier
         with self.streams.of(way):
             for event in events:
@@ -209,12 +209,12 @@ class PlanTransfers:
         return time.perf_counter() - begins
 
     def close(self) -> None:
-        """Stop. What is behind everything and has not begun is not copied any more."""
+        """Stop: moves behind everything that have not begun are dropped."""
         self.thread.close()
 
 
 class _Timed:
-    """Times what a GPU's current stream is given in this context, by two events."""
+    """Times, by two events, what a GPU's current stream is given in this context."""
 
     def __init__(self) -> None:
         self.begins, self.ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -227,7 +227,7 @@ class _Timed:
         self.ends.record()
 
     def result(self) -> float:
-        """How many seconds it took, once it has ended."""
+        """Return the seconds that it took, once it has ended."""
         milliseconds: float = self.begins.elapsed_time(self.ends)
         return milliseconds / 1e3
 

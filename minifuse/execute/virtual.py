@@ -1,4 +1,4 @@
-"""Runs plans in virtual time: a cost model computes the seconds of each, and the machine's speed does not matter."""
+"""Runs plans in virtual time: a cost model says how long each takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
 
 
 class VirtualExecutor:
-    """`cost` gives the seconds of a plan's computing, `run` its tokens (of a model, or placeholders).
+    """Runs plans in virtual time.
+
+    `cost` gives the seconds of a plan's computing, `run` its tokens (of a model, or placeholders).
 
     `link` carries what a plan's moves transfer between the tiers; by default in no time. What it cannot hide beside the
     computing is added to the plan's seconds. A plan without work is run, and ends, when its moves have landed.
@@ -75,7 +77,7 @@ class VirtualExecutor:
         self._push(plan, lambda: self._ran(plan, sequences, measured), self._served + seconds + measured.exposed_s)
 
     def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
-        """Run a plan. If it has moves, they cost what the link says; messages between ranks are counted as they are."""
+        """Run a plan; what its moves cost is the link's to say, not the run's."""
         ran = self._run(plan, sequences)
         if not plan.moves:
             return ran
@@ -84,7 +86,7 @@ class VirtualExecutor:
         return ran._replace(measured=measured)
 
     def _start_queued(self) -> None:
-        """Let workers whose plan has ended begin with the next, now that the engine has committed the last."""
+        """Start queued plans on idle workers, now that the engine has committed the last."""
         for _ in range(len(self._queued)):
             plan, sequences = self._queued.popleft()
             if plan.worker in self._busy:
@@ -94,7 +96,7 @@ class VirtualExecutor:
                 self.start(plan, sequences)
 
     def _push(self, plan: Plan, run: Callable[[], Ran], end: float) -> None:
-        """Let a plan complete when `_served` reaches `end`. It is run then, as late as possible."""
+        """Complete a plan when `_served` reaches `end`, and run it only then."""
         heapq.heappush(self._running, (end, plan.step, plan, run))
 
     def _advance(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The shape of one rank's shard (Flover, V-D), and which models can be split. Nothing here imports torch."""
+"""Says which models can be split, and a shard's shape (Flover, V-D). Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = TypeVar("Shape", bound=TextShape)
 
 
 def shard_config(config: Shape, size: int) -> Shape:
-    """The shape of each of `size` ranks' shard: a part of the heads, of the KV heads and of the feed-forward layer.
+    """Return a shard's shape: its part of the heads, KV heads and feed-forward layer.
 
     The rest stays whole: embeddings and norms are on every rank, and the uneven parts of the head are padded (see
     `minifuse.parallel.shard`), so that any vocabulary can be split.

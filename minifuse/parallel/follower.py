@@ -36,7 +36,7 @@ class FollowingRunner(TorchRunner):
 
 
 def main() -> None:
-    """Carry out the orders that arrive on the connection whose file descriptor is the first argument."""
+    """Carry out the orders that arrive on a connection, whose descriptor is the argument."""
     connection = Connection(int(sys.argv[1]))
     try:
         _receive_orders(connection)
@@ -107,7 +107,7 @@ def _use_device(setup: Setup) -> None:
 
 
 def _fail(connection: Connection, error: BaseException) -> None:
-    """Report the error and end at once, so that the other ranks' collectives fail instead of waiting."""
+    """Report the error and end at once, so that other ranks' collectives fail."""
     try:
         connection.send(f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip("."))
     finally:

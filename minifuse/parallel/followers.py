@@ -19,7 +19,7 @@ EXIT_TIMEOUT_S = 5.0  # for a follower to end, or to report why it has failed
 
 
 class Followers:
-    """Ranks 1 and up, each a process with a connection of its own to rank 0.
+    """Starts and controls ranks 1 and up, each a process with its own connection.
 
     A follower ends when its connection does: because rank 0 closes it, or because rank 0 has ended in whatever way. It
     sends two kinds of message: that it is ready, and why it has failed. One that has been stopped is ended.
@@ -61,7 +61,7 @@ class Followers:
             connection.send_bytes(data)
 
     def failure(self) -> MachineError | None:
-        """The error of the first follower that reports one in time, if any: why the ranks lost each other."""
+        """Return the first error that a follower reports in time: why ranks lost each other."""
         for connection in wait(self._connections, EXIT_TIMEOUT_S):
             assert isinstance(connection, Connection)
             if failure := self._receive(connection):
@@ -69,7 +69,7 @@ class Followers:
         return None
 
     def _receive(self, connection: Connection) -> MachineError | None:
-        """Read one message of a follower. None: it is ready; otherwise the error that it failed with."""
+        """Read one message of a follower: None if it is ready, otherwise its error."""
         index = self._connections.index(connection)
         try:
             why = connection.recv()

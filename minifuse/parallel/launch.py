@@ -1,4 +1,4 @@
-"""Starting the ranks of a tensor parallel run on this machine (Flover, V-D)."""
+"""Starts the ranks of a tensor parallel run on this machine (Flover, V-D)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from minifuse.parallel.runner import ParallelRunner
 
 
 def launch(model: Transformer, setup: Setup) -> ParallelRunner:
-    """Start all ranks but this one, and return a runner that computes plans on all of them; close it after use.
+    """Start all other ranks, and return a runner that computes plans on all ranks.
 
         with launch(model, Setup(source, attention.backend(), memory.capacity, size=2)) as run:
             executor = RealExecutor(run, clock)
 
-    A process can have one such run at a time. On CPU the ranks share the threads torch would use here.
+    Close it after use. A process can have one such run at a time. On CPU the ranks share the threads that torch would
+    use here.
 
     Args:
         model: the whole model, on rank 0. Every other rank loads it again from its source.

@@ -1,4 +1,4 @@
-"""The messages from rank 0 to the followers. Nothing here imports torch: an order holds a plan and a few tokens."""
+"""Messages from rank 0 to the followers: plans and a few tokens, without torch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Setup(NamedTuple):
-    """Says what the ranks compute: sent to each follower once, which builds its shard from it."""
+    """Says what the ranks compute: sent once to each follower, which builds its shard."""
 
     source: TextSource
     attention: AttentionBackend
-    capacity: int  # KV memory in tokens, of each of which a rank holds the KV of its own heads
+    capacity: int  # KV memory in tokens; a rank holds the KV of its own heads
     size: int  # how many ranks there are
     host_capacity: int = 0  # of the host tier, in tokens
     layers_in_turn: int = 1  # layers that share the device (`Memory.layers_in_turn`)
@@ -34,7 +34,7 @@ class Setup(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The tokens that a sequence got since the last order that read it; in the first such order, its request too."""
+    """Tokens that a sequence got since the last order reading it; at first, its request."""
 
     sequence: str
     request: Request | None
@@ -63,7 +63,7 @@ class Ledger:
         self._sent: dict[str, tuple[Sequence, int]] = {}  # each sequence, and how many of its tokens were sent
 
     def order(self, plan: Plan, sequences: Mapping[str, Sequence]) -> Order:
-        """The order to compute `plan`; `sequences` are all unfinished ones."""
+        """Make the order to compute `plan`; `sequences` are all unfinished ones."""
         finished = tuple(name for name in self._sent if name not in sequences)
         for name in finished:
             del self._sent[name]
@@ -81,7 +81,7 @@ class Ledger:
 
 
 def update_sequences(order: Order, sequences: dict[str, Sequence]) -> None:
-    """Bring a follower's copy of the sequences up to date, before it computes the order's plan."""
+    """Bring a follower's sequences up to date before it computes the order's plan."""
     for name in order.finished:
         del sequences[name]
     for name, request, tokens in order.updates:

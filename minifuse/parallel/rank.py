@@ -1,4 +1,4 @@
-"""One rank of a tensor parallel run: its shard, its part of the KV, and a communicator and a runner for each worker."""
+"""One rank of a tensor parallel run: shard, KV, a communicator and runner per worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ PATIENCE = timedelta(minutes=30), timedelta(days=1)  # for a collective of gloo:
 
 
 def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore[name-defined]
-    """Join the other ranks in a process group: gloo's on CPU, NCCL's on CUDA. Every rank must call this.
+    """Join the other ranks in a process group; every rank must call this.
+
+    It is gloo's on CPU, NCCL's on CUDA.
 
     Args:
         store: where the ranks find each other; given on the rank that hosts it.
@@ -59,7 +61,11 @@ class Rank:
         self._runner = runner
 
     def open_worker(self) -> tuple[Communicator, MovingRunner]:
-        """The communicator and the runner of one more worker. All ranks must do this together, in the same order."""
+        """Open one more worker; all ranks must do so together, in the same order.
+
+        Returns:
+            Its communicator and its runner.
+        """
         with rank_lost_if_unreachable():
             communicator = Communicator(dist.new_group(timeout=_timeout(self.setup)))
         _be_patient(self.setup, communicator.group)

@@ -24,7 +24,7 @@ from minifuse.parallel.rank import Rank
 
 
 class ParallelRunner:
-    """Called like a `MovingRunner`: sends a plan to the followers, computes rank 0's shard of it, and samples.
+    """Runs plans on all ranks: sends them, computes rank 0's shard, samples.
 
     Each worker has a communicator: Flover's main stream has one for all its requests, concurrent instances one for each
     request. A worker's communicator is made when the worker runs its first plan.
@@ -51,7 +51,7 @@ class ParallelRunner:
         torch.set_num_threads(rank.setup.threads)
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        """Compute a plan. Plans of different workers may be computed at the same time, in threads.
+        """Compute a plan; different workers' plans may be computed at once, in threads.
 
         Raises:
             MachineError: a rank failed, now or before.
@@ -69,7 +69,7 @@ class ParallelRunner:
         return ran._replace(measured=communicator.take(measured_of(ran)))
 
     def behind(self, plan: Plan) -> Future[Ran]:
-        """Begin with a plan of moves alone on all ranks. The future is done when they have landed on this one.
+        """Begin a plan of moves alone on all ranks; the future resolves once landed here.
 
         The others wait for theirs before they carry out the first order after that.
         """
@@ -80,12 +80,15 @@ class ParallelRunner:
         return landed
 
     def _send(self, order: Order) -> None:
-        """Send an order with the steps that have landed here since the last. The caller holds the lock."""
+        """Send an order, with the steps that have landed here since the last order.
+
+        The caller holds the lock.
+        """
         landed = tuple(self._landed.get() for _ in range(self._landed.qsize()))
         self.followers.send(order._replace(landed=landed))
 
     def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, MovingRunner]:
-        """Send the plan to the followers; return the communicator and the runner with which rank 0 computes it."""
+        """Send a plan to the followers; return rank 0's communicator and runner for it."""
         with self._order_lock:  # a follower opens a worker at its first order: all ranks must do so in the same order
             self._send(self._ledgers[plan.worker].order(plan, sequences))
             if plan.worker not in self._workers:
@@ -94,7 +97,10 @@ class ParallelRunner:
             return self._workers[plan.worker]
 
     def _cause(self, error: BaseException) -> BaseException:
-        """Stop the followers; return the cause of `error`, which is another one if `error` only reports a lost rank."""
+        """Stop the followers, and return what caused `error`.
+
+        If it only reports a lost rank, the cause is what the follower reports.
+        """
         lost = isinstance(error, RankLost | OSError)
         with self._failure_lock:
             if self._failure is None:

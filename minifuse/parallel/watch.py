@@ -1,4 +1,7 @@
-"""Ends ranks that have been stopped (SIGSTOP): their connections stay open, so the others would wait for ever."""
+"""Ends ranks that have been stopped (SIGSTOP): the others would wait for ever.
+
+Their connections stay open, so nobody else notices.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ PAUSE_S = 0.5
 
 
 class Watch(Thread):
-    """Looks at processes now and then, and kills one that it has found stopped for `PATIENCE_S` without a break.
+    """Looks at processes now and then; kills one found stopped for `PATIENCE_S` without a break.
 
     A process that computes for long is not stopped, however long that takes. Looks are counted, not seconds: of the
     time for which rank 0 was suspended itself, as by Ctrl-Z, one look at most counts, and a process that was suspended
