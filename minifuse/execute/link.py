@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import KW_ONLY, dataclass
@@ -70,7 +70,7 @@ class Link:
         self._token_s = self.bytes_per_token / self.bandwidth
         self._free_s = 0.0  # when the link has carried all that it has begun with
         self._queue: list[_Queued] = []  # have not begun: to the device first, then in the order given
-        self._landing: deque[tuple[float, Plan]] = deque()  # when plans land whose moves have all begun
+        self._landing: list[tuple[float, Plan]] = []  # when plans land whose moves have all begun
 
     def seconds(self, moves: Iterable[Move]) -> float:
         """Return how long these moves keep the link busy."""
@@ -163,9 +163,8 @@ class Link:
     def landed(self, now: float) -> list[Plan]:
         """Take the plans without work that have landed by now, in order of landing."""
         self.advance(now)
-        plans = []
-        while self._landing and self._landing[0][0] <= now:
-            plans.append(self._landing.popleft()[1])
+        plans = [plan for lands_s, plan in self._landing if lands_s <= now]
+        del self._landing[: len(plans)]
         return plans
 
     def advance(self, now: float) -> None:

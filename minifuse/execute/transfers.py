@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count, groupby
 from queue import PriorityQueue
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -172,20 +172,18 @@ class PlanTransfers:
         """
         if not self.on_gpu:
             return self.thread.submit(WAITED, partial(self.copy, copy.moves, copy.layer))
-        computed = torch.cuda.Event()
-        computed.record()
         events = [mark.ends for mark in follows if isinstance(mark, _Timed)]
-        return self._on_stream(copy.moves, copy.layer, computed, *events)
+        return self._on_stream(copy.moves, copy.layer, _recorded(), *events)
 
     def wait(self, mark: Mark) -> Callable[[], float]:
         """Let the next computation wait for a copy; return what tells the seconds waited."""
         if isinstance(mark, _Timed):
-            with _Timed() as waited:
-                torch.cuda.current_stream().wait_event(mark.ends)
-            return waited.result
-        begins = time.perf_counter()
+            begins = _recorded()
+            torch.cuda.current_stream().wait_event(mark.ends)
+            return _Timed(begins, _recorded()).result
+        begins_s = time.perf_counter()
         mark.result()
-        waited_s = time.perf_counter() - begins
+        waited_s = time.perf_counter() - begins_s
         return lambda: waited_s
 
     def _on_stream(self, moves: Seq[Move], layer: int, *events: torch.cuda.Event) -> _Timed:
@@ -194,8 +192,9 @@ class PlanTransfers:
         with self.streams.of(way):
             for event in events:
                 torch.cuda.current_stream().wait_event(event)
-            with _Timed() as copied:
-                self.operators.move(self.cache, moves, layer)
+            begins = _recorded()
+            self.operators.move(self.cache, moves, layer)
+            copied = _Timed(begins, _recorded())
         if way == "device":
             self._fetched = copied
         return copied
@@ -213,18 +212,18 @@ class PlanTransfers:
         self.thread.close()
 
 
-class _Timed:
-    """Times, by two events, what a GPU's current stream is given in this context."""
+def _recorded() -> torch.cuda.Event:
+    """Record an event on a GPU's current stream, with its time."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
-    def __init__(self) -> None:
-        self.begins, self.ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def __enter__(self) -> Self:
-        self.begins.record()
-        return self
+class _Timed(NamedTuple):
+    """What a GPU's stream was given between two events."""
 
-    def __exit__(self, *error: object) -> None:
-        self.ends.record()
+    begins: torch.cuda.Event
+    ends: torch.cuda.Event
 
     def result(self) -> float:
         """Return the seconds that it took, once it has ended."""
