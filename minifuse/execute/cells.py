@@ -129,8 +129,7 @@ class CellRunner:
             kind = self.model.types[work[0].cell] if work else kind
             if kind is None:
                 raise LawBroken("layout", f"step {plan.step} begins with a wave of nothing, whose cell type is unknown")
-            graphs = [unfolded(sequences[item.sequence]) for item in work]
-            nodes = [(graph, item.start) for graph, item in zip(graphs, work, strict=True)]
+            nodes = [(unfolded(sequences[item.sequence]), item.start) for item in work]
             wirings = [self._wirings(graph.topology)[node] for graph, node in nodes]
             first = wirings[0] if wirings else {}
             batch = _Batch(

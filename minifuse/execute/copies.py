@@ -159,7 +159,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
     return found
 
 
-_BETWEEN = 0.5  # a wave is attended between the moves before it, 2 * wave, and those after it, 2 * wave + 1
+_BETWEEN = 0.5  # a wave is attended between the moves before it, 2 * wave, and the moves after it, 2 * wave + 1
 
 
 def _of_wave(plan: Plan, wave: int, unit: int, moved: set[Slot]) -> tuple[set[Slot], set[Slot]]:

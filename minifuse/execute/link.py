@@ -133,7 +133,7 @@ class Link:
         if len(plan.waves) == 1:
             return [0.0, computing_s]
         if self.attention is None:
-            tokens = [sum(work.stop - work.start for work in plan.work[slice(*wave)]) for wave in plan.waves]
+            tokens = [sum(work.num_tokens for work in plan.work[start:stop]) for start, stop in plan.waves]
             return [0.0, *(computing_s * count / sum(tokens) for count in tokens)]
         waves = self.attention(plan)
         return [computing_s - sum(waves), *waves]

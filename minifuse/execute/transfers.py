@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count, groupby
 from queue import PriorityQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,8 +24,6 @@ from minifuse.kernels.operators import TORCH, KVTensors
 from minifuse.model.operators import Operators
 
 WAITED, FETCH, STORE = range(3)  # urgency: a plan waits for it; behind everything, to the device; to the host
-
-T = TypeVar("T")
 
 
 class MovesOfPlan:
@@ -86,13 +84,13 @@ class CopyThread:
         self._numbers = count()
         self._queue: PriorityQueue[tuple[int, int, Callable[[], Any], Future[Any]]] = PriorityQueue()
 
-    def submit(self, urgency: int, work: Callable[[], T]) -> Future[T]:
+    def submit(self, urgency: int, work: Callable[[], Any]) -> Future[Any]:
         """Queue a copy behind what is more urgent, and what is as urgent and earlier.
 
         Raises:
             RuntimeError: the thread has been closed.
         """
-        made: Future[T] = Future()
+        made: Future[Any] = Future()
         self._queue.put((urgency, next(self._numbers), work, made))
         self._pool.submit(self._most_urgent)
         return made
@@ -113,7 +111,7 @@ class PlanTransfers:
 
     On a GPU, copies that run beside the computing go to a stream for each direction, with events in each layer; on a
     CPU to a thread, as torch's copies release the interpreter. Moves behind everything are copied layer by layer by
-    that thread (on a GPU through those streams), when no plan waits for a copy: those to the device first, so that
+    that thread (on a GPU through the streams), when no plan waits for a copy. Moves to the device come first, so that
     nothing is swapped out ahead of time while something is still to be fetched ("retrieval before eviction").
     """
 
@@ -168,7 +166,7 @@ class PlanTransfers:
     def start(self, copy: Copy, follows: list[Mark]) -> Mark:
         """Start a copy after what has been computed so far and after the copies `follows`.
 
-        In the thread each copy is after those started before.
+        In the thread each copy is made after all that were started before.
         """
         if not self.on_gpu:
             return self.thread.submit(WAITED, partial(self.copy, copy.moves, copy.layer))

@@ -57,7 +57,7 @@ class VirtualExecutor:
         self._served = self._now = 0.0
         self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap, by end and step
         self._busy: set[int] = set()  # workers whose plan runs
-        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans behind those
+        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans that wait for their worker
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self._advance(now)

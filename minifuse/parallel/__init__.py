@@ -10,7 +10,7 @@ and the tokens it reads, and they compute their shard of it. `launch` starts the
     rank           the part of a run that every rank has: shard, KV, a communicator for each worker
     runner         rank 0's side of a plan
     follower       the process of every other rank
-    followers      those processes, as rank 0 controls them
+    followers      the processes of the other ranks, as rank 0 controls them
     watch          ends followers that have been stopped
     launch         starting and stopping them
 """
