@@ -29,12 +29,12 @@ class RealExecutor:
     the time of the last of them. If `wait` has a time limit, plans that ended after it belong to the next event, as in
     virtual time.
 
-    If `issue` is given, each worker's plans are issued with it instead, in order, without waiting for any to be
-    computed: another thread waits for that, with what it returned (BatchMaker, 2.5).
+    If `issue` is given, each worker's plans are issued with it instead, in order, without waiting for results. Another
+    thread waits for each result, by calling what `issue` returned (BatchMaker, 2.5).
 
     Args:
-        threads: plans of all workers but the first that are computed at the same time, at most; further plans wait. The
-            first worker, which may be the main stream, never waits. By default all run at once.
+        threads: how many plans are computed at once beside the first worker's; further plans wait. The first worker,
+            which may be the main stream, never waits. By default all run at once.
         depth: plans that a worker may have in flight; with more than one, each worker has a thread of its own.
         on_close: stops what else belongs to the run.
         behind: begins with the moves of a plan without work, beside all plans; the future is done when they have
@@ -111,8 +111,8 @@ class RealExecutor:
         if not due:
             self._reported_s = max(self._reported_s, min(until, self._clock.now()))
             return []
-        # A plan may have ended before the last event, and been noted after it: it is an event of its own, and a replay
-        # must not take the two for one.
+        # A plan that ended before the last event may be noted after it. It is an event of its own, later than the last:
+        # at one time, a replay would take the two for one.
         later_s = math.nextafter(self._reported_s, math.inf)
         self._reported_s = max(later_s, *(ended.ended_s for ended in due))
         due.sort(key=lambda ended: ended.plan.step)

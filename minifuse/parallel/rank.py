@@ -74,9 +74,9 @@ class Rank:
 
 
 def _timeout(setup: Setup) -> timedelta:
-    """How long this rank waits for the others to join.
+    """Return how long this rank waits for the others to join.
 
-    On CPU a follower waits for rank 0 as long as that lives: it may have been suspended.
+    On CPU a follower waits for as long as rank 0 lives, which may have been suspended.
     """
     return PATIENCE[1] if setup.rank and setup.device == "cpu" else timedelta(seconds=setup.timeout_s)
 

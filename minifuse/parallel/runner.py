@@ -71,7 +71,7 @@ class ParallelRunner:
     def behind(self, plan: Plan) -> Future[Ran]:
         """Begin a plan of moves alone on all ranks; the future resolves once landed here.
 
-        The others wait for theirs before they carry out the first order after that.
+        Once they have, the other ranks wait for their own moves before they carry out the next order.
         """
         with self._order_lock:
             self._send(Order(plan, (), ()))
