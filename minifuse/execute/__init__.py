@@ -1,4 +1,4 @@
-"""Executors: they run plans, in real or in virtual time."""
+"""Executors run plans, in real or in virtual time."""
 
 from minifuse.execute.real import RealExecutor
 from minifuse.execute.run_ahead import RunAhead

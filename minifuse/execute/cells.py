@@ -1,11 +1,12 @@
-"""A plan of cells computed with torch: for each batch gather, compute, write (BatchMaker, 2.4.3)."""
+"""Computes plans of cells with torch: gathers, computes, writes each batch (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -13,13 +14,13 @@ from torch import Tensor
 
 from minifuse.core.cell_graph import Topology, Zeros
 from minifuse.core.errors import LawBroken
+from minifuse.core.measured import Measured
 from minifuse.core.places import State
 from minifuse.core.plan import Plan, Work
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import StateRows
 from minifuse.core.unfolded import unfolded
-from minifuse.execute.issued import Issued
 from minifuse.execute.streams import Streams
 from minifuse.memory.state_storage import StateStorage, on_device
 from minifuse.model.cells.model import CellModel
@@ -27,7 +28,54 @@ from minifuse.model.cells.types import CellType
 
 MOST_WIRINGS = 1024  # topologies: nearly every tree has one of its own, so not all are kept
 
-Wiring = tuple[tuple[int, int], ...]  # the inputs of a node that are states: (position, field of the storage)
+Wiring = dict[int, int]  # position of an input that is a state -> the field it lies in, in the order of `State.reads`
+
+
+class Issued:
+    """Carries the tokens and results of an issued plan to the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._computed = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
+        self._produced: list[tuple[Seq[Work], Tensor]] = []  # work, the token of each
+        self._results: list[tuple[Seq[tuple[str, int]], tuple[Tensor, ...]]] = []  # (sequence, node), outputs
+        self._copies, self._rows, self._gathering_s = 0, 0, 0.0
+
+    def gathered(self, rows: int, seconds: float) -> None:
+        """Count a gather of so many rows."""
+        self._copies += 1
+        self._rows += rows
+        self._gathering_s += seconds
+
+    def say(self, work: Seq[Work], tokens: Tensor) -> None:
+        """Produce a token for each piece of work."""
+        self._produced.append((work, tokens.to("cpu", non_blocking=True)))
+
+    def result(self, nodes: Seq[tuple[str, int]], outputs: tuple[Tensor, ...]) -> None:
+        """Keep the outputs of result nodes: row i belongs to the i-th (sequence, node)."""
+        self._results.append((nodes, tuple(output.to("cpu", non_blocking=True) for output in outputs)))
+
+    def done(self) -> None:
+        """Mark the end on the device: everything has been issued."""
+        if self._computed is not None:
+            self._computed.record()
+
+    def ran(self) -> Ran:
+        """Wait for the device. Returns all tokens and results."""
+        if self._computed is not None:
+            self._computed.synchronize()
+        produced: dict[str, list[int]] = {}
+        for work, tokens in self._produced:
+            for item, token in zip(work, tokens.tolist(), strict=True):
+                produced.setdefault(item.sequence, []).append(token)
+        results: dict[str, dict[int, tuple[Tensor, ...]]] = {}
+        for nodes, outputs in self._results:
+            for (name, node), *parts in zip(nodes, *(output.unbind(0) for output in outputs), strict=True):
+                results.setdefault(name, {})[node] = tuple(parts)
+        return Ran(
+            {name: tuple(tokens) for name, tokens in produced.items()},
+            results=results,
+            measured=Measured(num_gathers=self._copies, gathered_rows=self._rows, gathering_s=self._gathering_s),
+        )
 
 
 class _Batch(NamedTuple):
@@ -38,15 +86,13 @@ class _Batch(NamedTuple):
     places: Seq[State]
     inputs: list[tuple[Any, ...]]  # of each node
     wirings: list[Wiring]
+    wiring: Wiring | None  # of all nodes; None: theirs differ
     reported: dict[int, int]  # the rows whose outputs are results, and the number under which each is reported
     issued: Issued
 
-    def constants(self, position: int) -> list[Any]:
-        return [inputs[position] for inputs in self.inputs]
-
 
 class CellRunner:
-    """Owns the cells and the tensors of their states. Calling it computes a plan, wave by wave."""
+    """Computes plans wave by wave; owns the cells and the tensors of their states."""
 
     def __init__(self, model: CellModel, storage: StateStorage) -> None:
         self.model = model
@@ -59,7 +105,9 @@ class CellRunner:
 
     @torch.inference_mode()
     def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> Callable[[], Ran]:
-        """Give a plan to the device: a GPU computes it later, in the order issued; a CPU, before this returns.
+        """Issue a plan to the device.
+
+        A GPU computes it later, in the order issued; a CPU, before this returns.
 
         Returns:
             A function that waits for what the plan produces.
@@ -71,28 +119,34 @@ class CellRunner:
         return issued.ran
 
     def _issue(self, plan: Plan, sequences: dict[str, Sequence], issued: Issued) -> None:
-        """Compute one wave after the other. An empty wave is of the type of the wave before it."""
+        """Compute one wave after the other.
+
+        An empty wave has the type of the wave before it.
+        """
         kind: CellType | None = None
         for start, stop in plan.waves:
             work = plan.work[start:stop]
             kind = self.model.types[work[0].cell] if work else kind
             if kind is None:
                 raise LawBroken("layout", f"step {plan.step} begins with a wave of nothing, whose cell type is unknown")
-            graphs = [unfolded(sequences[item.sequence]) for item in work]
-            nodes = [(graph, item.start) for graph, item in zip(graphs, work, strict=True)]
+            nodes = [(unfolded(sequences[item.sequence]), item.start) for item in work]
+            wirings = [self._wirings(graph.topology)[node] for graph, node in nodes]
+            first = wirings[0] if wirings else {}
             batch = _Batch(
                 kind,
                 work,
                 plan.places[start:stop],  # type: ignore[arg-type]  # a memory for cells gives no other place
                 [graph.nodes[node].inputs for graph, node in nodes],
-                [self._wirings(graph.topology)[node] for graph, node in nodes],
+                wirings,
+                first if wirings.count(first) == len(wirings) else None,
                 {row: g.reported[node] for row, (g, node) in enumerate(nodes) if node in g.reported},
                 issued,
             )
             if isinstance(plan.shape, StateRows):
                 outputs = self._padded(batch, plan.shape)
             elif work:  # an empty wave is computed only as idle rows, in a rectangle
-                outputs = self.model.run(kind.name, *self._inputs(batch))
+                inputs = [self._input(batch, position) for position in range(len(kind.inputs))]
+                outputs = self.model.run(kind.name, *inputs)
             if work:
                 self._write(batch, outputs)
 
@@ -104,18 +158,15 @@ class CellRunner:
         kind, device = batch.kind, self.model.device
         rows = [place.slot - padded.offset for place in batch.places]
         run = tuple(range(padded.offset, padded.offset + padded.rows))
-        wirings = set(batch.wirings)
-        mixed = self._inputs(batch) if len(wirings) > 1 else None
-        fields = dict(wirings.pop()) if len(wirings) == 1 else {}
+        wiring = batch.wiring or {}
         inputs = []
         for position, (shape, dtype) in enumerate(kind.inputs):
-            if position in fields:
-                inputs.append(self.storage.read(fields[position], run)[0])
+            if position in wiring:
+                inputs.append(self.storage.read(wiring[position], run)[0])
                 continue
             whole = torch.zeros(padded.rows, *shape, dtype=dtype, device=device)
             if rows:
-                own = mixed[position] if mixed else self._constants(kind, position, batch.constants(position))
-                whole[rows] = own
+                whole[rows] = self._input(batch, position)
             inputs.append(whole)
         outputs = self.model.run(kind.name, *inputs)
         if not rows or rows == list(range(padded.rows)):
@@ -124,7 +175,7 @@ class CellRunner:
         return tuple([output.index_select(0, index) for output in outputs])
 
     def _write(self, batch: _Batch, outputs: tuple[Tensor, ...]) -> None:
-        """Keep the outputs of a batch as states, each in its field, and note its tokens and results."""
+        """Write a batch's outputs as states, each in its field; note its tokens and results."""
         slots = tuple([place.slot for place in batch.places])
         for field, output in zip(self.model.field_of[batch.kind.name], outputs, strict=True):
             self.storage.write(field, slots, output)
@@ -136,54 +187,45 @@ class CellRunner:
             batch.issued.result(nodes, tuple(output.index_select(0, index) for output in outputs))
 
     def _wire(self, topology: Topology) -> tuple[Wiring, ...]:
-        """The wiring of each node of a graph of this topology: which inputs are states, and the fields they lie in.
+        """Find which inputs of each node are states, and the fields that they lie in.
 
-        >>> # an LSTM (word, h, c -> h, c) with h and c in fields 0 and 1: (), then ((1, 0), (2, 1)) for later nodes
+        >>> # an LSTM (word, h, c -> h, c) with h and c in fields 0 and 1: {}, then {1: 0, 2: 1} for later nodes
         """
         field_of, cells = self.model.field_of, topology.cells
         return tuple(
-            tuple([(wire.position, field_of[cells[wire.node]][wire.part]) for wire in wires])
-            for wires in topology.wires
+            {wire.position: field_of[cells[wire.node]][wire.part] for wire in wires} for wires in topology.wires
         )
 
-    def _inputs(self, batch: _Batch) -> list[Tensor]:
-        """The inputs of a batch, each [nodes, *shape]."""
-        first = batch.wirings[0]
-        states: dict[int, Callable[[], tuple[Tensor, bool]]]
-        if batch.wirings.count(first) == len(batch.wirings):
-            columns = zip(first, zip(*[place.reads for place in batch.places], strict=True), strict=True)
-            states = {position: partial(self.storage.read, field, slots) for (position, field), slots in columns}
+    def _input(self, batch: _Batch, position: int) -> Tensor:
+        """Read one input of all nodes, [nodes, *shape]; count it if it was gathered."""
+        start = time.perf_counter()
+        if batch.wiring is None:
+            found, copied = self._mixed(batch, position)
+        elif position in batch.wiring:
+            number = list(batch.wiring).index(position)
+            slots = tuple([place.reads[number] for place in batch.places])
+            found, copied = self.storage.read(batch.wiring[position], slots)
         else:
-            wired = {position for wiring in batch.wirings for position, _ in wiring}
-            states = {position: partial(self._mixed, batch, position) for position in wired}
-        inputs = []
-        for position in range(len(batch.kind.inputs)):
-            if position not in states:
-                inputs.append(self._constants(batch.kind, position, batch.constants(position)))
-                continue
-            start = time.perf_counter()
-            found, copied = states[position]()
-            if copied:
-                batch.issued.gathered(len(batch.places), time.perf_counter() - start)
-            inputs.append(found)
-        return inputs
+            return self._constants(batch, position, range(len(batch.work)))
+        if copied:
+            batch.issued.gathered(len(batch.places), time.perf_counter() - start)
+        return found
 
     def _mixed(self, batch: _Batch, position: int) -> tuple[Tensor, bool]:
-        """An input that is a state for some nodes and a constant for others, or lies in several fields.
+        """Read an input that is a state for some nodes only, or in several fields.
 
         Rows of constants are first read from the slot that is always zero. Constants other than `Zeros` are then put in
         their rows.
         """
-        slots: dict[int, list[int]] = {}  # by field
+        slots = defaultdict[int, list[int]](lambda: [self.storage.zero] * len(batch.places))  # by field
         constants = []
         for row, (wiring, place) in enumerate(zip(batch.wirings, batch.places, strict=True)):
-            for (wired, field), slot in zip(wiring, place.reads, strict=True):
-                if wired == position:
-                    slots.setdefault(field, [self.storage.zero] * len(batch.places))[row] = slot
-                    break
-            else:
-                if not isinstance(batch.inputs[row][position], Zeros):
-                    constants.append(row)
+            if position in wiring:
+                slots[wiring[position]][row] = place.reads[list(wiring).index(position)]
+            elif not isinstance(batch.inputs[row][position], Zeros):
+                constants.append(row)
+        if not slots:
+            return self._constants(batch, position, range(len(batch.work))), False
         (field, column), *others = slots.items()
         states, copied = self.storage.read(field, tuple(column))
         if (others or constants) and not copied:
@@ -192,18 +234,17 @@ class CellRunner:
             rows = [row for row, slot in enumerate(column) if slot != self.storage.zero]
             states[rows] = self.storage.read(field, tuple([column[row] for row in rows]))[0]
         if constants:
-            values = [batch.inputs[row][position] for row in constants]
-            states[constants] = self._constants(batch.kind, position, values)
+            states[constants] = self._constants(batch, position, constants)
         return states, copied
 
-    def _constants(self, kind: CellType, position: int, values: list[Any]) -> Tensor:
-        """Constants of the graphs (numbers, `Zeros` or tensors) as one input, [len(values), *shape]."""
-        shape, dtype = kind.inputs[position]
-        device = self.model.device
+    def _constants(self, batch: _Batch, position: int, rows: Seq[int]) -> Tensor:
+        """Turn constants of the graphs (numbers, `Zeros` or tensors) into one input, [len(rows), *shape]."""
+        (shape, dtype), device = batch.kind.inputs[position], self.model.device
+        values = [batch.inputs[row][position] for row in rows]
         if all(isinstance(value, Zeros) for value in values):
             return torch.zeros(len(values), *shape, dtype=dtype, device=device)
         if any(isinstance(value, Zeros | Tensor) for value in values):
             zeros = torch.zeros(shape, dtype=dtype, device=device)
-            rows = [zeros if isinstance(value, Zeros) else value for value in values]
-            return torch.stack([torch.as_tensor(row, dtype=dtype, device=device) for row in rows])
+            values = [zeros if isinstance(value, Zeros) else value for value in values]
+            return torch.stack([torch.as_tensor(value, dtype=dtype, device=device) for value in values])
         return on_device(values, dtype, device)

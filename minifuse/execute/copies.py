@@ -1,4 +1,4 @@
-"""What each copy of a plan waits for, and what waits for it, where copies run beside waves (Pensieve; FluidInfer).
+"""Finds what each copy waits for, and what waits for it (Pensieve; FluidInfer).
 
 KV of an evicted sequence is swapped out, and in when it is admitted again; KV that is on the device for one wave alone
 is uploaded before it, and what the wave wrote is offloaded. Moves of one moment are made in the order of the plan, and
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from itertools import groupby
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ Actor = int  # the number of a copy, or ~wave
 
 
 class Copy(NamedTuple):
-    """Neighbouring moves of one moment and one direction, made together in one layer, once that layer allows it.
+    """Neighbouring moves of one moment and direction, made together in one layer.
 
     Waves and copies are numbered through all layers: wave w of layer i is i * (waves of a layer) + w.
     """
@@ -44,10 +45,10 @@ class Copy(NamedTuple):
 
 
 def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
-    """The plan's moves that are made layer by layer, in the order in which they would be made one after the other.
+    """List the copies that are made layer by layer, in program order.
 
-    In each layer that order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1, and
-    so on. A copy runs beside whatever touches other slots than it does, so what that order computes is computed.
+    In each layer, program order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1,
+    and so on. A copy runs only beside what touches other slots, so a plan computes what program order computes.
 
     >>> # a reads and writes slots 0..4 in wave 0, b 8..12 in wave 1, c 0..4 in wave 2:
     >>> #   after 0:  swap_out 0..4           begins = 0, needed = 2: runs beside wave 1
@@ -60,30 +61,25 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
     """
     in_order = sorted((move for move in plan.moves if by_layer(move)), key=_moment)  # stable: the plan's order is kept
     alike = groupby(in_order, lambda move: (_moment(move), move.source_tier, move.target_tier))
-    groups = [(moment, tuple(group)) for (moment, _, _), group in alike]
-    looked_at = 1
+    groups = [tuple(group) for _, group in alike]
+    num_waves, end = len(plan.waves), num_layers * len(plan.waves)
     if in_turn or any(_moment(move) for move in in_order):
-        looked_at = min(num_layers, 2) if in_turn else 1
-        found = _beside_the_waves(plan, groups, looked_at)
+        waits = _beside_the_waves(plan, groups, end, 1 + in_turn)
     else:  # as most are: no wave is in their way
-        found = [Copy(group, 0, -1, 0, tuple(range(number))) for number, (_, group) in enumerate(groups)]
-    num_waves, last = len(plan.waves), num_layers * len(plan.waves)
+        waits = [_Waits((), range(number), 0) for number in range(len(groups))]
     made: list[Copy] = []
     for layer in range(num_layers):
-        like = min(layer, looked_at - 1)  # the layer with as much before it; of the first it is known who needs it
-        later, base = (layer - like) * num_waves, (layer - like) * len(groups)
-        for number in range(len(groups)):
-            moves, _, begins, _, before = found[like * len(groups) + number]
-            needed = found[number].needed
-            needed = min(last, needed + layer * num_waves) if needed < looked_at * num_waves else last
-            follows = tuple([base + other for other in before])
-            begins = max([begins + later if begins >= 0 else -1, *[made[other].begins for other in follows]])
-            made.append(Copy(moves, layer, begins, needed, follows))
+        for moves, (waves, earlier, needed) in zip(groups, waits, strict=True):
+            numbers = [layer * len(groups) + number for number in earlier]
+            follows = tuple([number for number in numbers if number >= 0])
+            turns = [layer * num_waves + wave for wave in waves]
+            begins = max([-1, *turns, *[made[number].begins for number in follows]])
+            made.append(Copy(moves, layer, begins, min(layer * num_waves + needed, end), follows))
     return made
 
 
 def timetable(found: list[Copy]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Number the copies that begin after each wave, and the copies that each wave needs."""
+    """List, for each wave, the copies that begin after it, and the copies it needs."""
     begun: defaultdict[int, list[int]] = defaultdict(list)
     needed: defaultdict[int, list[int]] = defaultdict(list)
     for number, copy in enumerate(found):
@@ -93,29 +89,40 @@ def timetable(found: list[Copy]) -> tuple[dict[int, list[int]], dict[int, list[i
 
 
 def _moment(move: Move) -> int:
-    """Where a move is made among the waves, as a number to sort by."""
+    """Return when a move is made among the waves, as a number to sort by."""
     return 2 * move.wave + (move.moment == "after")
 
 
-def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]], num_layers: int) -> list[Copy]:
-    """What may run beside what, by the blocks that each touches: slots by themselves where KV is not in blocks.
+class _Waits(NamedTuple):
+    """What a copy waits for, and the wave that waits for it.
+
+    Waves and copies are numbered from the first of the copy's own layer: below 0, they are of the layer before.
+    """
+
+    waves: Seq[int]
+    copies: Seq[int]
+    needed: int
+
+
+def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_layers: int) -> list[_Waits]:
+    """Compare what copies and waves touch: blocks, or slots where KV is not in blocks.
 
     Args:
-        num_layers: that are looked at, one after the other on the same slots. Two are enough, as each touches what all
-            touch: in the last, every copy has those before it in its way.
+        end: the number of all waves.
+        num_layers: to look at, one after the other on the same slots of the device. Two are enough: every layer touches
+            the same slots, so a copy of the second meets everything that can be in its way.
     """
     unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
-    num_waves = len(plan.waves)
-    end = num_layers * num_waves
-    sources = [[slot for m in group for slot in _blocks(m.source_tier, m.source, m, unit)] for _, group in groups]
-    targets = [[slot for m in group for slot in _blocks(m.target_tier, m.target, m, unit)] for _, group in groups]
+    num_waves, last = len(plan.waves), num_layers - 1
+    sources = [[slot for m in group for slot in _blocks(m.source_tier, m.source, m, unit)] for group in groups]
+    targets = [[slot for m in group for slot in _blocks(m.target_tier, m.target, m, unit)] for group in groups]
     moved = {slot for slots in (*sources, *targets) for slot in slots}
     of_waves = [_of_wave(plan, wave, unit, moved) for wave in range(num_waves)]
     readers: defaultdict[Slot, set[Actor]] = defaultdict(set)
     writers: defaultdict[Slot, set[Actor]] = defaultdict(set)
 
     def act(actor: Actor, reads: Iterable[Slot], writes: Iterable[Slot]) -> set[Actor]:
-        """Note what an actor reads and writes. Returns those before it that it may not overtake."""
+        """Note what an actor reads and writes; return earlier actors that it may not overtake."""
         before: set[Actor] = set()
         for slot in reads:
             before |= writers[slot]
@@ -125,38 +132,38 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]], nu
             writers[slot].add(actor)
         return before - {actor}
 
-    found: list[Copy] = []
-    in_turn: list[tuple[float, Actor]] = [(moment, number) for number, (moment, _) in enumerate(groups)]
-    in_turn += [(_BETWEEN + 2 * wave, ~wave) for wave in range(num_waves)]
-    in_turn.sort()
+    in_order: list[tuple[float, Actor]] = [(_moment(group[0]), number) for number, group in enumerate(groups)]
+    in_order += [(_BETWEEN + 2 * wave, ~wave) for wave in range(num_waves)]
+    in_order.sort()
+    needed: dict[Actor, int] = {}  # the first wave that waits for each
     for layer in range(num_layers):
-        for moment, actor in in_turn:
+        before: list[set[Actor]] = []  # for each copy of this layer
+        for _, actor in in_order:
             if actor < 0:
-                wave = ~actor + layer * num_waves
-                for copy in act(~wave, *of_waves[~actor]):  # which touches the device alone
-                    if copy >= 0:
-                        found[copy] = found[copy]._replace(needed=min(found[copy].needed, wave))
+                wave = layer * num_waves + ~actor
+                for other in act(~wave, *of_waves[~actor]):
+                    needed.setdefault(other, wave)
                 continue
-            earlier = act(len(found), *(_in_layer(slots[actor], layer) for slots in (sources, targets)))
-            follows = tuple(sorted(copy for copy in earlier if copy >= 0))
-            begins = max([-1, *(~wave for wave in earlier if wave < 0), *(found[copy].begins for copy in follows)])
-            wave, is_after = divmod(int(moment), 2)
-            wave += layer * num_waves
-            begins, needed = (max(begins, wave), end) if is_after else (begins, wave)
-            found.append(Copy(groups[actor][1], layer, begins, needed, follows))
+            touched: Iterable[list[Slot]] = (sources[actor], targets[actor])
+            if layer < last:  # slots of the host are each layer's own
+                touched = [[slot for slot in slots if slot[0] == "device"] for slots in touched]
+            before.append(act(layer * len(groups) + actor, *touched))
+    found = []
+    for number, (group, actors) in enumerate(zip(groups, before, strict=True)):
+        waves = [~actor - last * num_waves for actor in actors if actor < 0]
+        earlier = sorted(actor - last * len(groups) for actor in actors if actor >= 0)
+        if group[0].moment == "before":
+            found.append(_Waits(waves, earlier, group[0].wave))
+        else:
+            found.append(_Waits([*waves, group[0].wave], earlier, needed.get(number, end)))
     return found
 
 
-def _in_layer(slots: list[Slot], layer: int) -> list[Slot]:
-    """Slots as a layer has them: those of the host are its own."""
-    return [(tier if tier == "device" else f"{tier} of layer {layer}", slot) for tier, slot in slots]
-
-
-_BETWEEN = 0.5  # a wave is attended between the moves before it, 2 * wave, and those after it, 2 * wave + 1
+_BETWEEN = 0.5  # a wave is attended between the moves before it, 2 * wave, and the moves after it, 2 * wave + 1
 
 
 def _of_wave(plan: Plan, wave: int, unit: int, moved: set[Slot]) -> tuple[set[Slot], set[Slot]]:
-    """Of the blocks that moves touch, those that a wave reads, and those that it writes."""
+    """Find the moved blocks that a wave reads, and the moved blocks that it writes."""
     reads: set[Slot] = set()
     writes: set[Slot] = set()
     for index in range(*plan.waves[wave]):
@@ -167,7 +174,7 @@ def _of_wave(plan: Plan, wave: int, unit: int, moved: set[Slot]) -> tuple[set[Sl
 
 
 def _blocks_of(place: Place, start: int, stop: int, unit: int) -> list[Slot]:
-    """The blocks of `unit` slots that tokens [start, stop) of a sequence lie in."""
+    """List the blocks of `unit` slots that tokens [start, stop) of a sequence lie in."""
     if start == stop:
         return []
     if isinstance(place, Pages) and place.size == unit:
@@ -176,7 +183,7 @@ def _blocks_of(place: Place, start: int, stop: int, unit: int) -> list[Slot]:
 
 
 def _blocks(tier: str, start: int, move: Move, unit: int) -> list[Slot]:
-    """The blocks of `unit` slots that a move's slots, from `start` on, lie in.
+    """List the blocks of `unit` slots that a move touches from slot `start` on.
 
     >>> _blocks("host", 6, Move("copy", 6, 0, num_tokens=4), 4)
     [('host', 1), ('host', 2)]

@@ -1,13 +1,12 @@
-"""The link between device and host in virtual time: a resource with a bandwidth, busy beside the device (Pensieve)."""
+"""Models the link between device and host in virtual time, busy beside the device (Pensieve)."""
 
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from operator import attrgetter
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from minifuse.core.measured import Measured
@@ -18,12 +17,12 @@ Way = Tier | None  # the tier that a copy goes to from the other; None: within t
 
 
 def way_of(move: Move) -> Way:
-    """Where a move goes; None within the device."""
+    """Return the tier that a move goes to from the other; None within the device."""
     return move.target_tier if move.crosses else None
 
 
 def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, float]) -> Measured:
-    """What these moves carry each way; `seconds` are for how long."""
+    """Count the bytes that moves carry each way, beside the seconds that they take."""
     num_bytes = Counter[Way]()
     for move in moves:
         num_bytes[way_of(move)] += move.num_tokens * bytes_per_token
@@ -35,8 +34,9 @@ def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, f
     )
 
 
+@dataclass(eq=False)
 class Link:
-    """Carries the bytes of moves between the tiers one after the other, beside the device's computing.
+    """Carries the bytes of moves between the tiers, one after the other, beside computing.
 
     A plan waits for its moves before anything at once, and for its moves before a wave layer by layer. With L layers,
     C seconds of computing and T seconds of transfers that are there for layer 0 first, layer i may compute once i + 1
@@ -44,9 +44,9 @@ class Link:
 
         end = max over i of (i + 1) T/L + (L - i) C/L,  so that  exposed = end - C = max(T/L, T + C/L - C)
 
-    and as much more as the link is still busy when the plan begins. Of several waves each takes what its attention
-    takes, and waits after the rest of its layer has been computed. Moves behind everything use the link while no plan
-    waits for it, those to the device first; one that has begun is not stopped.
+    and as much more as the link is still busy when the plan begins. With several waves, a layer first computes all but
+    its attention; then each wave waits for its copies, and attends. Moves behind everything use the link while no plan
+    waits for it, moves to the device first; one that has begun is not stopped.
 
     >>> # 4 layers, computing 8 s: transfers of 4 s expose max(1, 4 + 2 - 8) = 1 s, and of 12 s max(3, 12 + 2 - 8) = 6 s
 
@@ -54,62 +54,57 @@ class Link:
         bytes_per_token: of one slot of KV.
         bandwidth: bytes per second; without a limit, transfers take no time.
         num_layers: of the model.
-        attention: seconds that each wave of a plan attends, of those that the plan computes; None: all of them, divided
-            among the waves by tokens.
+        attention: the seconds of computing that each wave of a plan attends; None: the waves share all seconds, by
+            tokens.
         in_turn: all layers have the same slots of the device (`Memory.layers_in_turn`).
     """
 
-    def __init__(
-        self,
-        bytes_per_token: int = 0,
-        bandwidth: float = math.inf,
-        num_layers: int = 1,
-        attention: Callable[[Plan], Seq[float]] | None = None,
-        *,
-        in_turn: bool = False,
-    ) -> None:
-        self.bytes_per_token = bytes_per_token
-        self.num_layers = num_layers
-        self._attention = attention
-        self._in_turn = in_turn
-        self._token_s = bytes_per_token / bandwidth
+    bytes_per_token: int = 0
+    bandwidth: float = math.inf
+    num_layers: int = 1
+    attention: Callable[[Plan], Seq[float]] | None = None
+    _: KW_ONLY
+    in_turn: bool = False
+
+    def __post_init__(self) -> None:
+        self._token_s = self.bytes_per_token / self.bandwidth
         self._free_s = 0.0  # when the link has carried all that it has begun with
-        self._queue: list[_Queued] = []  # that have not begun: those to the device first, then in the order given
-        self._landing: deque[tuple[float, Plan]] = deque()  # plans of which every move has begun, and when they land
+        self._queue: list[_Queued] = []  # have not begun: to the device first, then in the order given
+        self._landing: list[tuple[float, Plan]] = []  # when plans land whose moves have all begun
 
     def seconds(self, moves: Iterable[Move]) -> float:
-        """For how long these moves keep the link busy."""
+        """Return how long these moves keep the link busy."""
         return self._token_s * sum(move.num_tokens for move in moves if move.crosses)
 
-    def _busy(self, moves: Seq[Move]) -> dict[Way, float]:
-        """For how long these moves keep the link busy, each way."""
-        ways: tuple[Way, Way] = ("host", "device")
-        return {way: self.seconds(move for move in moves if move.target_tier == way) for way in ways}
-
     def carried(self, plan: Plan) -> Measured:
-        """The plan's bytes, and for how long they keep the link busy, by direction."""
-        return traffic(plan.moves, self.bytes_per_token, self._busy(plan.moves))
+        """Count the plan's bytes, and how long they keep the link busy, each way."""
+        ways: tuple[Way, ...] = ("host", "device")
+        seconds = {way: self.seconds(move for move in plan.moves if move.target_tier == way) for way in ways}
+        return traffic(plan.moves, self.bytes_per_token, seconds)
 
     def run(self, plan: Plan, computing_s: float, now: float) -> Measured:
-        """A plan begins that waits for its moves and computes for so long. Returns what it carries, and the exposed."""
+        """Begin a plan that computes for so long; return what it carries and exposes."""
         self.advance(now)
         carried = self.carried(plan)
         if not any(move.crosses for move in plan.moves):
             return carried
         # From here on times are counted from now: adding small durations to a large time would round them.
-        first_s = sum(self._busy([move for move in plan.moves if move.moment == "first"]).values())
+        first_s = self.seconds(move for move in plan.moves if move.moment == "first")
         link = max(0.0, self._free_s - now)
         exposed_s = link + first_s if first_s else 0.0
         link += first_s
-        if layered := copies(plan, self.num_layers, in_turn=self._in_turn):
+        if layered := copies(plan, self.num_layers, in_turn=self.in_turn):
             late_s, link = self._layer_by_layer(plan, layered, computing_s, link - exposed_s)
             exposed_s, link = exposed_s + late_s, exposed_s + link
         self._free_s = now + link
         return carried._replace(moving_s=exposed_s, exposed_s=exposed_s)
 
     def _layer_by_layer(self, plan: Plan, layered: list[Copy], computing_s: float, link: float) -> tuple[float, float]:
-        """A plan computes from time 0 on, with a link that is free from time `link` on. Returns the seconds by which
-        it ends later than it would without copies, and when the link is free again."""
+        """Compute a plan from time 0, with a link that is free from `link` on.
+
+        Returns:
+            The seconds by which it ends later than without copies, and when the link is free again.
+        """
         num_layers, num_waves, clock = self.num_layers, len(plan.waves), 0.0
         of_one_layer = layered[: len(layered) // num_layers]
         shares = num_layers * [self.seconds(copy.moves) / num_layers for copy in of_one_layer]
@@ -129,27 +124,33 @@ class Link:
         return max(0.0, max([clock, *copied.values()]) - computing_s), link
 
     def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
-        """The seconds of a plan's computing before the waves, in all layers, and of each wave. A single wave takes all.
+        """Divide a plan's computing: seconds before the waves, in all layers, and of each wave.
 
-        >>> # 10 s, of which three waves attend for 2, 3 and 1 s: 4, 2, 3 and 1
+        A single wave takes all.
+
+        >>> # 10 s, in which three waves attend for 2, 3 and 1 s: 4, 2, 3 and 1
         """
         if len(plan.waves) == 1:
             return [0.0, computing_s]
-        if self._attention is None:
-            tokens = [sum(work.stop - work.start for work in plan.work[slice(*wave)]) for wave in plan.waves]
+        if self.attention is None:
+            tokens = [sum(work.num_tokens for work in plan.work[start:stop]) for start, stop in plan.waves]
             return [0.0, *(computing_s * count / sum(tokens) for count in tokens)]
-        waves = self._attention(plan)
+        waves = self.attention(plan)
         return [computing_s - sum(waves), *waves]
 
     def behind(self, plan: Plan, now: float) -> None:
-        """Begin with the moves of a plan without work as soon as the link has nothing more urgent to carry."""
+        """Queue the moves of a plan without work behind everything more urgent."""
         self.advance(now)
         for i, move in enumerate(sorted(plan.moves, key=_goes_out), 1):
-            queued = _Queued(_goes_out(move), plan, now, self.seconds([move]), is_last=i == len(plan.moves))
-            insort(self._queue, queued, key=attrgetter("goes_out"))
+            is_last = i == len(plan.moves)
+            self._queue.append(_Queued(_goes_out(move), plan, now, self.seconds([move]), is_last))
+        self._queue.sort(key=lambda queued: queued.goes_out)  # stable: otherwise in the order given
 
     def next_landing(self) -> float:
-        """When the next plan of moves alone lands if nothing else needs the link; infinity: never."""
+        """Return when the next plan of moves alone lands, if nothing else uses the link.
+
+        Infinity: there is none.
+        """
         if self._landing:
             return self._landing[0][0]
         free_s = self._free_s
@@ -160,15 +161,14 @@ class Link:
         return math.inf
 
     def landed(self, now: float) -> list[Plan]:
-        """The plans without work that have landed by now, in the order in which they did."""
+        """Take the plans without work that have landed by now, in order of landing."""
         self.advance(now)
-        plans = []
-        while self._landing and self._landing[0][0] <= now:
-            plans.append(self._landing.popleft()[1])
+        plans = [plan for lands_s, plan in self._landing if lands_s <= now]
+        del self._landing[: len(plans)]
         return plans
 
     def advance(self, now: float) -> None:
-        """Begin with every move behind everything for which the link was free before now."""
+        """Begin every queued move for which the link was free before now."""
         while self._queue:
             _, plan, since_s, seconds, is_last = self._queue[0]
             begins = max(self._free_s, since_s)

@@ -1,6 +1,8 @@
-"""Computes plans beside their moves, each worker's on a stream of its own (Pensieve; Flover, III and V)."""
+"""Computes plans beside their moves, each worker on its own stream (Pensieve; Flover, III, V)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,7 +22,7 @@ from minifuse.stages import Attention, Memory
 
 
 class AttendingBesideMoves:
-    """The attention of one plan: each wave of each layer waits for the moves that it needs there, and for no others."""
+    """Attends one plan; each wave of each layer waits for the moves that it needs."""
 
     def __init__(self, attention: AttentionBackend, moves: MovesOfPlan) -> None:
         self.operators = attention.operators
@@ -37,16 +39,12 @@ class AttendingBesideMoves:
         return attended
 
 
+@dataclass(eq=False)
 class MovingRunner:
-    """Runs plans with `run`, and carries out their moves meanwhile.
+    """Runs plans with `run`, and carries out their moves meanwhile."""
 
-    Args:
-        transfers: all runners on the same KV tensors must have the same.
-    """
-
-    def __init__(self, run: TorchRunner, transfers: PlanTransfers) -> None:
-        self.run = run
-        self.transfers = transfers
+    run: TorchRunner
+    transfers: PlanTransfers  # the same for all runners on the same KV tensors
 
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
@@ -64,16 +62,15 @@ class MovingRunner:
                 moves = MovesOfPlan(self.transfers, plan)
                 ran = self.run.compute(plan, sequences, AttendingBesideMoves(attention, moves))
                 ran = ran._replace(measured=moves.end())
-            if self.transfers.on_gpu and (plan.moves or not ran.tokens):
-                torch.cuda.current_stream().synchronize()  # KV may not be written yet, or not be copied
+            if self.transfers.on_gpu and not ran.tokens:
+                torch.cuda.current_stream().synchronize()  # nothing was sampled: KV may not be written yet
         return ran
 
 
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> MovingRunner:
-    """The runner of these stages, on the model's device, with KV tensors of the memory's size."""
+    """Make the runner of these stages, with KV tensors of the memory's size."""
     cache = TieredStorage(
-        *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
-        layers_in_turn=memory.layers_in_turn,
+        model.config, memory.capacity, model.dtype, model.device, memory.host_capacity, memory.layers_in_turn
     )
     dtype = str(model.dtype).removeprefix("torch.")
     backend = checked_backend(attention, model.device.type, dtype, numerics)

@@ -1,4 +1,4 @@
-"""Runs plans in real time: one worker in the caller's thread, several in a thread each (Flover, V; BatchMaker, 2.5)."""
+"""Runs plans in real time, several workers in threads (Flover, V; BatchMaker, 2.5)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Condition
+from threading import TIMEOUT_MAX, Condition
 from typing import NamedTuple
 
 from minifuse.core.plan import Plan
 from minifuse.core.report import Completion, Ran
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Clock, RunPlan
-
-LONGEST_WAIT_S = 3600.0  # at once; a longer wait is one after the other: there is a limit to what a lock can be asked
 
 
 class _Ended(NamedTuple):
@@ -31,12 +29,12 @@ class RealExecutor:
     the time of the last of them. If `wait` has a time limit, plans that ended after it belong to the next event, as in
     virtual time.
 
-    If `issue` is given, each worker's plans are issued with it instead, in order, without waiting for any to be
-    computed: another thread waits for that, with what it returned (BatchMaker, 2.5).
+    If `issue` is given, each worker's plans are issued with it instead, in order, without waiting for results. Another
+    thread waits for each result, by calling what `issue` returned (BatchMaker, 2.5).
 
     Args:
-        threads: plans of all workers but the first that are computed at the same time, at most; further plans wait. The
-            first worker, which may be the main stream, never waits. By default all run at once.
+        threads: how many plans are computed at once beside the first worker's; further plans wait. The first worker,
+            which may be the main stream, never waits. By default all run at once.
         depth: plans that a worker may have in flight; with more than one, each worker has a thread of its own.
         on_close: stops what else belongs to the run.
         behind: begins with the moves of a plan without work, beside all plans; the future is done when they have
@@ -88,7 +86,7 @@ class RealExecutor:
         ran.add_done_callback(lambda ran: self._note(plan, ran.result))
 
     def _note(self, plan: Plan, result: Callable[[], Ran]) -> None:
-        """A plan has ended now."""
+        """Note that a plan has ended now."""
         ended = _Ended(plan, result, self._clock.now())
         with self._changed:
             self._ended.append(ended)
@@ -99,22 +97,22 @@ class RealExecutor:
         if self._next:
             plan, sequences = self._next.popleft()
             ran = self._run(plan, sequences)
-            if not self._ended:
+            if not self._ended:  # nothing has landed meanwhile: without the lock, ten times as fast
                 self._reported_s = self._clock.now()
                 return [Completion(plan, ran, self._reported_s)]
             self._note(plan, lambda: ran)
             until = math.inf  # what has landed meanwhile is one event with its end
         with self._changed:
             while not (self._ended or self._woken) and (now := self._clock.now()) < until:
-                self._changed.wait(min(until - now, LONGEST_WAIT_S))
+                self._changed.wait(min(until - now, TIMEOUT_MAX))
             self._woken = False
             due = [ended for ended in self._ended if ended.ended_s <= until]
             self._ended = [ended for ended in self._ended if ended.ended_s > until]
         if not due:
             self._reported_s = max(self._reported_s, min(until, self._clock.now()))
             return []
-        # A plan may have ended before the last event, and been noted after it: it is an event of its own, and a replay
-        # must not take the two for one.
+        # A plan that ended before the last event may be noted after it. It is an event of its own, later than the last:
+        # at one time, a replay would take the two for one.
         later_s = math.nextafter(self._reported_s, math.inf)
         self._reported_s = max(later_s, *(ended.ended_s for ended in due))
         due.sort(key=lambda ended: ended.plan.step)

@@ -12,7 +12,7 @@ from minifuse.core.stages import RunPlan
 
 
 class RunAhead:
-    """Feeds each sequence's last token back to it, whether or not the engine has received that token yet.
+    """Feeds each sequence's last token back, whether or not the engine has it yet.
 
     With several iterations in flight (up to MaxTasksToSubmit) the plan of an iteration is made while the one before it
     still runs. A worker runs its plans in order, so it has produced every token that its next plan starts from.
@@ -27,23 +27,20 @@ class RunAhead:
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         known = self._known[plan.worker]
-        mine: dict[str, _Copy] = {}
         for work in plan.work:
             sequence = sequences[work.sequence]
             copy = known.get(work.sequence)
             if copy is None or len(copy.ahead.tokens) < len(sequence.tokens):
                 copy = _Copy(sequence, Sequence(sequence.request, list(sequence.tokens)))
+                known[work.sequence] = copy
             tokens = copy.ahead.tokens
             tokens += tokens[-1:] * (work.stop - len(tokens))  # beyond the answer's end: any token, to be discarded
-            mine[work.sequence] = copy
-        ran = self._run(plan, {name: copy.ahead for name, copy in mine.items()})
+        ran = self._run(plan, {name: known[name].ahead for name in plan.sequences})
         for name, produced in ran.tokens.items():
-            mine[name].ahead.take(produced, 1, {})
-        self._known[plan.worker] = {
-            name: copy
-            for name, copy in {**known, **mine}.items()
-            if copy.sequence.phase is not Phase.FINISHED and copy.ahead.why_finished() is None
-        }
+            known[name].ahead.take(produced, 1, {})
+        for name, copy in list(known.items()):
+            if copy.sequence.phase is Phase.FINISHED or copy.ahead.why_finished() is not None:
+                del known[name]
         return ran
 
 

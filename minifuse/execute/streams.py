@@ -1,4 +1,4 @@
-"""CUDA streams: one for each worker (Flover, III and V), and one for each direction of copies beside them."""
+"""Gives each worker, and each direction of copies, a CUDA stream (Flover, III and V)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 
 class Streams:
-    """On a GPU each worker has a stream of its own, the first worker the default stream. A CPU has none."""
+    """Makes CUDA streams; the first worker has the default stream. A CPU has none."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._streams: dict[int | str, torch.cuda.Stream] = {}
 
     def of(self, user: int | str) -> AbstractContextManager[object]:
-        """A context in which work goes to the stream of a worker, or of the copies to "host" or "device"."""
+        """Return the context of a worker's stream, or of copies to "host" or "device"."""
         if user == 0 or self.device.type != "cuda":
             return nullcontext()
         if user not in self._streams:

@@ -1,4 +1,4 @@
-"""Carries out a plan's moves, beside its computing where they may be (Pensieve: pipelined and ahead-of-time swaps)."""
+"""Carries out a plan's moves, beside its computing where possible (Pensieve: pipelined, ahead-of-time swaps)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import groupby
-from typing import Self
+from itertools import count, groupby
+from queue import PriorityQueue
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,17 +18,18 @@ from minifuse.core.measured import Measured
 from minifuse.core.plan import Move, Plan
 from minifuse.core.report import Ran
 from minifuse.execute.copies import Copy, copies, timetable
-from minifuse.execute.copy_thread import FETCH, STORE, WAITED, CopyThread
 from minifuse.execute.link import Way, traffic, way_of
 from minifuse.execute.streams import Streams
 from minifuse.kernels.operators import TORCH, KVTensors
 from minifuse.model.operators import Operators
 
+WAITED, FETCH, STORE = range(3)  # urgency: a plan waits for it; behind everything, to the device; to the host
+
 
 class MovesOfPlan:
-    """The moves of one plan: `before` and `after` each wave of each layer, what may or must be done then.
+    """Makes the moves of one plan while its waves attend, layer by layer.
 
-    Waves are numbered through all layers.
+    `before` and `after` are called around each wave of each layer; waves are numbered through all layers.
 
     >>> # moves = MovesOfPlan(transfers, plan)               the moves that come first are done, the others begin
     >>> # for each turn, a wave of a layer:
@@ -43,7 +45,7 @@ class MovesOfPlan:
         self._copies = copies(plan, transfers.num_layers, in_turn=transfers.cache.in_turn)
         self._begun_by, self._needed_by = timetable(self._copies)
         self._marks: dict[int, Mark] = {}  # of the copies that have begun
-        self._waits: dict[int, Callable[[], float]] = {}  # for each copy waited for, the seconds that computing waited
+        self._waits: list[Callable[[], float]] = []  # for each copy waited for, the seconds that computing waited
         self._seconds: defaultdict[Way, float] = defaultdict(float)
         for way, moves in groupby((move for move in plan.moves if move.moment == "first"), way_of):
             self._seconds[way] += transfers.at_once(list(moves))
@@ -54,37 +56,62 @@ class MovesOfPlan:
     def before(self, turn: int) -> None:
         """Let what comes next wait for the copies that a wave of a layer needs."""
         for number in self._needed_by.get(turn, ()):
-            self._wait(number)
+            self._waits.append(self._transfers.wait(self._marks[number]))
 
     def after(self, turn: int) -> None:
-        """A wave of a layer has attended: begin with the copies that it was in the way of."""
+        """Begin the copies that waited for a wave of a layer, which has attended."""
         for number in self._begun_by.get(turn, ()):
             copy = self._copies[number]
             self._marks[number] = self._transfers.start(copy, [self._marks[before] for before in copy.follows])
 
-    def _wait(self, number: int) -> None:
-        if number not in self._waits:
-            self._waits[number] = self._transfers.wait(self._marks[number])
-
     def end(self) -> Measured:
-        """Wait for every copy. Returns what was carried, and for how long moves held the computing up."""
-        for number in self._marks:
-            self._wait(number)
+        """Wait for every copy; return what was carried, and how long computing was held up."""
+        self.before(len(self._plan.waves) * self._transfers.num_layers)  # the copies that no wave needs
         if self._transfers.on_gpu:
             torch.cuda.current_stream().synchronize()
-        moving_s = self._first_s + sum([seconds() for seconds in self._waits.values()])
+        moving_s = self._first_s + sum([seconds() for seconds in self._waits])
         for number, mark in self._marks.items():
             self._seconds[way_of(self._copies[number].moves[0])] += mark.result()
         carried = traffic(self._plan.moves, self._transfers.bytes_per_token, self._seconds)
         return carried._replace(moving_s=moving_s, exposed_s=moving_s - self._within_s)
 
 
+class CopyThread:
+    """Makes copies in a thread, always the most urgent first (Pensieve: retrieval before eviction)."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "minifuse-copies")
+        self._numbers = count()
+        self._queue: PriorityQueue[tuple[int, int, Callable[[], Any], Future[Any]]] = PriorityQueue()
+
+    def submit(self, urgency: int, work: Callable[[], Any]) -> Future[Any]:
+        """Queue a copy behind what is more urgent, and what is as urgent and earlier.
+
+        Raises:
+            RuntimeError: the thread has been closed.
+        """
+        made: Future[Any] = Future()
+        self._queue.put((urgency, next(self._numbers), work, made))
+        self._pool.submit(self._most_urgent)
+        return made
+
+    def _most_urgent(self) -> None:
+        *_, work, made = self._queue.get()
+        try:
+            made.set_result(work())
+        except BaseException as error:
+            made.set_exception(error)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
 class PlanTransfers:
-    """Carries out the moves of all plans on one KV cache. It alone copies between slots.
+    """Makes the moves of all plans on one KV cache; it alone copies between slots.
 
     On a GPU, copies that run beside the computing go to a stream for each direction, with events in each layer; on a
     CPU to a thread, as torch's copies release the interpreter. Moves behind everything are copied layer by layer by
-    that thread (on a GPU through those streams), when no plan waits for a copy: those to the device first, so that
+    that thread (on a GPU through the streams), when no plan waits for a copy. Moves to the device come first, so that
     nothing is swapped out ahead of time while something is still to be fetched ("retrieval before eviction").
     """
 
@@ -99,14 +126,14 @@ class PlanTransfers:
         self._fetched: _Timed | None = None  # on a GPU, the last copy to the device
 
     def behind(self, plan: Plan) -> Future[Ran]:
-        """Begin with the moves of a plan without work. The future is done when all of them have landed."""
+        """Begin the moves of a plan without work; the future resolves once all have landed."""
         pieces: list[tuple[Way, Future[float]]] = []
         urgency = STORE
         for way, group in groupby(sorted(plan.moves, key=lambda move: move.target_tier), way_of):  # to the device first
             urgency, moves = FETCH if way == "device" else STORE, list(group)
             for layer in range(self.num_layers):
                 copy = partial(self._copy_behind, moves, layer)
-                pieces.append((way, self.thread.submit(urgency, copy, plan.step)))
+                pieces.append((way, self.thread.submit(urgency, copy)))
 
         def landed() -> Ran:
             seconds: defaultdict[Way, float] = defaultdict(float)
@@ -114,7 +141,7 @@ class PlanTransfers:
                 seconds[way] += piece.result()
             return Ran({}, measured=traffic(plan.moves, self.bytes_per_token, seconds))
 
-        return self.thread.submit(urgency, landed, plan.step)
+        return self.thread.submit(urgency, landed)
 
     def _copy_behind(self, moves: Seq[Move], layer: int) -> float:
         """Copy one layer in the copy thread. Returns the seconds that it took."""
@@ -137,36 +164,35 @@ class PlanTransfers:
         return time.perf_counter() - begins
 
     def start(self, copy: Copy, follows: list[Mark]) -> Mark:
-        """Make a copy after what has been computed so far and after the copies `follows`.
+        """Start a copy after what has been computed so far and after the copies `follows`.
 
-        In the thread each copy is after those started before.
+        In the thread each copy is made after all that were started before.
         """
         if not self.on_gpu:
             return self.thread.submit(WAITED, partial(self.copy, copy.moves, copy.layer))
-        computed = torch.cuda.Event()
-        computed.record()
         events = [mark.ends for mark in follows if isinstance(mark, _Timed)]
-        return self._on_stream(copy.moves, copy.layer, computed, *events)
+        return self._on_stream(copy.moves, copy.layer, _recorded(), *events)
 
     def wait(self, mark: Mark) -> Callable[[], float]:
-        """Let the next computation wait for a copy. Returns a function that tells the seconds waited."""
+        """Let the next computation wait for a copy; return what tells the seconds waited."""
         if isinstance(mark, _Timed):
-            with _Timed() as waited:
-                torch.cuda.current_stream().wait_event(mark.ends)
-            return waited.result
-        begins = time.perf_counter()
+            begins = _recorded()
+            torch.cuda.current_stream().wait_event(mark.ends)
+            return _Timed(begins, _recorded()).result
+        begins_s = time.perf_counter()
         mark.result()
-        waited_s = time.perf_counter() - begins
+        waited_s = time.perf_counter() - begins_s
         return lambda: waited_s
 
     def _on_stream(self, moves: Seq[Move], layer: int, *events: torch.cuda.Event) -> _Timed:
-        """Copy moves in one layer, on a GPU, on the stream of their direction, after these events."""
+        """Copy moves in one layer on the stream of their direction, after these events."""
         way = moves[0].target_tier
         with self.streams.of(way):
             for event in events:
                 torch.cuda.current_stream().wait_event(event)
-            with _Timed() as copied:
-                self.operators.move(self.cache, moves, layer)
+            begins = _recorded()
+            self.operators.move(self.cache, moves, layer)
+            copied = _Timed(begins, _recorded())
         if way == "device":
             self._fetched = copied
         return copied
@@ -180,25 +206,25 @@ class PlanTransfers:
         return time.perf_counter() - begins
 
     def close(self) -> None:
-        """Stop. What is behind everything and has not begun is not copied any more."""
+        """Stop: moves behind everything that have not begun are dropped."""
         self.thread.close()
 
 
-class _Timed:
-    """Times what a GPU's current stream is given in this context, by two events."""
+def _recorded() -> torch.cuda.Event:
+    """Record an event on a GPU's current stream, with its time."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
-    def __init__(self) -> None:
-        self.begins, self.ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def __enter__(self) -> Self:
-        self.begins.record()
-        return self
+class _Timed(NamedTuple):
+    """What a GPU's stream was given between two events."""
 
-    def __exit__(self, *error: object) -> None:
-        self.ends.record()
+    begins: torch.cuda.Event
+    ends: torch.cuda.Event
 
     def result(self) -> float:
-        """How many seconds it took, once it has ended."""
+        """Return the seconds that it took, once it has ended."""
         milliseconds: float = self.begins.elapsed_time(self.ends)
         return milliseconds / 1e3
 

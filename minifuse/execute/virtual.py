@@ -1,4 +1,4 @@
-"""Runs plans in virtual time: a cost model computes the seconds of each, and the machine's speed does not matter."""
+"""Runs plans in virtual time: a cost model says how long each takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
 
 
 class VirtualExecutor:
-    """`cost` gives the seconds of a plan's computing, `run` its tokens (of a model, or placeholders).
+    """Runs plans in virtual time.
+
+    `cost` gives the seconds of a plan's computing, `run` its tokens (of a model, or placeholders).
 
     `link` carries what a plan's moves transfer between the tiers; by default in no time. What it cannot hide beside the
     computing is added to the plan's seconds. A plan without work is run, and ends, when its moves have landed.
@@ -55,7 +57,7 @@ class VirtualExecutor:
         self._served = self._now = 0.0
         self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap, by end and step
         self._busy: set[int] = set()  # workers whose plan runs
-        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans behind those
+        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans that wait for their worker
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self._advance(now)
@@ -75,22 +77,16 @@ class VirtualExecutor:
         self._push(plan, lambda: self._ran(plan, sequences, measured), self._served + seconds + measured.exposed_s)
 
     def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
-        """What a plan produced, with what its moves cost on the link."""
+        """Run a plan; what its moves cost is the link's to say, not the run's."""
         ran = self._run(plan, sequences)
         if not plan.moves:
             return ran
         counted = measured_of(ran)
-        measured = carried._replace(
-            num_messages=counted.num_messages,
-            message_bytes=counted.message_bytes,
-            num_gathers=counted.num_gathers,
-            gathered_rows=counted.gathered_rows,
-            gathering_s=counted.gathering_s,
-        )
+        measured = carried._replace(num_messages=counted.num_messages, message_bytes=counted.message_bytes)
         return ran._replace(measured=measured)
 
     def _start_queued(self) -> None:
-        """Let workers whose plan has ended begin with the next, now that the engine has committed the last."""
+        """Start queued plans on idle workers, now that the engine has committed the last."""
         for _ in range(len(self._queued)):
             plan, sequences = self._queued.popleft()
             if plan.worker in self._busy:
@@ -100,7 +96,7 @@ class VirtualExecutor:
                 self.start(plan, sequences)
 
     def _push(self, plan: Plan, run: Callable[[], Ran], end: float) -> None:
-        """Let a plan complete when `_served` reaches `end`. It is run then, as late as possible."""
+        """Complete a plan when `_served` reaches `end`, and run it only then."""
         heapq.heappush(self._running, (end, plan.step, plan, run))
 
     def _advance(self, now: float) -> None:

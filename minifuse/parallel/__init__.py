@@ -1,4 +1,4 @@
-"""Tensor parallelism: one model over several ranks, which compute the same plans at the same time (Flover, V-D, VI-E).
+"""Tensor parallelism: ranks share one model and compute the same plans (Flover, V-D, VI-E).
 
 Rank 0 has the engine: clocks, policies, memory's books, sampling. The other ranks follow: rank 0 sends them each plan
 and the tokens it reads, and they compute their shard of it. `launch` starts them and returns a runner like any other.
@@ -10,7 +10,7 @@ and the tokens it reads, and they compute their shard of it. `launch` starts the
     rank           the part of a run that every rank has: shard, KV, a communicator for each worker
     runner         rank 0's side of a plan
     follower       the process of every other rank
-    followers      those processes, as rank 0 controls them
-    watch          ends those that have been stopped
+    followers      the processes of the other ranks, as rank 0 controls them
+    watch          ends followers that have been stopped
     launch         starting and stopping them
 """

@@ -1,4 +1,4 @@
-"""The collectives of the ranks while a worker's plans run (Flover, V-D), and a count of their messages."""
+"""Calls the collectives of a worker's plans, and counts their messages (Flover, V-D)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class RankLost(MachineError):
 
 
 class Communicator:
-    """The collectives of one worker. The main stream has one, however many requests it serves (Flover, V-D).
+    """Calls the collectives of one worker.
 
-    A message covers the rows of the iteration, idle buffers included, so its size follows `buffer_size`; gathering
-    the running requests' buffers makes it smaller (Flover, VI-E). Every worker needs a communicator of its own: two
-    workers call collectives in no particular order, and ranks that disagree on the order would wait for each other
-    forever. Concurrent instances are expensive because they need one communicator for each request.
+    The main stream has one communicator, however many requests it serves (Flover, V-D). A message covers the rows of
+    the iteration, idle buffers included, so its size follows `buffer_size`; gathering the running requests' buffers
+    makes it smaller (Flover, VI-E). Every worker needs a communicator of its own: two workers call collectives in no
+    particular order, and ranks that disagree on the order would wait for each other forever. Concurrent instances are
+    expensive because they need one communicator for each request.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -39,7 +40,7 @@ class Communicator:
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """Every rank's `x` [rows, part], side by side in the order of the ranks: [rows, size * part]."""
+        """Gather every rank's `x` [rows, part] side by side, by rank: [rows, size * part]."""
         parts = x.new_empty(self.group.size(), *x.shape)
         if self._counted(x):
             with rank_lost_if_unreachable():
@@ -63,11 +64,7 @@ class Communicator:
 
 @contextmanager
 def rank_lost_if_unreachable() -> Iterator[None]:
-    """A block in which this rank waits for the other ranks.
-
-    Raises:
-        RankLost: they do not answer.
-    """
+    """Raise `RankLost` if the other ranks, for which this block waits, do not answer."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The shape of one rank's shard (Flover, V-D), and which models can be split. Nothing here imports torch."""
+"""Says which models can be split, and a shard's shape (Flover, V-D). Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from minifuse.core.errors import UsageError
 from minifuse.model.text.shape import TextShape
+from minifuse.parsing import one_of
 
 Shape = TypeVar("Shape", bound=TextShape)
 
 
 def shard_config(config: Shape, size: int) -> Shape:
-    """The shape of each of `size` ranks' shard: a part of the heads, of the KV heads and of the feed-forward layer.
+    """Return a shard's shape: its part of the heads, KV heads and feed-forward layer.
 
     The rest stays whole: embeddings and norms are on every rank, and the uneven parts of the head are padded (see
     `minifuse.parallel.shard`), so that any vocabulary can be split.
@@ -31,10 +32,10 @@ def shard_config(config: Shape, size: int) -> Shape:
     whole = math.gcd(*parts.values())
     for name, count in parts.items():
         if count % size:
-            allowed = [str(divisor) for divisor in range(1, whole + 1) if whole % divisor == 0]
+            sizes = [str(divisor) for divisor in range(1, whole + 1) if whole % divisor == 0]
             raise UsageError(
                 f"The model's {count} {name} cannot be shared evenly by {size} ranks: choose a tensor parallel size "
-                f"of {' or '.join(filter(None, (', '.join(allowed[:-1]), allowed[-1])))}."
+                f"of {one_of(sizes)}."
             )
     return replace(
         config,

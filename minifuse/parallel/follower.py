@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from threading import Thread
 
 import torch
 
@@ -36,7 +34,7 @@ class FollowingRunner(TorchRunner):
 
 
 def main() -> None:
-    """Carry out the orders that arrive on the connection whose file descriptor is the first argument."""
+    """Carry out the orders that arrive on a connection, whose descriptor is the argument."""
     connection = Connection(int(sys.argv[1]))
     try:
         _receive_orders(connection)
@@ -51,7 +49,8 @@ def _receive_orders(connection: Connection) -> None:
     torch.set_num_threads(setup.threads)
     _use_device(setup)
     rank = _prepare(connection, setup)
-    queues: dict[int, SimpleQueue[Order]] = {}  # a worker's orders, each run by a thread of its own
+    # Of each worker: its thread, its runner, and the sequences that it knows.
+    workers: dict[int, tuple[ThreadPoolExecutor, MovingRunner, dict[str, Sequence]]] = {}
     behind: dict[int, Future[Ran]] = {}  # step -> a plan without work that has not landed on every rank
     while True:
         order: Order = connection.recv()
@@ -61,12 +60,12 @@ def _receive_orders(connection: Connection) -> None:
             behind[order.plan.step] = rank.transfers.behind(order.plan)
             continue
         worker = order.plan.worker
-        if worker not in queues:
-            queues[worker] = SimpleQueue()
+        if worker not in workers:
             connection.send(None)  # ready to open it
             _, run = rank.open_worker()  # rank 0 does the same after sending the worker's first order
-            Thread(target=_work, args=(connection, setup, run, queues[worker]), daemon=True).start()
-        queues[worker].put(order)
+            workers[worker] = ThreadPoolExecutor(1, initializer=_use_device, initargs=(setup,)), run, {}
+        thread, run, sequences = workers[worker]
+        thread.submit(_compute, connection, order, run, sequences)
 
 
 def _prepare(connection: Connection, setup: Setup) -> Rank:
@@ -85,15 +84,11 @@ def _prepare(connection: Connection, setup: Setup) -> Rank:
     return rank
 
 
-def _work(connection: Connection, setup: Setup, run: MovingRunner, orders: SimpleQueue[Order]) -> None:
-    """Compute one worker's plans, one after the other."""
-    sequences: dict[str, Sequence] = {}
+def _compute(connection: Connection, order: Order, run: MovingRunner, sequences: dict[str, Sequence]) -> None:
+    """Carry out one order, in its worker's thread."""
     try:
-        _use_device(setup)
-        while True:
-            order = orders.get()
-            update_sequences(order, sequences)
-            run(order.plan, sequences)
+        update_sequences(order, sequences)
+        run(order.plan, sequences)
     except RankLost:
         return  # the rank that was lost reports why, and rank 0 notices that this one has stopped
     except BaseException as error:
@@ -107,7 +102,7 @@ def _use_device(setup: Setup) -> None:
 
 
 def _fail(connection: Connection, error: BaseException) -> None:
-    """Report the error and end at once, so that the other ranks' collectives fail instead of waiting."""
+    """Report the error and end at once, so that other ranks' collectives fail."""
     try:
         connection.send(f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip("."))
     finally:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Collection
+from collections.abc import Iterable
 from multiprocessing.connection import Connection, Pipe, wait
 
 from minifuse.core.errors import MachineError
@@ -19,17 +19,16 @@ EXIT_TIMEOUT_S = 5.0  # for a follower to end, or to report why it has failed
 
 
 class Followers:
-    """Ranks 1 and up, each a process with a connection of its own to rank 0.
+    """Starts and controls ranks 1 and up, each a process with its own connection.
 
     A follower ends when its connection does: because rank 0 closes it, or because rank 0 has ended in whatever way. It
     sends two kinds of message: that it is ready, and why it has failed. One that has been stopped is ended.
     """
 
-    def __init__(self, setups: Collection[Setup]) -> None:
+    def __init__(self, setups: Iterable[Setup]) -> None:
         """Start a process for each of `setups`. They begin to load their weights: see `await_ready`."""
         self.processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
-        self._setups = list(setups)
         self._watch = Watch(self.processes)
         # Also on garbage collection:
         self.close = weakref.finalize(self, _stop, self._connections, self.processes, self._watch)
@@ -62,7 +61,7 @@ class Followers:
             connection.send_bytes(data)
 
     def failure(self) -> MachineError | None:
-        """The error of the first follower that reports one in time, if any: why the ranks lost each other."""
+        """Return the first error that a follower reports in time: why ranks lost each other."""
         for connection in wait(self._connections, EXIT_TIMEOUT_S):
             assert isinstance(connection, Connection)
             if failure := self._receive(connection):
@@ -70,7 +69,7 @@ class Followers:
         return None
 
     def _receive(self, connection: Connection) -> MachineError | None:
-        """Read one message of a follower. None: it is ready; otherwise the error that it failed with."""
+        """Read one message of a follower: None if it is ready, otherwise its error."""
         index = self._connections.index(connection)
         try:
             why = connection.recv()
@@ -81,10 +80,8 @@ class Followers:
             why = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
             if index in self._watch.ended:
                 why = "it was stopped, by SIGSTOP or a debugger, and did not go on"
-        setup, pid = self._setups[index], self.processes[index].pid
-        return MachineError(
-            f"Rank {setup.rank} of {setup.size}, process {pid}, failed ({why}): fix the cause and start again."
-        )
+        rank, size, pid = index + 1, len(self.processes) + 1, self.processes[index].pid
+        return MachineError(f"Rank {rank} of {size}, process {pid}, failed ({why}): fix the cause and start again.")
 
 
 def _start(connection: Connection) -> subprocess.Popen[bytes]:

@@ -1,15 +1,11 @@
-"""Starting the ranks of a tensor parallel run on this machine (Flover, V-D)."""
+"""Starts the ranks of a tensor parallel run on this machine (Flover, V-D)."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 
-from minifuse.attention.batch import AttentionBackend
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.model.text.load import TextSource
 from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.config import shard_config
@@ -19,38 +15,23 @@ from minifuse.parallel.rank import HOST, Rank, join
 from minifuse.parallel.runner import ParallelRunner
 
 
-def launch(
-    model: Transformer,
-    source: TextSource,
-    attention: AttentionBackend,
-    capacity: int,
-    size: int,
-    *,
-    host_capacity: int = 0,
-    layers_in_turn: int = 1,
-    seed: int = 0,
-    timeout_s: float = 60.0,
-) -> ParallelRunner:
-    """Start `size - 1` more ranks, and return a runner that computes plans on all of them; close it after use.
+def launch(model: Transformer, setup: Setup) -> ParallelRunner:
+    """Start all other ranks, and return a runner that computes plans on all ranks.
 
-        with launch(model, source, attention.backend(), memory.capacity, size=2) as run:
+        with launch(model, Setup(source, attention.backend(), memory.capacity, size=2)) as run:
             executor = RealExecutor(run, clock)
 
-    A process can have one such run at a time. On CPU the ranks share the threads torch would use here.
+    Close it after use. A process can have one such run at a time. On CPU the ranks share the threads that torch would
+    use here.
 
     Args:
-        model: the whole model, on rank 0. Every other rank loads it again from `source`, with `seed` if its weights are
-            random.
-        attention: the tensor half of the attention stage.
-        capacity: KV memory in tokens, of each of which a rank holds the KV of its own heads.
-        host_capacity: the capacity of the host tier, likewise.
-        layers_in_turn: layers that share the device (`Memory.layers_in_turn`).
-        timeout_s: how long rank 0 waits for the others to join, and with NCCL a rank in a collective.
+        model: the whole model, on rank 0. Every other rank loads it again from its source.
 
     Raises:
-        UsageError: the model cannot be split into `size` parts, or ranks run here already.
+        UsageError: the model cannot be split into so many parts, or ranks run here already.
         MachineError: there are not enough devices, or a rank failed.
     """
+    size = setup.size
     shard_config(model.config, size)
     if model.device.type == "cuda" and size > torch.cuda.device_count():
         raise MachineError(
@@ -59,24 +40,14 @@ def launch(
         )
     if dist.is_initialized():
         raise UsageError("torch.distributed is in use in this process already: close the other parallel run first.")
-    any_port = 0
-    store = dist.TCPStore(HOST, any_port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    setup = Setup(
-        rank=0,
-        size=size,
+    store = dist.TCPStore(HOST, port=0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    setup = setup._replace(
         port=store.port,
-        source=source,
         dtype=str(model.dtype).removeprefix("torch."),
         device=model.device.type,
-        seed=seed,
-        capacity=capacity,
-        host_capacity=host_capacity,
-        layers_in_turn=layers_in_turn,
-        attention=attention,
         threads=max(1, torch.get_num_threads() // size),
-        timeout_s=timeout_s,
     )
-    followers = Followers([replace(setup, rank=rank) for rank in range(1, size)])
+    followers = Followers([setup._replace(rank=rank) for rank in range(1, size)])
     try:
         followers.await_ready()  # loading weights may take longer than the timeout of a collective
         followers.send(None)
@@ -91,4 +62,4 @@ def launch(
         if failure is not None:
             raise failure from error
         raise
-    return ParallelRunner(rank, followers, setup.threads)
+    return ParallelRunner(rank, followers)

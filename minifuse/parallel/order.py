@@ -1,9 +1,9 @@
-"""The messages from rank 0 to the followers. Nothing here imports torch: an order holds a plan and a few tokens."""
+"""Messages from rank 0 to the followers: plans and a few tokens, without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from minifuse.core.plan import Plan
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from minifuse.model.text.load import TextSource
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """Everything a follower needs to build its shard; sent once."""
+class Setup(NamedTuple):
+    """Says what the ranks compute: sent once to each follower, which builds its shard."""
 
-    rank: int
-    size: int
-    port: int  # of the store where the ranks join, on this machine
     source: TextSource
-    dtype: str
-    device: str  # cpu or cuda, where rank r has device r
-    seed: int  # of random weights
-    capacity: int  # KV memory in tokens
-    host_capacity: int  # of the host tier, in tokens
-    layers_in_turn: int  # layers that share the device
     attention: AttentionBackend
-    threads: int
-    timeout_s: float  # of a collective
+    capacity: int  # KV memory in tokens; a rank holds the KV of its own heads
+    size: int  # how many ranks there are
+    host_capacity: int = 0  # of the host tier, in tokens
+    layers_in_turn: int = 1  # layers that share the device (`Memory.layers_in_turn`)
+    seed: int = 0  # of random weights
+    timeout_s: float = 60.0  # how long rank 0 waits for the others to join, and with NCCL a rank in a collective
+    # `launch` fills in the rest.
+    rank: int = 0
+    port: int = 0  # of the store where the ranks join, on this machine
+    dtype: str = ""
+    device: str = ""  # cpu or cuda, where rank r has device r
+    threads: int = 1
 
 
 class Update(NamedTuple):
-    """The tokens that a sequence got since the last order that read it; in the first such order, its request too."""
+    """Tokens that a sequence got since the last order reading it; at first, its request."""
 
     sequence: str
     request: Request | None
@@ -63,7 +63,7 @@ class Ledger:
         self._sent: dict[str, tuple[Sequence, int]] = {}  # each sequence, and how many of its tokens were sent
 
     def order(self, plan: Plan, sequences: Mapping[str, Sequence]) -> Order:
-        """The order to compute `plan`; `sequences` are all unfinished ones."""
+        """Make the order to compute `plan`; `sequences` are all unfinished ones."""
         finished = tuple(name for name in self._sent if name not in sequences)
         for name in finished:
             del self._sent[name]
@@ -81,7 +81,7 @@ class Ledger:
 
 
 def update_sequences(order: Order, sequences: dict[str, Sequence]) -> None:
-    """Bring a follower's copy of the sequences up to date, before it computes the order's plan."""
+    """Bring a follower's sequences up to date before it computes the order's plan."""
     for name in order.finished:
         del sequences[name]
     for name, request, tokens in order.updates:

@@ -1,4 +1,4 @@
-"""One rank of a tensor parallel run: its shard, its part of the KV, and a communicator and a runner for each worker."""
+"""One rank of a tensor parallel run: shard, KV, a communicator and runner per worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from minifuse.attention.batch import AttentionBackend
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
 from minifuse.execute.transfers import PlanTransfers
@@ -24,7 +23,9 @@ PATIENCE = timedelta(minutes=30), timedelta(days=1)  # for a collective of gloo:
 
 
 def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore[name-defined]
-    """Join the other ranks in a process group: gloo's on CPU, NCCL's on CUDA. Every rank must call this.
+    """Join the other ranks in a process group; every rank must call this.
+
+    It is gloo's on CPU, NCCL's on CUDA.
 
     Args:
         store: where the ranks find each other; given on the rank that hosts it.
@@ -53,27 +54,29 @@ class Rank:
         self.model = shard(model, setup.rank, setup.size, Communicator(world)).to(device)
         pack(self.model)
         self.cache = TieredStorage(
-            *(self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity),
-            layers_in_turn=setup.layers_in_turn,
+            self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.layers_in_turn
         )
-        self.attention: AttentionBackend = setup.attention
-        self.transfers = PlanTransfers(self.cache, self.attention.operators)
+        self.transfers = PlanTransfers(self.cache, setup.attention.operators)
+        self.setup = setup
         self._runner = runner
-        self._setup = setup
 
     def open_worker(self) -> tuple[Communicator, MovingRunner]:
-        """The communicator and the runner of one more worker. All ranks must do this together, in the same order."""
+        """Open one more worker; all ranks must do so together, in the same order.
+
+        Returns:
+            Its communicator and its runner.
+        """
         with rank_lost_if_unreachable():
-            communicator = Communicator(dist.new_group(timeout=_timeout(self._setup)))
-        _be_patient(self._setup, communicator.group)
+            communicator = Communicator(dist.new_group(timeout=_timeout(self.setup)))
+        _be_patient(self.setup, communicator.group)
         model = with_communicator(self.model, communicator)
-        return communicator, MovingRunner(self._runner(model, self.cache, self.attention), self.transfers)
+        return communicator, MovingRunner(self._runner(model, self.cache, self.setup.attention), self.transfers)
 
 
 def _timeout(setup: Setup) -> timedelta:
-    """How long this rank waits for the others to join.
+    """Return how long this rank waits for the others to join.
 
-    On CPU a follower waits for rank 0 as long as that lives: it may have been suspended.
+    On CPU a follower waits for as long as rank 0 lives, which may have been suspended.
     """
     return PATIENCE[1] if setup.rank and setup.device == "cpu" else timedelta(seconds=setup.timeout_s)
 

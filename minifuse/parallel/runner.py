@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Lock
@@ -23,7 +24,7 @@ from minifuse.parallel.rank import Rank
 
 
 class ParallelRunner:
-    """Called like a `MovingRunner`: sends a plan to the followers, computes rank 0's shard of it, and samples.
+    """Runs plans on all ranks: sends them, computes rank 0's shard, samples.
 
     Each worker has a communicator: Flover's main stream has one for all its requests, concurrent instances one for each
     request. A worker's communicator is made when the worker runs its first plan.
@@ -35,15 +36,11 @@ class ParallelRunner:
         followers: the other ranks.
     """
 
-    def __init__(self, rank: Rank, followers: Followers, threads: int) -> None:
-        """Take over the followers, which are ready.
-
-        Args:
-            threads: how many threads torch may use in this process, until this is closed.
-        """
+    def __init__(self, rank: Rank, followers: Followers) -> None:
+        """Take over the followers, which are ready, and limit torch's threads until this is closed."""
         self.followers = followers
         self._rank = rank
-        self._ledgers: dict[int, Ledger] = {}
+        self._ledgers = defaultdict[int, Ledger](Ledger)
         self._workers: dict[int, tuple[Communicator, MovingRunner]] = {}
         self._order_lock = Lock()
         self._failure_lock = Lock()
@@ -51,10 +48,10 @@ class ParallelRunner:
         self._failure: BaseException | None = None
         self._open = True
         self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(threads)
+        torch.set_num_threads(rank.setup.threads)
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        """Compute a plan. Plans of different workers may be computed at the same time, in threads.
+        """Compute a plan; different workers' plans may be computed at once, in threads.
 
         Raises:
             MachineError: a rank failed, now or before.
@@ -72,31 +69,38 @@ class ParallelRunner:
         return ran._replace(measured=communicator.take(measured_of(ran)))
 
     def behind(self, plan: Plan) -> Future[Ran]:
-        """Begin with a plan of moves alone on all ranks. The future is done when they have landed on this one.
+        """Begin a plan of moves alone on all ranks; the future resolves once landed here.
 
-        The others wait for theirs before they carry out the first order after that.
+        Once they have, the other ranks wait for their own moves before they carry out the next order.
         """
         with self._order_lock:
-            self.followers.send(Order(plan, (), (), self._take_landed()))
+            self._send(Order(plan, (), ()))
         landed = self._rank.transfers.behind(plan)
         landed.add_done_callback(lambda _: self._landed.put(plan.step))
         return landed
 
-    def _take_landed(self) -> tuple[int, ...]:
-        return tuple(self._landed.get() for _ in range(self._landed.qsize()))
+    def _send(self, order: Order) -> None:
+        """Send an order, with the steps that have landed here since the last order.
+
+        The caller holds the lock.
+        """
+        landed = tuple(self._landed.get() for _ in range(self._landed.qsize()))
+        self.followers.send(order._replace(landed=landed))
 
     def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, MovingRunner]:
-        """Send the plan to the followers; return the communicator and the runner with which rank 0 computes it."""
+        """Send a plan to the followers; return rank 0's communicator and runner for it."""
         with self._order_lock:  # a follower opens a worker at its first order: all ranks must do so in the same order
-            ledger = self._ledgers.setdefault(plan.worker, Ledger())
-            self.followers.send(ledger.order(plan, sequences)._replace(landed=self._take_landed()))
+            self._send(self._ledgers[plan.worker].order(plan, sequences))
             if plan.worker not in self._workers:
                 self.followers.await_ready()  # in opening a worker, a rank that has ended is noticed late
                 self._workers[plan.worker] = self._rank.open_worker()
             return self._workers[plan.worker]
 
     def _cause(self, error: BaseException) -> BaseException:
-        """Stop the followers; return the cause of `error`, which is another one if `error` only reports a lost rank."""
+        """Stop the followers, and return what caused `error`.
+
+        If it only reports a lost rank, the cause is what the follower reports.
+        """
         lost = isinstance(error, RankLost | OSError)
         with self._failure_lock:
             if self._failure is None:

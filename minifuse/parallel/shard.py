@@ -1,4 +1,4 @@
-"""One rank's part of a model, split as Megatron-LM does (Shoeybi et al., 2019; Flover, V-D).
+"""Splits a model as Megatron-LM does (Shoeybi et al., 2019; Flover, V-D).
 
     qkv, gate_up, up    by output: a rank has some of the heads, some of the intermediate features
     out, down           by input: the ranks' results are summed, one all-reduce each
@@ -25,7 +25,10 @@ from minifuse.parallel.config import shard_config
 
 
 class RowParallel(nn.Module):
-    """`y = (sum over ranks r of x_r W_r^T) + b`: each rank has a part of the inputs, and the bias is added once."""
+    """Computes `y = (sum over ranks r of x_r W_r^T) + b` from parts.
+
+    Each rank has a part of the inputs; the bias is added once.
+    """
 
     def __init__(self, part: nn.Linear, bias: Tensor | None, communicator: Communicator) -> None:
         super().__init__()
@@ -100,7 +103,7 @@ def with_communicator(model: Transformer, communicator: Communicator) -> Transfo
 
 
 def _replaced(model: Transformer, replacements: Iterable[tuple[object, object]]) -> Transformer:
-    """A copy of the modules, on the same tensors, in which every (old, new) pair of objects has been exchanged."""
+    """Copy the modules, on the same tensors, with each (old, new) pair of objects exchanged."""
     packed = [module.packed for module in model.modules() if isinstance(module, Linear)]
     kept = [*model.parameters(), *model.buffers(), *(tensor for tensor in packed if tensor is not None)]
     memo: dict[int, object] = {id(tensor): tensor for tensor in kept}

@@ -1,19 +1,22 @@
-"""Ends ranks that have been stopped (SIGSTOP): their connections stay open, so the others would wait for ever."""
+"""Ends ranks that have been stopped (SIGSTOP): the others would wait for ever.
+
+Their connections stay open, so nobody else notices.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from collections import Counter
 from collections.abc import Sequence
+from threading import Event, Thread
 
 PATIENCE_S = 6.0
 PAUSE_S = 0.5
 
 
-class Watch:
-    """Looks at processes now and then, and kills one that it has found stopped for `PATIENCE_S` without a break.
+class Watch(Thread):
+    """Looks at processes now and then; kills one found stopped for `PATIENCE_S` without a break.
 
     A process that computes for long is not stopped, however long that takes. Looks are counted, not seconds: of the
     time for which rank 0 was suspended itself, as by Ctrl-Z, one look at most counts, and a process that was suspended
@@ -24,19 +27,16 @@ class Watch:
     """
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        super().__init__(name="minifuse-watch", daemon=True)
         self.ended: set[int] = set()
         self._processes = processes
         self._times_stopped: Counter[int] = Counter()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._look_now_and_then, name="minifuse-watch", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        self._closed = Event()
 
     def close(self) -> None:
         self._closed.set()
 
-    def _look_now_and_then(self) -> None:
+    def run(self) -> None:
         while not self._closed.wait(PAUSE_S):
             self.look()
 

@@ -155,17 +155,18 @@ class ServedText(ServedModel):
         settings, memory = self.settings, stages.memory
         if settings.tensor_parallel > 1:
             from minifuse.parallel.launch import launch
+            from minifuse.parallel.order import Setup
 
-            ranks = launch(
-                model,
+            setup = Setup(
                 self.source,
                 stages.attention.backend(settings.device, settings.dtype),
                 memory.capacity,
                 settings.tensor_parallel,
-                host_capacity=memory.host_capacity,
-                layers_in_turn=memory.layers_in_turn,
-                seed=settings.seed,
+                memory.host_capacity,
+                memory.layers_in_turn,
+                settings.seed,
             )
+            ranks = launch(model, setup)
             return ranks, ranks
         from minifuse.execute.moving import torch_runner
 

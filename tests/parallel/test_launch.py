@@ -26,6 +26,7 @@ from minifuse.model.text.load import TextSource
 from minifuse.model.text.reader import TextReader
 from minifuse.parallel import watch
 from minifuse.parallel.launch import launch
+from minifuse.parallel.order import Setup
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.parallel.watch import Watch
 from minifuse.serve.assembly import choose
@@ -49,7 +50,7 @@ class Failing(PerSequenceAttention):
 
 def start(attention: PerSequenceAttention | None = None, size: int = 2, timeout_s: float = 60.0) -> ParallelRunner:
     source, attention = TextSource("opt", CONFIGS["opt"], None), attention or PerSequenceAttention(TORCH)
-    return launch(small_model("opt"), source, attention, CAPACITY, size, seed=7, timeout_s=timeout_s)
+    return launch(small_model("opt"), Setup(source, attention, CAPACITY, size, seed=7, timeout_s=timeout_s))
 
 
 def at_step(
@@ -192,7 +193,7 @@ def test_a_rank_that_is_slow_or_was_suspended_is_waited_for(monkeypatch: pytest.
 def test_a_follower_that_cannot_load_its_weights(tmp_path: Path) -> None:
     source = TextSource("nowhere", CONFIGS["opt"], tmp_path)
     with pytest.raises(MachineError) as failed:
-        launch(small_model("opt"), source, PerSequenceAttention(TORCH), CAPACITY, 2)
+        launch(small_model("opt"), Setup(source, PerSequenceAttention(TORCH), CAPACITY, 2))
     sentence(failed.value, "Rank 1 of 2", "ModelError", "model.safetensors")
     assert not dist.is_initialized()
 
@@ -224,10 +225,12 @@ from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.kernels.operators import TORCH
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.launch import launch
+from minifuse.parallel.order import Setup
 from minifuse.testing.texts.models import CONFIGS, small_model
 for end in sys.argv[1:]:
     if os.fork() == 0:  # each is a rank 0 of its own
-        run = launch(small_model("opt"), TextSource("opt", CONFIGS["opt"], None), PerSequenceAttention(TORCH), 50, 2)
+        source = TextSource("opt", CONFIGS["opt"], None)
+        run = launch(small_model("opt"), Setup(source, PerSequenceAttention(TORCH), 50, 2))
         print(run.followers.processes[0].pid, flush=True)
         exec(end)
         break

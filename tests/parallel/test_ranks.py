@@ -16,6 +16,7 @@ from minifuse.execute import RealExecutor
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.reader import TextReader
 from minifuse.parallel.launch import launch
+from minifuse.parallel.order import Setup
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.serve.assembly import choose
 from minifuse.serve.engine import ServingEngine
@@ -30,7 +31,7 @@ SLOTS = {"memory.slots": 8}  # of 50 tokens
 def start(name: str = "llama", size: int = SIZE, timeout_s: float = 60.0) -> ParallelRunner:
     """Ranks that serve a small model. `SlotsAttention` also reads every placement that `per_sequence` reads."""
     source = TextSource(name, CONFIGS[name], None)
-    return launch(small_model(name), source, SlotsAttention(), CAPACITY, size, seed=7, timeout_s=timeout_s)
+    return launch(small_model(name), Setup(source, SlotsAttention(), CAPACITY, size, seed=7, timeout_s=timeout_s))
 
 
 # `test_shard.py` has the shards of every family; here two processes serve them.

@@ -17,6 +17,7 @@ from minifuse.memory import Tiered
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.reader import TextReader
 from minifuse.parallel.launch import launch
+from minifuse.parallel.order import Setup
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.serve.assembly import choose
 from minifuse.serve.engine import ServingEngine
@@ -31,7 +32,7 @@ REQUESTS = [asks(f"r{i}", 1 + 3 * i % 7, 2 + i % 5, ignore_eos=True) for i in ra
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[ParallelRunner]:
     source, attention = TextSource("llama", CONFIGS["llama"], None), PagedStage().backend("cpu", "float64")
-    with launch(small_model("llama"), source, attention, TIGHT, 2, host_capacity=2 * TIGHT, seed=7) as run:
+    with launch(small_model("llama"), Setup(source, attention, TIGHT, 2, 2 * TIGHT, seed=7)) as run:
         yield run
 
 

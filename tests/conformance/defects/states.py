@@ -9,8 +9,7 @@ from typing import Any
 from conformance.defects.harness import Patch, graph_defect, instead_of, one_slot_less
 
 from minifuse.core.plan import Placement, Proposal
-from minifuse.execute.cells import CellRunner
-from minifuse.execute.issued import Issued
+from minifuse.execute.cells import CellRunner, Issued
 from minifuse.memory import states
 from minifuse.memory.state_storage import StateStorage
 from minifuse.memory.states import States
@@ -119,7 +118,7 @@ def gathered_in_order_of_slots(patch: Patch) -> None:
 @graph_defect("cellular", "exact")
 def constants_in_wrong_rows(patch: Patch) -> None:
     constants = CellRunner._constants
-    patch.setattr(CellRunner, "_constants", lambda self, kind, at, values: constants(self, kind, at, values[::-1]))
+    patch.setattr(CellRunner, "_constants", lambda self, batch, at, rows: constants(self, batch, at, rows[::-1]))
 
 
 @graph_defect("cellular", "exact")
