@@ -34,23 +34,28 @@ class BlockTrial(Trial):
         whole = self.whole.get(name)
         return self.held(name) if whole is None else whole
 
-    def lacks(self, name: str, needed: int, free: int, growing: bool) -> Reason | None:
-        """Why a newcomer cannot have so many of the `free` blocks."""
+    def claim(self, name: str, needed: int, whole: int, growing: bool) -> Reason | None:
+        """Set aside `needed` free blocks for a newcomer that has `whole` in all, or return why not."""
         kept = self.kept if growing else 0
-        if needed <= free - kept:
-            return None
-        left = f", {kept} of them kept for running requests" if kept else ""
-        text = f"needs {number(needed, self.unit)} of {self.size} KV tokens, {free} are free{left}"
-        return Reason("memory-full", name, f"not admitted: {text}")
+        if needed > self.free - kept:
+            need = f"needs {number(needed, self.unit)} of {self.size} KV tokens"
+            leave = f" and must leave {kept} to running requests" if kept else ""
+            return Reason("memory-full", name, f"not admitted: {need}{leave}, {self._told()}")
+        self.free -= needed
+        self.whole[name] = whole
+        return None
 
     def extend_to(self, name: str, length: int) -> Reason | None:
         """As `extend`, for a sequence that is to hold so many tokens."""
         whole = self.whole_of(name)
         needed = -(-length // self.size) - whole
         if needed > self.free:
-            text = f"has no room for its next token: needs {number(needed, self.unit)}, {self.free} are free"
-            return Reason("memory-full", name, text)
+            need = f"needs {number(needed, self.unit)}"
+            return Reason("memory-full", name, f"has no room for its next token: {need}, {self._told()}")
         if needed > 0:
             self.free -= needed
             self.whole[name] = whole + needed
         return None
+
+    def _told(self) -> str:
+        return "1 is free" if self.free == 1 else f"{self.free} are free"

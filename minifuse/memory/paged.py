@@ -45,10 +45,8 @@ class PagedTrial(BlockTrial):
             return Reason("shares", name, text)
         whole = tables.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         needed = whole - shared // tables.size  # a block shared in part is copied, so it counts as needed
-        if full := self.lacks(name, needed, self.free, growing):
+        if full := self.claim(name, needed, whole, growing):
             return full
-        self.free -= needed
-        self.whole[name] = whole
         self.alike[name] = parent, shared
         if shared:
             self.holders.update(tables.pages[parent].blocks[: tables.blocks_of(shared)])

@@ -54,15 +54,13 @@ class TieredTrial(BlockTrial):
         length = len(sequence) if growing else sequence.request.max_cached
         whole = max(books.chunks_of(length), len(chunks))
         known = list(filter(None, chunks))
-        idle = [chunk for chunk in known if chunk.users == self.left[chunk] and chunk not in self.claimed]
-        needed = whole - sum(chunk.device is not None or chunk in self.claimed for chunk in known)
-        own = sum(chunk.device is not None and not chunk.copying for chunk in idle)
-        if full := self.lacks(sequence.id, needed, self.free - own, growing):
+        idle = {chunk for chunk in known if chunk.users == self.left[chunk] and chunk not in self.claimed}
+        # An idle chunk of the device counts as free until the newcomer claims it, unless it is being copied.
+        taken = sum(chunk not in idle or chunk.copying for chunk in known)
+        if full := self.claim(sequence.id, whole - taken, whole, growing):
             return full
-        self.free -= own + needed
-        self.claimed.update(idle)
+        self.claimed |= idle
         self.found[sequence.id] = chunks
-        self.whole[sequence.id] = whole
         self.kept = self.reserve
         return None
 
