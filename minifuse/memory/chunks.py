@@ -8,7 +8,6 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from itertools import count
 
-from minifuse.core.places import Pages
 from minifuse.core.plan import Span
 from minifuse.core.request import Sequence
 from minifuse.memory.eviction import Eviction
@@ -28,7 +27,6 @@ class Chunk:
     host: int | None = None
     num_tokens: int = 0  # leading tokens whose KV is written
     users: int = 0  # admitted sequences that read it
-    workers: int = 0  # those of them that have been given work since: its KV counts as in use
     owners: list[Owner] = field(default_factory=list)  # several only if it is shared
     active_s: float = 0.0  # when it was last used, or a request of its conversation arrived
     copying: bool = False  # to the host, behind everything
@@ -50,19 +48,15 @@ class Chunk:
 class Owner:
     """What KV belongs to: a conversation, or a request without one.
 
-    `chunks` are those of the first `end` tokens, and, while a sequence runs, those that it will write next. A chunk
-    whose KV has been dropped is None. `holes` are the dropped tokens that a sequence that runs has yet to compute.
+    `chunks` are those of the first `end` tokens, and, while a sequence runs, those that it will write next. One that
+    was dropped is left out until a sequence runs; `holes` are the dropped tokens that it has yet to compute.
     """
 
     name: str
-    chunks: list[Chunk | None] = field(default_factory=list)
-    num_chunks: int = 0  # that are not None
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # by their index, in order
     end: int = 0
     sequence: Sequence | None = None  # that is admitted
-    working: bool = False  # it has been given work
     holes: tuple[Span, ...] = ()
-    promised: int = 0  # blocks set aside for its answer and not taken yet
-    pages: Pages | None = None  # its block table, while a sequence is admitted
 
 
 Entry = tuple[tuple[float, int], Chunk]  # with its rank, which no other chunk has

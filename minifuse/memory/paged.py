@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.core.errors import LawBroken, UsageError
+from minifuse.core.errors import UsageError
 from minifuse.core.places import Reuse
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
-from minifuse.memory.block_trial import BlockTrial
+from minifuse.memory.blocks import BlockTrial
 from minifuse.memory.contiguous import too_large
 from minifuse.memory.tables import Tables
 from minifuse.memory.trial import settle
@@ -24,13 +24,13 @@ class PagedTrial(BlockTrial):
     """Counts blocks, of which those of a shared prefix have several holders.
 
     Args:
-        watermark: blocks that newcomers leave free for running sequences, if these may be evicted and there are any.
+        watermark: as `reserve`.
     """
 
     unit = "block"
 
     def __init__(self, tables: Tables, watermark: int) -> None:
-        super().__init__(tables.num_available, tables.size, watermark if tables.pages else 0)
+        super().__init__(tables, watermark)
         self.tables = tables
         self.gone: set[str] = set()  # the evicted
         self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
@@ -51,15 +51,6 @@ class PagedTrial(BlockTrial):
         if shared:
             self.holders.update(tables.pages[parent].blocks[: tables.blocks_of(shared)])
         return None
-
-    def extend(self, sequence: Sequence) -> Reason | None:
-        name, pages = sequence.request.id, self.tables.pages
-        if name in pages and len(sequence.tokens) <= len(pages[name].blocks) * self.size:
-            return None  # as in most iterations
-        return self.extend_to(name, len(sequence.tokens))
-
-    def held(self, name: str) -> int:
-        return len(self.tables.pages[name].blocks) + self.tables.promised[name]
 
     def evict(self, sequence: Sequence) -> None:
         name, tables = sequence.id, self.tables
@@ -163,14 +154,7 @@ class Paged(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         trial = settle(proposal, PagedTrial, self.room)
         tables, pages = self.tables, self.tables.pages
-        growing = [
-            (name, stop)
-            for name, _, stop, _ in proposal.work
-            if name not in pages or stop > len(pages[name].blocks) * self.size
-        ]
-        for name, stop in growing:
-            if full := trial.extend_to(name, stop):
-                raise LawBroken("budget", f"the proposal does not fit: {full}")
+        growing = trial.grow(proposal.work)
         moves: list[Move] = []
         reused: list[Reuse] = []
         for sequence in proposal.evict:
@@ -180,10 +164,9 @@ class Paged(Memory):
             swapped = name in tables.away
             moves += tables.admit(sequence, trial.whole[name], *trial.alike[name])
             if cached := tables.cached[name]:
-                reused.append(Reuse(name, 0 if swapped else cached, cached if swapped else 0))
+                reused.append(Reuse(name, 0, cached) if swapped else Reuse(name, cached, 0))
         for name, stop in growing:
-            if stop > len(pages[name].blocks) * self.size:
-                tables.grow(name, stop)
+            tables.grow(name, stop)
         if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
             # All of them, copies too: in each layer a block is copied from before it is overwritten.
             moves = [move._replace(moment="before") for move in moves]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Move
-from minifuse.memory.blocks import BlockPool
+from minifuse.memory.blocks import BlockPool, check_sums
 from minifuse.memory.chunks import Chunk, Idle, Owner
 from minifuse.memory.eviction import Eviction
 
@@ -34,9 +33,9 @@ class Tiers:
         self.num_copying = 0  # those that are copied behind everything
         self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
         self.emptied: list[Owner] = []  # owners that have lost a chunk, perhaps their last
-        self.num_used = 0  # tokens on the device that sequences with work have
-        self.num_kept = 0  # other tokens on the device, in so many blocks
-        self.blocks_kept = 0
+        self.num_used = 0  # tokens on the device that admitted sequences have, in so many blocks
+        self.blocks_used = 0
+        self.num_kept = 0  # other tokens on the device
         self.num_kept_on_host = 0  # tokens on the host alone
 
     @property
@@ -53,11 +52,15 @@ class Tiers:
             if chunk.device is not None and chunk.host is not None:
                 self.host.give_back(chunk.host)
                 chunk.host = None
+        self._count(chunk, -1)
         chunk.users += 1
+        self._count(chunk, 1)
 
     def leave(self, chunk: Chunk, now: float) -> None:
         """A sequence needs it no longer. What no owner has, and what holds nothing, is freed."""
+        self._count(chunk, -1)
         chunk.users -= 1
+        self._count(chunk, 1)
         if chunk.users:
             return
         chunk.active_s = now
@@ -75,33 +78,21 @@ class Tiers:
         if chunk.is_idle:
             self._pool(chunk).add(chunk)
 
-    def work(self, chunk: Chunk, by: int) -> None:
-        """One more sequence that uses it has been given work (`by` is 1), or one less (-1)."""
-        self._count(chunk, -1)
-        chunk.workers += by
-        self._count(chunk, 1)
-
     def wrote(self, chunk: Chunk, num_tokens: int) -> None:
-        """The KV of its first `num_tokens` tokens is written."""
-        self._count(chunk, -1)
+        """The KV of the first `num_tokens` tokens of a chunk on the device, which is used, is written."""
+        self.num_used += num_tokens - chunk.num_tokens
         chunk.num_tokens = num_tokens
-        self._count(chunk, 1)
-
-    def wrote_next(self, chunk: Chunk) -> None:
-        """The KV of one more token of a chunk with work is written: `wrote`, in short."""
-        chunk.num_tokens += 1
-        self.num_used += 1
 
     def _count(self, chunk: Chunk, sign: int) -> None:
         """Add a chunk to the sums, or take it out."""
         tokens = sign * chunk.num_tokens
         if chunk.device is None:
             self.num_kept_on_host += tokens
-        elif chunk.workers:
+        elif chunk.users:
             self.num_used += tokens
+            self.blocks_used += sign
         else:
             self.num_kept += tokens
-            self.blocks_kept += sign * (chunk.num_tokens > 0)
 
     def _pool(self, chunk: Chunk) -> Idle:
         if chunk.device is None:
@@ -184,13 +175,13 @@ class Tiers:
     def free(self, chunk: Chunk) -> None:
         """Free the blocks of a chunk that is in no pool; while a copy of it is under way, when that has landed."""
         for owner in chunk.owners:
-            owner.chunks[chunk.index] = None
-            owner.num_chunks -= 1
+            del owner.chunks[chunk.index]
         self.emptied += chunk.owners
         chunk.owners.clear()
         if chunk.copying or chunk.arriving:
             return
-        self.wrote(chunk, 0)
+        self._count(chunk, -1)
+        chunk.num_tokens = 0
         if self.alike.get(chunk.digest) is chunk:
             del self.alike[chunk.digest]
         if chunk.device is not None:
@@ -198,12 +189,6 @@ class Tiers:
         if chunk.host is not None:
             self.host.give_back(chunk.host)
         chunk.device = chunk.host = None
-
-    def has_its_own(self, owner: Owner) -> bool:
-        """Whether it has a chunk that is no other's: what it shares it would find without being known."""
-        if not self.alike:
-            return owner.num_chunks > 0
-        return any(len(chunk.owners) == 1 for chunk in filter(None, owner.chunks))
 
     # --- copies ahead of time
 
@@ -259,18 +244,21 @@ class Tiers:
 
     def check(self, owners: Iterable[Owner]) -> None:
         """Raise `LawBroken` unless each block is free or has one chunk, and the sums are theirs."""
-        listed = {chunk for owner in owners for chunk in filter(None, owner.chunks)}
+        listed = {chunk for owner in owners for chunk in owner.chunks.values()}
         chunks = listed | set(self.by_host_block.values())
         self.device.check(chunk.device for chunk in chunks if chunk.device is not None)
         departing = (block for block, chunk in self.by_host_block.items() if chunk.host != block)
         self.host.check(chain((chunk.host for chunk in chunks if chunk.host is not None), departing))
         idle = [chunk for chunk in listed if chunk.is_idle]
-        right = {
-            "num_used": sum(c.num_tokens for c in chunks if c.device is not None and c.workers),
-            "num_kept": sum(c.num_tokens for c in chunks if c.device is not None and not c.workers),
-            "num_kept_on_host": sum(c.num_tokens for c in chunks if c.device is None),
-            "num_available": self.device.num_free + sum(c.device is not None for c in idle),
-        }
-        found = {name: getattr(self, name) for name in right}
-        if found != right or len(self.on_host) != sum(c.device is None for c in idle):
-            raise LawBroken("conservation", f"memory counts {found}, and its chunks are {right}")
+        idle_on_host = sum(chunk.device is None for chunk in idle)
+        used = [chunk.num_tokens for chunk in chunks if chunk.device is not None and chunk.users]
+        kept = [chunk.num_tokens for chunk in chunks if chunk.device is not None and not chunk.users]
+        on_host = [chunk.num_tokens for chunk in chunks if chunk.device is None]
+        check_sums(
+            num_used=(self.num_used, sum(used)),
+            blocks_used=(self.blocks_used, len(used)),
+            num_kept=(self.num_kept, sum(kept)),
+            num_kept_on_host=(self.num_kept_on_host, sum(on_host)),
+            num_available=(self.num_available, self.device.num_free + len(idle) - idle_on_host),
+            idle_on_host=(len(self.on_host), idle_on_host),
+        )

@@ -219,7 +219,7 @@ def test_a_partial_chunk_that_was_dropped_is_found_whole_with_another() -> None:
     scene.turn("a", "c", 6, 0.0)
     scene.turn("b", "d", 12, 1.0)
     owner = scene.memory.books.owners["conversation c"]
-    scene.memory.tiers.drop(owner.chunks[1])  # type: ignore[arg-type]
+    scene.memory.tiers.drop(owner.chunks[1])
     scene.ask("e", tuple(range(6, 14)), conversation="c")
     assert scene.memory.missing(scene.sequences["e"]) == (Span(12, 14),)
     placement, _ = scene.iterate(admit="e", now=2.0)

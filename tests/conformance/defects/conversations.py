@@ -137,7 +137,7 @@ def what_a_newcomer_finds_is_counted_as_free_as_well(
     before = self.free
     full = take(self, sequence, growing)
     if full is None:
-        found = sum(chunk is not None for chunk in self.found[sequence.id])
+        found = len(self.found[sequence.id])
         self.free = max(self.free, before - self.whole[sequence.id] + found)
     return full
 
@@ -269,7 +269,8 @@ def what_a_conversation_keeps_is_not_shared(leave: Any, self: Tiers, chunk: Chun
 
 @talk("alike", memory__share=True, memory__chunk=2)
 @instead_of(Owners, "found")
-def only_the_first_chunk_is_shared(found: Any, self: Owners, sequence: Sequence) -> list[Chunk | None]:
-    chunks: list[Chunk | None] = found(self, sequence)
+def only_the_first_chunk_is_shared(found: Any, self: Owners, sequence: Sequence) -> dict[int, Chunk]:
     own = self.owners.get(owner_of(sequence))
-    return chunks[: max(1, 0 if own is None else len(own.chunks))]
+    return {
+        index: chunk for index, chunk in found(self, sequence).items() if index < 1 or (own and index in own.chunks)
+    }
