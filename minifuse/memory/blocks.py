@@ -127,24 +127,28 @@ class BlockTrial(Trial):
 
     def __init__(self, books: BlockBooks, reserve: int) -> None:
         super().__init__()
-        self.pages, self.promised, self.size = books.pages, books.promised, books.size
-        self.free = books.num_available
+        self.books = books
+        self.pages, self.size, self.free = books.pages, books.size, books.num_available
         self.kept = reserve if books.pages else 0
         self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
 
     def whole_of(self, name: str) -> int:
         """Return the blocks that a sequence has and is promised in this trial."""
-        return self.whole[name] if name in self.whole else len(self.pages[name].blocks) + self.promised[name]
+        if name in self.whole:
+            return self.whole[name]
+        return len(self.pages[name].blocks) + self.books.promised[name]
 
-    def claim(self, name: str, needed: int, whole: int, growing: bool) -> Reason | None:
-        """Set aside `needed` free blocks for a newcomer that has `whole` in all, or return why not."""
+    def claim(self, sequence: Sequence, held: int, growing: bool) -> Reason | None:
+        """Set aside the blocks of a newcomer but for those `held` already, or return why not."""
+        whole = self.books.blocks_of(len(sequence) if growing else sequence.request.max_cached)
+        needed = whole - held
         kept = self.kept if growing else 0
         if needed > self.free - kept:
             need = f"needs {number(needed, self.unit)} of {self.size} KV tokens"
             leave = f" and must leave {kept} to running requests" if kept else ""
-            return Reason("memory-full", name, f"not admitted: {need}{leave}, {self._told()}")
+            return Reason("memory-full", sequence.id, f"not admitted: {need}{leave}, {self._told()}")
         self.free -= needed
-        self.whole[name] = whole
+        self.whole[sequence.id] = whole
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
@@ -156,7 +160,7 @@ class BlockTrial(Trial):
     def extend_to(self, name: str, length: int) -> Reason | None:
         """As `extend`, for a sequence that is to hold so many tokens."""
         whole = self.whole_of(name)
-        needed = -(-length // self.size) - whole
+        needed = self.books.blocks_of(length) - whole
         if needed > self.free:
             need = f"needs {number(needed, self.unit)}"
             return Reason("memory-full", name, f"has no room for its next token: {need}, {self._told()}")
@@ -175,6 +179,11 @@ class BlockTrial(Trial):
             if full := self.extend_to(name, stop):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
         return growing
+
+    def evict(self, sequence: Sequence) -> None:
+        """Give up what a sequence was promised. A subclass knows which of its blocks others hold, too."""
+        self.free += self.whole_of(sequence.id) - len(self.pages[sequence.id].blocks)
+        self.settled.append(sequence)
 
     def _told(self) -> str:
         return "1 is free" if self.free == 1 else f"{self.free} are free"

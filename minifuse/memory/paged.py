@@ -28,24 +28,23 @@ class PagedTrial(BlockTrial):
     """
 
     unit = "block"
+    books: Tables
 
     def __init__(self, tables: Tables, watermark: int) -> None:
         super().__init__(tables, watermark)
-        self.tables = tables
         self.gone: set[str] = set()  # the evicted
         self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
         self.holders: Counter[int] = Counter()  # of each block, those that have come, less those that have gone
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        name, tables = sequence.id, self.tables
+        name, tables = sequence.id, self.books
         parent, shared = tables.alike(sequence, self.gone)
         if self.gone and shared < tables.alike(sequence)[1]:
             # Its missing tokens were computed assuming that the shared prefix survives.
             text = "not admitted: its beginning is that of a sequence that would be evicted for it"
             return Reason("shares", name, text)
-        whole = tables.blocks_of(len(sequence) if growing else sequence.request.max_cached)
-        needed = whole - shared // tables.size  # a block shared in part is copied, so it counts as needed
-        if full := self.claim(name, needed, whole, growing):
+        # A block shared in part is copied, so it counts as needed.
+        if full := self.claim(sequence, shared // self.size, growing):
             return full
         self.alike[name] = parent, shared
         if shared:
@@ -53,13 +52,11 @@ class PagedTrial(BlockTrial):
         return None
 
     def evict(self, sequence: Sequence) -> None:
-        name, tables = sequence.id, self.tables
-        blocks = tables.pages[name].blocks
-        self.free += self.whole_of(name) - len(blocks)
+        super().evict(sequence)
+        blocks = self.pages[sequence.id].blocks
         self.holders.subtract(blocks)
-        self.free += sum(not tables.device.holders[block] + self.holders[block] for block in blocks)
-        self.gone.add(name)
-        self.settled.append(sequence)
+        self.free += sum(not self.books.device.holders[block] + self.holders[block] for block in blocks)
+        self.gone.add(sequence.id)
 
 
 class Paged(Memory):

@@ -37,10 +37,10 @@ class TieredTrial(BlockTrial):
     """
 
     unit = "chunk"
+    books: Owners
 
     def __init__(self, books: Owners, reserve: int) -> None:
         super().__init__(books, reserve)
-        self.books = books
         self.reserve = reserve
         self.found: dict[str, dict[int, Chunk]] = {}  # what each newcomer finds, by index
         self.claimed: set[Chunk] = set()  # idle chunks that newcomers found
@@ -51,11 +51,10 @@ class TieredTrial(BlockTrial):
         if why := books.why_not_yet(sequence):
             return Reason("not-released", sequence.id, f"not admitted: {why}")
         chunks = books.found(sequence)
-        whole = books.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         idle = {chunk for chunk in chunks.values() if chunk.users == self.left[chunk] and chunk not in self.claimed}
         # An idle chunk of the device counts as free until the newcomer claims it, unless it is being copied.
-        taken = sum(chunk not in idle or chunk.copying for chunk in chunks.values())
-        if full := self.claim(sequence.id, whole - taken, whole, growing):
+        held = sum(chunk not in idle or chunk.copying for chunk in chunks.values())
+        if full := self.claim(sequence, held, growing):
             return full
         self.claimed |= idle
         self.found[sequence.id] = chunks
@@ -63,12 +62,10 @@ class TieredTrial(BlockTrial):
         return None
 
     def evict(self, sequence: Sequence) -> None:
-        chunks = self.books.running[sequence.id].chunks.values()
-        self.free += self.whole_of(sequence.id) - len(chunks)
-        for chunk in chunks:
+        super().evict(sequence)
+        for chunk in self.books.running[sequence.id].chunks.values():
             self.left[chunk] += 1
             self.free += chunk.users == self.left[chunk] and not chunk.copying
-        self.settled.append(sequence)
 
 
 class Tiered(Memory):

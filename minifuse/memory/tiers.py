@@ -30,7 +30,6 @@ class Tiers:
         self.device, self.host = BlockPool(num_device), BlockPool(num_host)
         self.on_device, self.on_both, self.on_host = (Idle(eviction, size) for _ in range(3))
         self.by_host_block: dict[int, Chunk] = {}  # chunks with a copy under way, by their block on the host
-        self.num_copying = 0  # those that are copied behind everything
         self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
         self.emptied: list[Owner] = []  # owners that have lost a chunk, perhaps their last
         self.num_used = 0  # tokens on the device that admitted sequences have, in so many blocks
@@ -49,9 +48,8 @@ class Tiers:
         """One more sequence needs a chunk to stay. On the device, it gives up its copy on the host: it may grow."""
         if chunk.is_idle:
             self._pool(chunk).remove(chunk)
-            if chunk.device is not None and chunk.host is not None:
-                self.host.give_back(chunk.host)
-                chunk.host = None
+            if chunk.device is not None:
+                self._free_on_host(chunk)
         self._count(chunk, -1)
         chunk.users += 1
         self._count(chunk, 1)
@@ -67,7 +65,7 @@ class Tiers:
         if chunk.arriving or not chunk.owners or not chunk.num_tokens:
             chunk.arriving = False  # the run was interrupted: its plan will never complete, and its KV never be there
             self.free(chunk)
-        elif not chunk.copying:
+        elif chunk.is_idle:
             self._pool(chunk).add(chunk)
 
     def touch(self, chunk: Chunk, now: float) -> None:
@@ -127,17 +125,24 @@ class Tiers:
         """A chunk on both tiers lies on the host alone from now on. Returns the block that it had on the device."""
         block = chunk.device
         assert block is not None
-        self._count(chunk, -1)
-        chunk.device = None
-        self._count(chunk, 1)
+        self._lay(chunk, None)
         return block
+
+    def _lay(self, chunk: Chunk, block: int | None) -> None:
+        """Give a chunk a block of the device, or none."""
+        self._count(chunk, -1)
+        chunk.device = block
+        self._count(chunk, 1)
+
+    def _free_on_host(self, chunk: Chunk) -> None:
+        if chunk.host is not None:
+            self.host.give_back(chunk.host)
+            chunk.host = None
 
     def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> None:
         """Give a chunk a block of the device, and swap in what it has on the host."""
         block = self.take(now, moves)
-        self._count(chunk, -1)
-        chunk.device = block
-        self._count(chunk, 1)
+        self._lay(chunk, block)
         if chunk.host is not None:
             source, target = chunk.host * self.size, block * self.size
             moves.append(Move("swap_in", source, target, chunk.num_tokens, source_tier="host"))
@@ -186,9 +191,8 @@ class Tiers:
             del self.alike[chunk.digest]
         if chunk.device is not None:
             self.device.give_back(chunk.device)
-        if chunk.host is not None:
-            self.host.give_back(chunk.host)
-        chunk.device = chunk.host = None
+            chunk.device = None
+        self._free_on_host(chunk)
 
     # --- copies ahead of time
 
@@ -199,16 +203,16 @@ class Tiers:
         are available and promised to none.
         """
         moves: list[Move] = []
-        at_once = max(1, self.device.num_blocks // AT_ONCE) - self.num_copying
-        lacking = threshold - self.device.num_free - len(self.on_both) - self.num_copying
-        for _ in range(min(lacking, at_once, spare)):
+        at_once = max(1, self.device.num_blocks // AT_ONCE)
+        lacking = threshold - self.device.num_free - len(self.on_both)
+        copying = sum(chunk.copying for chunk in self.by_host_block.values())
+        for _ in range(min(min(lacking, at_once) - copying, spare)):
             chunk = self.on_device.lowest(now)
             if chunk is None or not self._find_host_block(chunk, now, moves):
                 break  # all that is on the host is worth more
             self.on_device.remove(chunk)
             moves.append(self._swap_out(chunk)._replace(moment="behind"))
             chunk.copying = True
-            self.num_copying += 1
         return moves
 
     def _swap_out(self, chunk: Chunk) -> Move:
@@ -220,25 +224,19 @@ class Tiers:
     def landed(self, moves: Iterable[Move]) -> None:
         """These copies between the tiers have been made."""
         for move in moves:
-            if move.target_tier == "host":
-                self._arrived_on_host(self.by_host_block.pop(move.target // self.size), move.num_tokens)
-            else:
+            if move.target_tier == "device":
                 block = move.source // self.size
                 self.by_host_block.pop(block).arriving = False
                 self.host.give_back(block)
-
-    def _arrived_on_host(self, chunk: Chunk, num_tokens: int) -> None:
-        ahead, chunk.copying, chunk.arriving = chunk.copying, False, False
-        self.num_copying -= ahead
-        if not chunk.owners:
-            self.free(chunk)
-            return
-        if ahead and (chunk.users or chunk.num_tokens != num_tokens):  # it is used, or has grown since
-            assert chunk.host is not None
-            self.host.give_back(chunk.host)
-            chunk.host = None
-        if chunk.is_idle:
-            self._pool(chunk).add(chunk)
+                continue
+            chunk = self.by_host_block.pop(move.target // self.size)
+            if chunk.copying and (chunk.users or chunk.num_tokens != move.num_tokens):  # it is used, or has grown since
+                self._free_on_host(chunk)
+            chunk.copying = chunk.arriving = False
+            if not chunk.owners:
+                self.free(chunk)
+            elif chunk.is_idle:
+                self._pool(chunk).add(chunk)
 
     # --- integrity
 
