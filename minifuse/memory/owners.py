@@ -120,17 +120,12 @@ class Owners(BlockBooks):
         own, owner.chunks = owner.chunks, {}
         for index in range(self.blocks_of(owner.end)):
             if index not in found:
-                self._add(owner, index)
+                owner.chunks[index] = Chunk(index, users=1, owners=[owner])
                 continue
             chunk = owner.chunks[index] = found[index]
             self.tiers.use(chunk)
             if index not in own:
                 chunk.owners.append(owner)
-
-    def _add(self, owner: Owner, index: int) -> Chunk:
-        """Add a chunk without a block to a running sequence."""
-        chunk = owner.chunks[index] = Chunk(index, users=1, owners=[owner])
-        return chunk
 
     def fill(self, sequence: Sequence, whole: int, now: float, moves: list[Move]) -> Reuse:
         """Bring what an admitted sequence has to the device, take blocks for what it lacks, and promise the rest.
@@ -141,21 +136,16 @@ class Owners(BlockBooks):
         Returns:
             How many tokens of its text it need not compute, by the tier that they were found on.
         """
-        owner = self.running[sequence.id]
-        on_device = on_host = 0
-        for chunk in owner.chunks.values():
-            if chunk.device is not None:
-                on_device += chunk.num_tokens
-            else:
-                on_host += chunk.num_tokens
-                self.tiers.fetch(chunk, now, moves)
-        self._list_blocks(sequence.id)
-        self._promise(sequence.id, whole - len(owner.chunks))
+        chunks = self.running[sequence.id].chunks.values()
+        on_device = sum(chunk.num_tokens for chunk in chunks if chunk.device is not None)
+        on_host = sum(chunk.num_tokens for chunk in chunks if chunk.device is None)
+        self._fetch(sequence.id, now, moves)
+        self._promise(sequence.id, whole - len(chunks))
         return Reuse(sequence.id, on_device, on_host)
 
-    def _list_blocks(self, name: str) -> None:
-        """Make the block table of an admitted sequence anew."""
-        blocks = [chunk.device for chunk in self.running[name].chunks.values() if chunk.device is not None]
+    def _fetch(self, name: str, now: float, moves: list[Move]) -> None:
+        """Give all chunks of an admitted sequence blocks of the device, and make its block table."""
+        blocks = [self.tiers.fetch(chunk, now, moves) for chunk in self.running[name].chunks.values()]
         self.pages[name] = Pages(tuple(blocks), self.size)
 
     def grow(self, name: str, stop: int, now: float, moves: list[Move]) -> None:
@@ -163,9 +153,8 @@ class Owners(BlockBooks):
         owner = self.running[name]
         new = range(len(owner.chunks), self.blocks_of(stop))
         if new:
-            for index in new:
-                self.tiers.fetch(self._add(owner, index), now, moves)
-            self._list_blocks(name)
+            owner.chunks |= {index: Chunk(index, users=1, owners=[owner]) for index in new}
+            self._fetch(name, now, moves)
             self._promise(name, max(0, self.promised[name] - len(new)))
 
     def wrote(self, work: Iterable[Work]) -> None:

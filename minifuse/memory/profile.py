@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,12 @@ class Profile(NamedTuple):
 
     def cost(self, num_context: int) -> float:
         """Cost(l) = Cost_attention(l) + c (3.6), of a chunk that ends after `num_context` tokens."""
-        return _cost(self, num_context)
+        attention, contexts = [*accumulate(self.attention, max)], self.contexts
+        if num_context <= contexts[0]:
+            return self.other + attention[0]
+        i = min(bisect_left(contexts, num_context), len(contexts) - 1)
+        slope = (attention[i] - attention[i - 1]) / (contexts[i] - contexts[i - 1])
+        return self.other + attention[i - 1] + slope * (num_context - contexts[i - 1])
 
     @classmethod
     def read(
@@ -53,13 +58,12 @@ class Profile(NamedTuple):
             raw = json.loads(given if inline else _text(Path(given)))
             attention = tuple(map(float, raw["attention_s"]))
             profile = cls(float(raw["other_s"]), tuple(raw["contexts"]), attention)
-            right = raw["format"] == FORMAT and profile.is_right()
+            if raw["format"] != FORMAT or not profile.is_right():
+                raise ValueError
         except OSError as error:
             raise UsageError(f"{name} cannot be read ({error.strerror or error}): {advice}.") from None
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-            right = False
-        if not right:
-            raise UsageError(f"{name} is no profile of recomputation costs: {advice}.")
+            raise UsageError(f"{name} is no profile of recomputation costs: {advice}.") from None
         if chunk is not None and raw.get("chunk", chunk) != chunk:
             raise UsageError(
                 f"{name} tells what a chunk of {raw['chunk']} tokens costs, and memory.chunk is {chunk}: {advice} "
@@ -86,17 +90,6 @@ class Profile(NamedTuple):
 def _text(path: Path) -> str:
     with path.open(encoding="utf-8-sig") as file:
         return read_bounded(file, str(path))
-
-
-@cache
-def _cost(profile: Profile, num_context: int) -> float:
-    attention = [max(profile.attention[: i + 1]) for i in range(len(profile.attention))]
-    contexts = profile.contexts
-    if num_context <= contexts[0]:
-        return profile.other + attention[0]
-    i = min(bisect_left(contexts, num_context), len(contexts) - 1)
-    slope = (attention[i] - attention[i - 1]) / (contexts[i] - contexts[i - 1])
-    return profile.other + attention[i - 1] + slope * (num_context - contexts[i - 1])
 
 
 def powers_of_two(chunk: int, longest: int) -> tuple[int, ...]:

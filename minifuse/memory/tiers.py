@@ -139,8 +139,10 @@ class Tiers:
             self.host.give_back(chunk.host)
             chunk.host = None
 
-    def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> None:
-        """Give a chunk a block of the device, and swap in what it has on the host."""
+    def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> int:
+        """Return a chunk's block of the device. If it has none, take one, and swap in what it has on the host."""
+        if chunk.device is not None:
+            return chunk.device
         block = self.take(now, moves)
         self._lay(chunk, block)
         if chunk.host is not None:
@@ -148,6 +150,7 @@ class Tiers:
             moves.append(Move("swap_in", source, target, chunk.num_tokens, source_tier="host"))
             self.by_host_block[chunk.host] = chunk
             chunk.host, chunk.arriving = None, True
+        return block
 
     def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
         """Give a chunk a block of the host, if need be that of one of less value. Returns whether it has got one.

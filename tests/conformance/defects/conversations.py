@@ -78,20 +78,22 @@ def host_blocks_are_never_given_back(landed: Any, self: Tiers, moves: Any) -> No
 @instead_of(Tiers, "fetch")
 def a_host_block_is_free_before_it_has_been_copied(
     fetch: Any, self: Tiers, chunk: Chunk, now: float, moves: Any
-) -> None:
-    block = chunk.host
-    fetch(self, chunk, now, moves)
+) -> Any:
+    block = chunk.host if chunk.device is None else None
+    fetched = fetch(self, chunk, now, moves)
     if block is not None:
-        self.host.free.insert(0, block)  # type: ignore[union-attr]
+        self.host.free.insert(0, block)
+    return fetched
 
 
 @talk("counting", "exact", "conservation", "ghost")
 @instead_of(Tiers, "fetch")
-def what_is_on_the_host_is_not_swapped_in(fetch: Any, self: Tiers, chunk: Chunk, now: float, moves: Any) -> None:
+def what_is_on_the_host_is_not_swapped_in(fetch: Any, self: Tiers, chunk: Chunk, now: float, moves: Any) -> Any:
     mine: list[Move] = []
-    fetch(self, chunk, now, mine)
+    block = fetch(self, chunk, now, mine)
     moves += [move for move in mine if move.kind != "swap_in"]
     self.landed([move for move in mine if move.kind == "swap_in"])
+    return block
 
 
 @talk("budget", batching__max_tokens=6)
