@@ -33,12 +33,11 @@ class TieredStorage(KVStorage):
         layers_in_turn: int = 1,
     ) -> None:
         self.in_turn = layers_in_turn > 1  # all layers have the same slots of the device, one after the other
-        owners = replace(config, num_layers=1) if self.in_turn else config
-        super().__init__(owners, layers_in_turn * num_slots, dtype, device)
-        if self.in_turn:
-            views = (self.keys, self.values, self._keys_across, self._values_along)
-            whole = [view.expand(config.num_layers, -1, -1, -1) for view in views]
-            self.keys, self.values, self._keys_across, self._values_along = whole
+        apart = replace(config, num_layers=config.num_layers // layers_in_turn)
+        super().__init__(apart, layers_in_turn * num_slots, dtype, device)
+        views = (self.keys, self.values, self._keys_across, self._values_along)
+        expanded = [view.expand(config.num_layers, -1, -1, -1) for view in views]
+        self.keys, self.values, self._keys_across, self._values_along = expanded
         pinned = device.type == "cuda" and num_host_slots > 0
         shape = (config.num_layers, num_host_slots, config.num_kv_heads, config.head_dim)
         self.host_keys, self.host_values = (torch.zeros(shape, dtype=dtype, pin_memory=pinned) for _ in "kv")
