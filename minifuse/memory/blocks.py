@@ -1,4 +1,4 @@
-"""Blocks of KV slots: the pool, block tables, and a trial of both (vLLM, SOSP 2023, 4.2 to 4.4)."""
+"""Blocks of KV slots: pool, block tables and trial (vLLM, 4.2 to 4.4)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BlockPool:
             self.free.append(block)
 
     def check(self, held: Iterable[int]) -> None:
-        """Raise `LawBroken` unless `held` names each block as often as it has holders, and the others are free."""
+        """Raise `LawBroken` unless `held` names each holder of each block; the others are free."""
         found, right = Counter(dict(enumerate(self.holders))), Counter(held)
         if found != right:
             more, fewer = dict(found - right), dict(right - found)
@@ -90,7 +90,7 @@ class BlockBooks(ABC):
         """Blocks of the device that can be taken and are not promised."""
 
     def blocks_of(self, num_tokens: int) -> int:
-        """Return the blocks that so many tokens take: 6 tokens in blocks of 4 take 2."""
+        """Return how many blocks hold `num_tokens`: 6 tokens in blocks of 4 take 2."""
         return -(-num_tokens // self.size)
 
     def _promise(self, name: str, count: int) -> None:
@@ -98,7 +98,7 @@ class BlockBooks(ABC):
         self.promised[name] = count
 
     def _close(self, name: str) -> Pages:
-        """Drop a sequence's table, which is returned, and what it was promised."""
+        """Drop a sequence's table and promises. Returns the table."""
         self.num_promised -= self.promised.pop(name)
         return self.pages.pop(name)
 
@@ -110,7 +110,7 @@ class BlockBooks(ABC):
 
 
 def check_sums(**sums: tuple[int, int]) -> None:
-    """Raise `LawBroken` unless each sum that books keep is the right one, which is given beside it."""
+    """Raise `LawBroken` unless each sum kept (the first of two) is right (the second)."""
     for name, (kept, right) in sums.items():
         if kept != right:
             raise LawBroken("conservation", f"{name} is {kept} and should be {right}")
@@ -139,7 +139,7 @@ class BlockTrial(Trial):
         return len(self.pages[name].blocks) + self.books.promised[name]
 
     def claim(self, sequence: Sequence, held: int, growing: bool) -> Reason | None:
-        """Set aside the blocks of a newcomer but for those `held` already, or return why not."""
+        """Set aside a newcomer's blocks, except those `held` already, or return why not."""
         whole = self.books.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         needed = whole - held
         kept = self.kept if growing else 0
@@ -158,7 +158,7 @@ class BlockTrial(Trial):
         return self.extend_to(name, length)
 
     def extend_to(self, name: str, length: int) -> Reason | None:
-        """As `extend`, for a sequence that is to hold so many tokens."""
+        """Set aside the blocks that a sequence lacks for `length` tokens, or return why not."""
         whole = self.whole_of(name)
         needed = self.books.blocks_of(length) - whole
         if needed > self.free:
@@ -170,7 +170,11 @@ class BlockTrial(Trial):
         return None
 
     def grow(self, work: Iterable[Work]) -> list[tuple[str, int]]:
-        """Extend sequences to hold their work. Returns those that may take blocks, each with the end of its work."""
+        """Extend sequences to hold their work. Raise `LawBroken` if there is no room.
+
+        Returns:
+            The sequences that may lack blocks, each with the end of its work.
+        """
         pages, size = self.pages, self.size
         growing = [
             (name, stop) for name, _, stop, _ in work if name not in pages or stop > len(pages[name].blocks) * size
@@ -181,7 +185,7 @@ class BlockTrial(Trial):
         return growing
 
     def evict(self, sequence: Sequence) -> None:
-        """Give up what a sequence was promised. A subclass knows which of its blocks others hold, too."""
+        """Free what a sequence was promised; subclasses also free blocks that no other holds."""
         self.free += self.whole_of(sequence.id) - len(self.pages[sequence.id].blocks)
         self.settled.append(sequence)
 

@@ -1,4 +1,4 @@
-"""Chunks of a conversation's KV, what each belongs to, and which of them may be reclaimed (Pensieve, 3.4.3.1)."""
+"""Chunks of a conversation's KV, their owners, and which may be reclaimed (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _NUMBERS = count()
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """The KV of tokens [index * size, (index + 1) * size) of a text, in a block of the device, of the host, or of both.
+    """The KV of tokens [index * size, (index + 1) * size) of a text.
 
-    A chunk without users is idle: it may be reclaimed, unless a copy of it is under way.
+    It lies in a block of the device, of the host, or in both. A chunk without users is idle: it may be reclaimed,
+    unless a copy of it is in flight.
     """
 
     index: int
@@ -40,7 +41,7 @@ class Chunk:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Of chunks with as much context, the one that has been idle for longest first."""
+        """Order chunks with as much context: first the one idle for longest."""
         return self.active_s, self.number
 
 
@@ -64,7 +65,7 @@ Worth = tuple[float, int, tuple[float, int], Chunk]  # the value, and what decid
 
 
 class Idle:
-    """Idle chunks, of which the one of least value is asked for.
+    """Idle chunks; finds the one of least value.
 
     Their values change as time passes, and which of two is lower may change with them: Cost / T falls faster for one
     that has been idle for shorter. But of chunks with as much context, the one that has been idle for longest always
@@ -98,12 +99,12 @@ class Idle:
             del self._by_index[chunk.index]
 
     def value(self, chunk: Chunk, now: float) -> tuple[float, int, tuple[float, int]]:
-        """What a chunk is worth at time `now`; of equal values that nearer to the beginning of its text is lower."""
+        """Return a chunk's value at time `now`; ties go to the earlier in its text."""
         value = self._eviction.value((chunk.index + 1) * self._size, now - chunk.active_s)
         return value, chunk.index, chunk.rank
 
     def lowest(self, now: float) -> Chunk | None:
-        """The chunk of least value at time `now`; None if there is none."""
+        """Return the chunk of least value at time `now`, or None."""
         if now != self._now:
             self._now = now
             firsts = [entries[0][1] for entries in self._by_index.values()]

@@ -1,4 +1,4 @@
-"""The raw tokens of conversations in a file that outlives the process (Pensieve, 3.4.3.4: the persistent store)."""
+"""The persistent store: raw tokens of conversations, in a file (Pensieve, 3.4.3.4)."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def _checksum(*values: object) -> str:
 
 
 def _logs(file: sqlite3.Connection) -> tuple[str, str]:
-    """The FILE-wal that was last begun, and the one before; ("", "") in a file of version 1."""
+    """Return the ids of the last two FILE-wal; version 1 has none."""
     begun: tuple[str, str] = file.execute(LOGS).fetchone() if file.execute(HAS_LOGS).fetchone() else ("", "")
     return begun
 
 
 class ModelIdentity(NamedTuple):
-    """Which model a conversation's tokens belong to: its name, and a digest of its shape and vocabulary."""
+    """The model of a conversation: its name, and a digest of shape and vocabulary."""
 
     name: str
     digest: str
@@ -109,12 +109,12 @@ class Turn(NamedTuple):
 
 
 class History:
-    """Conversations in an SQLite file, turn by turn. What `add` has returned from survives the death of the process.
+    """Conversations in an SQLite file, turn by turn.
 
-    The file is in WAL mode with `synchronous=FULL`. While it is open no other process can open it: a second run would
-    continue texts that this one is about to add to. After a crash the file called FILE-wal belongs to it: a copy is of
-    both, and one that is put back beside a FILE-wal of another time is refused, for that would damage it. Every turn
-    has a checksum.
+    What `add` has returned from survives the death of the process. The file is in WAL mode with `synchronous=FULL`.
+    While it is open no other process can open it: a second run would continue texts that this one is about to add to.
+    After a crash the file called FILE-wal belongs to it: a copy is of both, and one that is put back beside a FILE-wal
+    of another time is refused, for that would damage it. Every turn has a checksum.
 
     Args:
         path: the file; a new one is made.
@@ -184,7 +184,7 @@ class History:
             return int(version)
 
     def _owns_log(self, file: sqlite3.Connection) -> bool:
-        """Whether FILE-wal was begun behind what the file holds without it; True if that cannot be read."""
+        """Return whether FILE-wal continues what the file holds; True if that is unreadable."""
         if not self._log.exists():
             return True
         with closing(self._connect("ro&immutable=1")) as alone:
@@ -220,7 +220,7 @@ class History:
                 file.close()
 
     def conversations(self) -> list[str]:
-        """The names of all conversations, in order.
+        """Return the names of all conversations, in order.
 
         Raises:
             MachineError: as for every method, the file cannot be read or written any more.
@@ -229,7 +229,7 @@ class History:
             return [name for (name,) in file.execute("SELECT name FROM conversation ORDER BY name")]
 
     def model(self, conversation: str) -> ModelIdentity | None:
-        """The model whose tokens a conversation has; None if there is no such conversation."""
+        """Return the model of a conversation; None if there is no such conversation."""
         with self._use() as file:
             row = file.execute(MODEL, (conversation,)).fetchone()
         if row is None:
@@ -242,7 +242,7 @@ class History:
         return ModelIdentity(*model)
 
     def turns(self, conversation: str) -> list[Turn]:
-        """The turns of a conversation, in order; none if there is no such conversation."""
+        """Return the turns of a conversation, in order; none if there is no such conversation."""
         turns = []
         with self._use() as file:
             for i, (number, prompt, answer, reason, as_written) in enumerate(file.execute(TURNS, (conversation,))):
@@ -254,7 +254,7 @@ class History:
         return turns
 
     def text(self, conversation: str) -> tuple[int, ...]:
-        """All tokens of a conversation, prompts and answers in turn."""
+        """Return all tokens of a conversation, prompts and answers in turn."""
         return tuple(token for turn in self.turns(conversation) for token in turn.prompt + turn.answer)
 
     def add(self, conversation: str, model: ModelIdentity, turns: Iterable[Turn]) -> None:
@@ -299,7 +299,7 @@ class History:
             raise self._error(error, getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")) from None
 
     def _error(self, why: object, name: str = "SQLITE_CORRUPT") -> MinifuseError:
-        """Make the error that tells of SQLite's error `name`: the user's mistake, or the machine's failure."""
+        """Translate SQLite's error `name`: the user's mistake, or the machine's failure."""
         what, advice = next((text for start, text in WRONG.items() if name.startswith(start)), DAMAGED)
         advice = advice.format(log=self._log.name)
         kind = MachineError if self._file is not None or name.startswith(DISK) else UsageError

@@ -1,4 +1,4 @@
-"""Which chunks belong to which owner, and what its next request finds of them (Pensieve, 3.4.3)."""
+"""Owners of chunks: what each has, and what its next request finds (Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Owners(BlockBooks):
         return self.owners.get(name) or Owner(name)
 
     def why_not_yet(self, sequence: Sequence) -> str:
-        """Say why a newcomer waits although there may be room: its conversation is in use, or moving; or ""."""
+        """Say why a newcomer must wait whatever the room; "" if it need not."""
         owner = self._known(sequence)
         if owner.sequence is not None:
             return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
@@ -79,7 +79,7 @@ class Owners(BlockBooks):
             self.tiers.touch(chunk, sequence.request.arrival_s)
 
     def _digest(self, sequence: Sequence) -> list[bytes]:
-        """Digest a text up to the end of each whole chunk of it, as far as that is not known."""
+        """Return a digest of the text up to each whole chunk's end."""
         digests = self._digests.setdefault(sequence.id, [])
         for start in range(len(digests) * self.size, len(sequence) - self.size + 1, self.size):
             text = ",".join(map(str, sequence.tokens[start : start + self.size]))
@@ -88,7 +88,7 @@ class Owners(BlockBooks):
         return digests
 
     def _spans(self, chunks: dict[int, Chunk], end: int) -> tuple[Span, ...]:
-        """Return the tokens before `end` whose KV is in none of these chunks, in spans as long as possible.
+        """Return the tokens before `end` whose KV these chunks lack, in maximal spans.
 
         >>> # chunks of 4, end 10: {1: 4 tokens, 2: 2 tokens} miss [0, 4); {0: 4 tokens} misses [4, 10)
         """
@@ -111,7 +111,7 @@ class Owners(BlockBooks):
     # --- admitted, running, ended
 
     def begin(self, sequence: Sequence, found: dict[int, Chunk]) -> None:
-        """Admit a sequence: what it has `found` stays in memory, and what it lacks gets chunks without blocks."""
+        """Admit a sequence: keep what it has `found`, add chunks for its holes."""
         owner = self._known(sequence)
         self.owners[owner.name] = self.running[sequence.id] = owner
         for index, chunk in found.items():  # the last one may be shared
@@ -128,7 +128,7 @@ class Owners(BlockBooks):
                 chunk.owners.append(owner)
 
     def fill(self, sequence: Sequence, whole: int, now: float, moves: list[Move]) -> Reuse:
-        """Bring what an admitted sequence has to the device, take blocks for what it lacks, and promise the rest.
+        """Fetch an admitted sequence's chunks to the device, and promise it the other blocks.
 
         Args:
             whole: blocks that it has and is promised in all.
@@ -144,7 +144,7 @@ class Owners(BlockBooks):
         return Reuse(sequence.id, on_device, on_host)
 
     def _fetch(self, name: str, now: float, moves: list[Move]) -> None:
-        """Give all chunks of an admitted sequence blocks of the device, and make its block table."""
+        """Give every chunk of an admitted sequence a block, and make its block table."""
         blocks = [self.tiers.fetch(chunk, now, moves) for chunk in self.running[name].chunks.values()]
         self.pages[name] = Pages(tuple(blocks), self.size)
 
@@ -178,7 +178,7 @@ class Owners(BlockBooks):
                         self._share(owner, chunk)
 
     def _share(self, owner: Owner, chunk: Chunk) -> None:
-        """Let texts that begin alike have a chunk that is whole, unless they have one already."""
+        """Let texts that begin alike share a whole chunk, unless another is shared already."""
         assert owner.sequence is not None
         digests = self._digest(owner.sequence)
         if chunk.index < len(digests):
@@ -186,7 +186,7 @@ class Owners(BlockBooks):
             self.tiers.alike.setdefault(chunk.digest, chunk)
 
     def release(self, sequence: Sequence, now: float) -> None:
-        """Drop a sequence that has ended. Its conversation keeps the KV of its text, if it has one."""
+        """Release a sequence that has ended; its conversation keeps the KV of its text."""
         running = sequence.id in self.running
         owner = self.suspend(sequence, now) if running else self._known(sequence)
         self._digests.pop(sequence.id, None)

@@ -1,4 +1,4 @@
-"""What it costs to compute a chunk of KV again, by the length of its context (Pensieve, 3.4.3.1)."""
+"""The cost of recomputing a chunk of KV, by its context (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FORMAT = "minifuse recomputation profile 1"
 
 
 class Profile(NamedTuple):
-    """Seconds, or any other unit, of one chunk: of everything but attention, and of attention to `contexts` tokens.
+    """What one chunk costs: attention to `contexts` tokens, and everything `other`.
 
-    Attention is measured at powers of two and interpolated between them; beyond the last it grows as between the last
-    two, and below the first it is that of the first. A longer context never costs less: where a measurement says so, it
-    is noise, and the larger of the two counts.
+    The unit is seconds, or any other. Attention is measured at powers of two and interpolated between them; beyond the
+    last it grows as between the last two, and below the first it is that of the first. A longer context never costs
+    less: where a measurement says so, it is noise, and the larger of the two counts.
 
     >>> profile = Profile(2.0, (32, 64, 128), (1.0, 2.0, 4.0))
     >>> [profile.cost(n) for n in (16, 32, 96, 256)]
@@ -72,7 +72,7 @@ class Profile(NamedTuple):
         return profile
 
     def is_right(self) -> bool:
-        """Whether contexts ascend, each with finite seconds, not all of which are 0."""
+        """Return whether contexts ascend, and costs are finite and not all 0."""
         seconds = (self.other, *self.attention)
         return (
             1 < len(self.contexts) == len(self.attention)
@@ -82,7 +82,7 @@ class Profile(NamedTuple):
         )
 
     def text(self, **about: Any) -> str:
-        """What `read` reads; what it is `about`, as the model, stands beside it for people."""
+        """Return what `read` reads, and what it is `about` (as the model) for people."""
         found = {"format": FORMAT, "contexts": self.contexts, "attention_s": self.attention, "other_s": self.other}
         return json.dumps({**found, **about})
 
@@ -93,7 +93,7 @@ def _text(path: Path) -> str:
 
 
 def powers_of_two(chunk: int, longest: int) -> tuple[int, ...]:
-    """The contexts at which the cost of a chunk is profiled: powers of two that hold the chunk, up to `longest` tokens.
+    """Return the contexts to profile: powers of two from the chunk to `longest` tokens.
 
     >>> powers_of_two(48, 512)
     (64, 128, 256, 512)

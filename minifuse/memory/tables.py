@@ -48,10 +48,10 @@ class Tables(BlockBooks):
         return len(self.device.free) - self.num_promised
 
     def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
-        """The sequence with the longest common prefix on the device, and its length, or ("", 0).
+        """Return the sequence with the longest common prefix, and its length; or ("", 0).
 
-        Of several the one admitted first, but for those with a copy pending. The newcomer's last token is never shared:
-        it must be computed, for the next one is sampled from it.
+        Of several on the device the one admitted first, but for those with a copy pending. The newcomer's last token is
+        never shared: it must be computed, for the next one is sampled from it.
 
         Args:
             gone: sequences that do not count.
@@ -134,7 +134,7 @@ class Tables(BlockBooks):
         return pages
 
     def wrote(self, work: Iterable[Work]) -> None:
-        """The KV of this work has been written."""
+        """Note that a plan has written the KV of its work."""
         cached = self.cached
         for name, _, stop, _ in work:
             self.num_written += stop - cached[name]
@@ -160,7 +160,7 @@ class Tables(BlockBooks):
         self.sequences.pop(name, None)
 
     def check(self) -> None:
-        """Raise `LawBroken` unless every block has the holders that the books say, and the sums are theirs."""
+        """Raise `LawBroken` unless each block has the holders in these books, and sums are right."""
         super().check()
         held = [(self.device, block) for pages in self.pages.values() for block in pages.blocks]
         held += [(self.host, block) for blocks in self.away.values() for block in blocks]

@@ -1,4 +1,4 @@
-"""KV that outlives requests: chunks of conversations on the device, on the host, or dropped (Pensieve, 3.4.3)."""
+"""KV that outlives requests: chunks of conversations on two tiers, or dropped (Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TieredTrial(BlockTrial):
 
 
 class Tiered(Memory):
-    """KV in chunks of a few tokens, each in a block, which a conversation keeps when a request of it has ended.
+    """KV in chunks of a few tokens, which a conversation keeps between its requests.
 
     When few blocks of the device are available, the chunks of least value are copied to the host ahead of time; their
     blocks are overwritten only when they are needed. When the host is full, chunks of least value are dropped there.
@@ -189,7 +189,7 @@ class Tiered(Memory):
         self.books.release(sequence, now)
 
     def ahead(self, now: float) -> tuple[Move, ...]:
-        """Copies to the host, while few blocks are available (3.4.3.2)."""
+        """Copy to the host while few blocks are available (3.4.3.2)."""
         moves = tuple(self.tiers.copy_ahead(self.threshold, self.books.num_available, now))
         self.books.forget_empty()
         return moves

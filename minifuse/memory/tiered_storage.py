@@ -13,7 +13,7 @@ from minifuse.model.text.shape import TextShape
 
 
 class TieredStorage(KVStorage):
-    """KV of the device, and of a host tier of `num_host_slots` slots, pinned where the device is a GPU.
+    """KV of the device and of a host tier, which is pinned beside a GPU.
 
     What another sequence has had is cleared: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.
 
@@ -43,7 +43,7 @@ class TieredStorage(KVStorage):
         self.host_keys, self.host_values = (torch.zeros(shape, dtype=dtype, pin_memory=pinned) for _ in "kv")
 
     def move(self, move: Move, layer: int | None = None) -> None:
-        """Copy the slots of a move from its source to its target, in one layer or in all. The two may overlap."""
+        """Copy the slots of a move, which may overlap, in one layer or in all."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         source = slice(move.source, move.source + move.num_tokens)
         target = slice(move.target, move.target + move.num_tokens)

@@ -1,4 +1,4 @@
-"""Two tiers of blocks, and chunks that move between them: copied ahead, reclaimed lazily, dropped (Pensieve)."""
+"""Chunks in blocks of two tiers: copied ahead, reclaimed lazily, dropped (Pensieve)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ AT_ONCE = 16  # a sixteenth of the device's blocks is copied ahead at once, at m
 
 
 class Tiers:
-    """Where every chunk lies, and which block is given out next. Sums are kept beside the books.
+    """Where every chunk lies, and which block is given out next.
 
     An idle chunk lies on the device, on both tiers, or on the host. A block of the device that is needed is, in this
     order: one that is free; one of a chunk on both tiers, which then lies on the host alone; one of a chunk on the
-    device alone, which is swapped out while the plan waits, or dropped. Within each, the chunk of least value.
+    device alone, which is swapped out while the plan waits, or dropped. Within each, the chunk of least value. Sums
+    are kept beside the books.
 
     Args:
         num_device, num_host: blocks of each tier.
@@ -45,7 +46,10 @@ class Tiers:
     # --- chunks that are used, and left
 
     def use(self, chunk: Chunk) -> None:
-        """One more sequence needs a chunk to stay. On the device, it gives up its copy on the host: it may grow."""
+        """Add a sequence that needs a chunk to stay.
+
+        On the device, a chunk gives up its copy on the host: it may grow.
+        """
         if chunk.is_idle:
             self._pool(chunk).remove(chunk)
             if chunk.device is not None:
@@ -55,7 +59,7 @@ class Tiers:
         self._count(chunk, 1)
 
     def leave(self, chunk: Chunk, now: float) -> None:
-        """A sequence needs it no longer. What no owner has, and what holds nothing, is freed."""
+        """Remove a sequence from a chunk. One without an owner, or without KV, is freed."""
         self._count(chunk, -1)
         chunk.users -= 1
         self._count(chunk, 1)
@@ -69,7 +73,7 @@ class Tiers:
             self._pool(chunk).add(chunk)
 
     def touch(self, chunk: Chunk, now: float) -> None:
-        """Its conversation is active again: from now on it counts as idle since then."""
+        """Note that a chunk's conversation is active at time `now`: it is idle since then."""
         if chunk.is_idle:
             self._pool(chunk).remove(chunk)
         chunk.active_s = now
@@ -77,7 +81,7 @@ class Tiers:
             self._pool(chunk).add(chunk)
 
     def wrote(self, chunk: Chunk, num_tokens: int) -> None:
-        """The KV of the first `num_tokens` tokens of a chunk on the device, which is used, is written."""
+        """Note that a chunk in use has the KV of its first `num_tokens` tokens."""
         self.num_used += num_tokens - chunk.num_tokens
         chunk.num_tokens = num_tokens
 
@@ -100,7 +104,7 @@ class Tiers:
     # --- blocks
 
     def take(self, now: float, moves: list[Move]) -> int:
-        """A block of the device; what has to be swapped out for it is added to `moves`.
+        """Take a block of the device; what must be swapped out joins `moves`.
 
         Raises:
             LawBroken: there is none.
@@ -122,7 +126,7 @@ class Tiers:
         return self.device.take()
 
     def _move_to_host(self, chunk: Chunk) -> int:
-        """A chunk on both tiers lies on the host alone from now on. Returns the block that it had on the device."""
+        """Make a chunk on both tiers give up its block of the device."""
         block = chunk.device
         assert block is not None
         self._lay(chunk, None)
@@ -140,7 +144,7 @@ class Tiers:
             chunk.host = None
 
     def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> int:
-        """Return a chunk's block of the device. If it has none, take one, and swap in what it has on the host."""
+        """Return a chunk's block of the device; take one and swap in if need be."""
         if chunk.device is not None:
             return chunk.device
         block = self.take(now, moves)
@@ -153,9 +157,9 @@ class Tiers:
         return block
 
     def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
-        """Give a chunk a block of the host, if need be that of one of less value. Returns whether it has got one.
+        """Give a chunk a block of the host; False: all there is worth more.
 
-        That may be one that this plan was to swap out: its move is taken back.
+        The chunk of less value that gives way may be one that this plan was to swap out: its move is taken back.
         """
         if not self.host.free:
             move = next((move for move in moves if move.moment == "first" and move.target_tier == "host"), None)
@@ -181,7 +185,7 @@ class Tiers:
         self.free(chunk)
 
     def free(self, chunk: Chunk) -> None:
-        """Free the blocks of a chunk that is in no pool; while a copy of it is under way, when that has landed."""
+        """Free the blocks of a chunk in no pool, once no copy is in flight."""
         for owner in chunk.owners:
             del owner.chunks[chunk.index]
         self.emptied += chunk.owners
@@ -200,10 +204,10 @@ class Tiers:
     # --- copies ahead of time
 
     def copy_ahead(self, threshold: int, spare: int, now: float) -> list[Move]:
-        """Copies to the host, until `threshold` blocks of the device are free, backed up, or on their way to that.
+        """Copy to the host until `threshold` blocks of the device are free or backed up.
 
-        What is being copied can be given to no sequence: so few chunks are copied at once, of the `spare` blocks that
-        are available and promised to none.
+        Copies in flight count. No sequence can have what is being copied: so few chunks are copied at once, of the
+        `spare` blocks that are available and promised to none.
         """
         moves: list[Move] = []
         at_once = max(1, self.device.num_blocks // AT_ONCE)
@@ -225,7 +229,7 @@ class Tiers:
         return Move("swap_out", chunk.device * self.size, chunk.host * self.size, chunk.num_tokens, target_tier="host")
 
     def landed(self, moves: Iterable[Move]) -> None:
-        """These copies between the tiers have been made."""
+        """Note that these copies between the tiers have landed."""
         for move in moves:
             if move.target_tier == "device":
                 block = move.source // self.size
@@ -244,7 +248,7 @@ class Tiers:
     # --- integrity
 
     def check(self, owners: Iterable[Owner]) -> None:
-        """Raise `LawBroken` unless each block is free or has one chunk, and the sums are theirs."""
+        """Raise `LawBroken` unless blocks are free or of one chunk, and sums right."""
         listed = {chunk for owner in owners for chunk in owner.chunks.values()}
         chunks = listed | set(self.by_host_block.values())
         self.device.check(chunk.device for chunk in chunks if chunk.device is not None)
