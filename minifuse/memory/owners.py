@@ -116,7 +116,8 @@ class Owners(BlockBooks):
         self.owners[owner.name] = self.running[sequence.id] = owner
         for index, chunk in found.items():  # the last one may be shared
             owner.end = max(owner.end, index * self.size + chunk.num_tokens)
-        owner.sequence, owner.holes = sequence, self._spans(found, owner.end)
+        owner.sequence = sequence
+        owner.holes = self._spans(found, owner.end)
         own, owner.chunks = owner.chunks, {}
         for index in range(self.blocks_of(owner.end)):
             if index not in found:
@@ -200,7 +201,8 @@ class Owners(BlockBooks):
         self._close(sequence.id)
         if self.share:
             self._digest(sequence)  # if it is evicted, it waits again, with a longer text
-        owner.sequence, owner.holes = None, ()
+        owner.sequence = None
+        owner.holes = ()
         owner.end = min(owner.end, len(sequence))
         for chunk in [*owner.chunks.values()]:
             if chunk.num_tokens > (left := max(0, owner.end - chunk.index * self.size)):  # computed beyond the end

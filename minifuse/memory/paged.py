@@ -21,17 +21,13 @@ from minifuse.stages import Memory
 
 
 class PagedTrial(BlockTrial):
-    """Counts blocks, of which those of a shared prefix have several holders.
-
-    Args:
-        watermark: as `reserve`.
-    """
+    """Counts blocks, of which those of a shared prefix have several holders."""
 
     unit = "block"
     books: Tables
 
-    def __init__(self, tables: Tables, watermark: int) -> None:
-        super().__init__(tables, watermark)
+    def __init__(self, tables: Tables, reserve: int) -> None:
+        super().__init__(tables, reserve)
         self.gone: set[str] = set()  # the evicted
         self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
         self.holders: Counter[int] = Counter()  # of each block, those that have come, less those that have gone
