@@ -78,7 +78,7 @@ class TieredScene:
     def tiers(self, conversation: str) -> str:
         """Where the chunks of a conversation lie: d device, b both, h host, - dropped, > on its way to the host."""
         owner = self.memory.books.owners.get(f"conversation {conversation}")
-        return "" if owner is None else "".join(_tier(chunk) for chunk in owner.chunks)
+        return "" if owner is None else "".join(_tier(owner.chunks.get(i)) for i in range(-(-owner.end // SIZE)))
 
 
 def _tier(chunk: Any) -> str:

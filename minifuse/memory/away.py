@@ -1,4 +1,4 @@
-"""KV of sequences that wait on the host until they are copied back, and the moves that carry it (Baton, 4.2, 4.3)."""
+"""KV that waits on the host until it is copied back (Baton, 4.2, 4.3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minifuse.memory.copies import copies
 
 
 class Away:
-    """One run of slots on the host for each sequence that is away from the device.
+    """One run of slots on the host for each sequence swapped out.
 
     >>> away = Away(8)
     >>> away.leave("a", Extent(40, 9), 5)  # doctest: +NORMALIZE_WHITESPACE
@@ -36,12 +36,12 @@ class Away:
         return self.capacity - self.free.num_free
 
     def fit(self, counts: Iterable[int]) -> bool:
-        """Whether so many tokens of each of several sequences fit, one sequence after the other."""
+        """Return whether runs of so many tokens fit, one sequence after the other."""
         free = self.free.copy()
         return None not in [free.allocate(count) for count in counts]
 
     def leave(self, name: str, place: Extent | Runs, count: int) -> list[Move] | None:
-        """Copy the first `count` tokens of a sequence here. None: there is no room for them."""
+        """Swap out the first `count` tokens of a sequence, or return None: no room."""
         offset = self.free.allocate(count) if count else None
         if offset is None:
             return None
@@ -49,7 +49,7 @@ class Away:
         return copies("swap_out", place, run, count)
 
     def back(self, name: str, place: Extent | Runs) -> list[Move]:
-        """Copy a sequence to its new place on the device, and give up what it has here."""
+        """Swap a sequence in to its new place on the device."""
         run = self.runs[name]
         self.drop(name)
         return copies("swap_in", run, place, run.capacity)

@@ -1,11 +1,18 @@
-"""Blocks of KV slots and the number of holders of each (Kwon et al., vLLM, SOSP 2023, 4.2 to 4.4)."""
+"""Blocks of KV slots: pool, block tables and trial (vLLM, 4.2 to 4.4)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
+from typing import ClassVar
 
 from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages
+from minifuse.core.plan import Reason, Work
+from minifuse.core.request import Sequence
+from minifuse.memory.trial import Trial
+from minifuse.parsing import number
 
 
 class BlockPool:
@@ -52,12 +59,135 @@ class BlockPool:
             self.free.append(block)
 
     def check(self, held: Iterable[int]) -> None:
-        """Raise `LawBroken` unless `held` names each block as often as it has holders, and those without are free."""
-        count, holders = Counter(held), self.holders
-        wrong = [block for block, number in enumerate(holders) if number != count[block]]
-        if wrong or count.total() != sum(holders):
-            found, right = ({block: numbers[block] for block in wrong} for numbers in (holders, count))
-            raise LawBroken("conservation", f"blocks are held by {found} and should be by {right}")
+        """Raise `LawBroken` unless `held` names each holder of each block; the others are free."""
+        found, right = Counter(dict(enumerate(self.holders))), Counter(held)
+        if found != right:
+            more, fewer = dict(found - right), dict(right - found)
+            raise LawBroken("conservation", f"blocks are held by {more} too many, and by {fewer} too few")
         free = sorted(self.free)
-        if free != [block for block, number in enumerate(holders) if not number]:
-            raise LawBroken("conservation", f"the free blocks are {free}, and {holders} hold the rest")
+        if free != [block for block, holders in enumerate(self.holders) if not holders]:
+            raise LawBroken("conservation", f"the free blocks are {free}, and {self.holders} hold the rest")
+
+
+class BlockBooks(ABC):
+    """Block tables of the sequences on the device, and the blocks promised to each.
+
+    A table is made anew when it changes: an unchanged one is the same object in every plan.
+
+    Args:
+        size: tokens in a block.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.pages: dict[str, Pages] = {}  # sequence -> block table
+        self.promised: dict[str, int] = {}  # sequence -> blocks set aside for it and not taken yet
+        self.num_promised = 0  # the sum of these
+
+    @property
+    @abstractmethod
+    def num_available(self) -> int:
+        """Blocks of the device that can be taken and are not promised."""
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Return how many blocks hold `num_tokens`: 6 tokens in blocks of 4 take 2."""
+        return -(-num_tokens // self.size)
+
+    def _promise(self, name: str, count: int) -> None:
+        self.num_promised += count - self.promised.get(name, 0)
+        self.promised[name] = count
+
+    def _close(self, name: str) -> Pages:
+        """Drop a sequence's table and promises. Returns the table."""
+        self.num_promised -= self.promised.pop(name)
+        return self.pages.pop(name)
+
+    def check(self) -> None:
+        """Raise `LawBroken` unless the books agree with each other."""
+        check_sums(num_promised=(self.num_promised, sum(self.promised.values())))
+        if self.num_available < 0:
+            raise LawBroken("conservation", f"blocks {self.promised} are promised, {-self.num_available} too many")
+
+
+def check_sums(**sums: tuple[int, int]) -> None:
+    """Raise `LawBroken` unless each sum kept (the first of two) is right (the second)."""
+    for name, (kept, right) in sums.items():
+        if kept != right:
+            raise LawBroken("conservation", f"{name} is {kept} and should be {right}")
+
+
+class BlockTrial(Trial):
+    """Counts free blocks, and the blocks that each sequence has and is promised.
+
+    Args:
+        reserve: blocks that growing newcomers leave to running sequences, if there are any.
+    """
+
+    unit: ClassVar[str]  # what a block is called
+
+    def __init__(self, books: BlockBooks, reserve: int) -> None:
+        super().__init__()
+        self.books = books
+        self.pages, self.size, self.free = books.pages, books.size, books.num_available
+        self.kept = reserve if books.pages else 0
+        self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
+
+    def whole_of(self, name: str) -> int:
+        """Return the blocks that a sequence has and is promised in this trial."""
+        if name in self.whole:
+            return self.whole[name]
+        return len(self.pages[name].blocks) + self.books.promised[name]
+
+    def claim(self, sequence: Sequence, held: int, growing: bool) -> Reason | None:
+        """Set aside a newcomer's blocks, except those `held` already, or return why not."""
+        whole = self.books.blocks_of(len(sequence) if growing else sequence.request.max_cached)
+        needed = whole - held
+        kept = self.kept if growing else 0
+        if needed > self.free - kept:
+            need = f"needs {number(needed, self.unit)} of {self.size} KV tokens"
+            leave = f" and must leave {kept} to running requests" if kept else ""
+            return Reason("memory-full", sequence.id, f"not admitted: {need}{leave}, {self._told()}")
+        self.free -= needed
+        self.whole[sequence.id] = whole
+        return None
+
+    def extend(self, sequence: Sequence) -> Reason | None:
+        name, length = sequence.request.id, len(sequence.tokens)
+        if name in self.pages and length <= len(self.pages[name].blocks) * self.size:
+            return None  # as in most iterations
+        return self.extend_to(name, length)
+
+    def extend_to(self, name: str, length: int) -> Reason | None:
+        """Set aside the blocks that a sequence lacks for `length` tokens, or return why not."""
+        whole = self.whole_of(name)
+        needed = self.books.blocks_of(length) - whole
+        if needed > self.free:
+            need = f"needs {number(needed, self.unit)}"
+            return Reason("memory-full", name, f"has no room for its next token: {need}, {self._told()}")
+        if needed > 0:
+            self.free -= needed
+            self.whole[name] = whole + needed
+        return None
+
+    def grow(self, work: Iterable[Work]) -> list[tuple[str, int]]:
+        """Extend sequences to hold their work. Raise `LawBroken` if there is no room.
+
+        Returns:
+            The sequences that may lack blocks, each with the end of its work.
+        """
+        pages, size = self.pages, self.size
+        growing = [
+            (name, stop) for name, _, stop, _ in work if name not in pages or stop > len(pages[name].blocks) * size
+        ]
+        for name, stop in growing:
+            if full := self.extend_to(name, stop):
+                raise LawBroken("budget", f"the proposal does not fit: {full}")
+        return growing
+
+    def evict(self, sequence: Sequence) -> None:
+        """Free what a sequence was promised; subclasses also free blocks that no other holds."""
+        self.free += self.whole_of(sequence.id) - len(self.pages[sequence.id].blocks)
+        self.settled.append(sequence)
+
+    def _told(self) -> str:
+        return "1 is free" if self.free == 1 else f"{self.free} are free"

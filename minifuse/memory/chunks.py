@@ -1,4 +1,4 @@
-"""Chunks of a conversation's KV, what each belongs to, and which of them may be reclaimed (Pensieve, 3.4.3.1)."""
+"""Chunks of a conversation's KV, their owners, and which may be reclaimed (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from itertools import count
 
-from minifuse.core.places import Pages
 from minifuse.core.plan import Span
 from minifuse.core.request import Sequence
 from minifuse.memory.eviction import Eviction
@@ -18,9 +17,10 @@ _NUMBERS = count()
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """The KV of tokens [index * size, (index + 1) * size) of a text, in a block of the device, of the host, or of both.
+    """The KV of tokens [index * size, (index + 1) * size) of a text.
 
-    A chunk without users is idle: it may be reclaimed, unless a copy of it is under way.
+    It lies in a block of the device, of the host, or in both. A chunk without users is idle: it may be reclaimed,
+    unless a copy of it is in flight.
     """
 
     index: int
@@ -28,7 +28,6 @@ class Chunk:
     host: int | None = None
     num_tokens: int = 0  # leading tokens whose KV is written
     users: int = 0  # admitted sequences that read it
-    workers: int = 0  # those of them that have been given work since: its KV counts as in use
     owners: list[Owner] = field(default_factory=list)  # several only if it is shared
     active_s: float = 0.0  # when it was last used, or a request of its conversation arrived
     copying: bool = False  # to the host, behind everything
@@ -42,7 +41,7 @@ class Chunk:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Of chunks with as much context, the one that has been idle for longest first."""
+        """Order chunks with as much context: first the one idle for longest."""
         return self.active_s, self.number
 
 
@@ -50,19 +49,15 @@ class Chunk:
 class Owner:
     """What KV belongs to: a conversation, or a request without one.
 
-    `chunks` are those of the first `end` tokens, and, while a sequence runs, those that it will write next. A chunk
-    whose KV has been dropped is None. `holes` are the dropped tokens that a sequence that runs has yet to compute.
+    `chunks` are those of the first `end` tokens, and, while a sequence runs, those that it will write next. One that
+    was dropped is left out until a sequence runs; `holes` are the dropped tokens that it has yet to compute.
     """
 
     name: str
-    chunks: list[Chunk | None] = field(default_factory=list)
-    num_chunks: int = 0  # that are not None
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # by their index, in order
     end: int = 0
     sequence: Sequence | None = None  # that is admitted
-    working: bool = False  # it has been given work
     holes: tuple[Span, ...] = ()
-    promised: int = 0  # blocks set aside for its answer and not taken yet
-    pages: Pages | None = None  # its block table, while a sequence is admitted
 
 
 Entry = tuple[tuple[float, int], Chunk]  # with its rank, which no other chunk has
@@ -70,7 +65,7 @@ Worth = tuple[float, int, tuple[float, int], Chunk]  # the value, and what decid
 
 
 class Idle:
-    """Idle chunks, of which the one of least value is asked for.
+    """Idle chunks; finds the one of least value.
 
     Their values change as time passes, and which of two is lower may change with them: Cost / T falls faster for one
     that has been idle for shorter. But of chunks with as much context, the one that has been idle for longest always
@@ -104,12 +99,12 @@ class Idle:
             del self._by_index[chunk.index]
 
     def value(self, chunk: Chunk, now: float) -> tuple[float, int, tuple[float, int]]:
-        """What a chunk is worth at time `now`; of equal values that nearer to the beginning of its text is lower."""
+        """Return a chunk's value at time `now`; ties go to the earlier in its text."""
         value = self._eviction.value((chunk.index + 1) * self._size, now - chunk.active_s)
         return value, chunk.index, chunk.rank
 
     def lowest(self, now: float) -> Chunk | None:
-        """The chunk of least value at time `now`; None if there is none."""
+        """Return the chunk of least value at time `now`, or None."""
         if now != self._now:
             self._now = now
             firsts = [entries[0][1] for entries in self._by_index.values()]

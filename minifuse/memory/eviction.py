@@ -1,4 +1,4 @@
-"""What a chunk of KV is worth: the cost of computing it again over the time it has been idle (Pensieve, 3.4.3.1)."""
+"""The value of a chunk: its recomputation cost over its idle time (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Eviction(Protocol):
     """A policy of eviction: chunks of the least value go first."""
 
     def value(self, num_context: int, idle_s: float) -> float:
-        """The value of a chunk that ends after `num_context` tokens and was last used `idle_s` seconds ago."""
+        """Return the value of a chunk that ends after `num_context` tokens, idle for `idle_s`."""
         ...
 
 
 class CostAware:
-    """Value = Cost(l) / T (3.4), with Cost(l) = Cost_attention(l) + c (3.6) as a profile has it.
+    """Value = Cost(l) / T (3.4), where a profile gives Cost(l) (3.6).
 
     The later a chunk lies in its text, the more tokens it attends to: so the leading end of a conversation goes first.
 
@@ -35,7 +35,7 @@ class CostAware:
 
 
 class LeastRecentlyUsed:
-    """Only the time since a chunk was last used counts. The policy that the thesis compares with (3.6.3)."""
+    """Only the time since the last use counts: the thesis' baseline (3.6.3)."""
 
     def value(self, num_context: int, idle_s: float) -> float:
         return -idle_s

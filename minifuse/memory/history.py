@@ -1,4 +1,4 @@
-"""The raw tokens of conversations in a file that outlives the process (Pensieve, 3.4.3.4: the persistent store)."""
+"""The persistent store: raw tokens of conversations, in a file (Pensieve, 3.4.3.4)."""
 
 from __future__ import annotations
 
@@ -45,13 +45,19 @@ INSERT INTO log VALUES (hex(randomblob(8)), '');
 """,
 )
 VERSION = len(STEPS)
+HEADER = """
+SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
+FROM pragma_application_id, pragma_user_version
+"""
 LOGS, HAS_LOGS = "SELECT id, before FROM log", "SELECT 1 FROM sqlite_master WHERE name = 'log'"
+SETTINGS = """
+PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;
+"""
 BEGIN_LOG = "UPDATE log SET before = id, id = hex(randomblob(8))"
 
 # What SQLite calls an error, by its beginning -> what is wrong with the file, and what to do about it.
 WRONG = {
     "SQLITE_BUSY": ("is in use by another process", "wait until that has ended, or give another file"),
-    "SQLITE_LOCKED": ("is in use by another process", "wait until that has ended, or give another file"),
     "SQLITE_READONLY": ("may not be written to", "make it and its folder writable, or give another file"),
     "SQLITE_CANTOPEN": ("cannot be opened", "give a file in a folder that exists and that you may write to"),
     "SQLITE_NOTADB": ("is not a state file", "give one that --state made, or a new file"),
@@ -59,7 +65,7 @@ WRONG = {
     "SQLITE_IOERR": ("cannot be read and written", "look after the disk, or give a file on another"),
 }
 DISK = ("SQLITE_FULL", "SQLITE_IOERR")  # the machine's fault, also when the file is opened
-# Anything else: the file is not as it was made, so that statements which hold for every state file fail.
+# Any other error: the file is not as it was made, so that statements which hold for every state file fail.
 DAMAGED = ("is damaged", "restore it from a copy, with no other {log} beside it, or give a new file")
 
 
@@ -72,7 +78,9 @@ SELECT number, prompt, answer, finish_reason, checksum = checksum(conversation, 
 FROM turn WHERE conversation = ? ORDER BY number
 """
 ADD_CONVERSATION = "INSERT OR IGNORE INTO conversation VALUES (?1, ?2, ?3, checksum(?1, ?2, ?3))"
-ADD_TURN = "INSERT INTO turn VALUES (?1, ?2, ?3, ?4, ?5, checksum(?1, ?2, ?3, ?4, ?5))"
+ADD_TURN = """
+INSERT INTO turn SELECT ?1, count(*), ?2, ?3, ?4, checksum(?1, count(*), ?2, ?3, ?4) FROM turn WHERE conversation = ?1
+"""
 
 
 def _checksum(*values: object) -> str:
@@ -80,13 +88,13 @@ def _checksum(*values: object) -> str:
 
 
 def _logs(file: sqlite3.Connection) -> tuple[str, str]:
-    """The FILE-wal that was last begun, and the one before; ("", "") in a file of version 1."""
+    """Return the ids of the last two FILE-wal; version 1 has none."""
     begun: tuple[str, str] = file.execute(LOGS).fetchone() if file.execute(HAS_LOGS).fetchone() else ("", "")
     return begun
 
 
 class ModelIdentity(NamedTuple):
-    """Which model a conversation's tokens belong to: its name, and a digest of its shape and vocabulary."""
+    """The model of a conversation: its name, and a digest of shape and vocabulary."""
 
     name: str
     digest: str
@@ -101,12 +109,12 @@ class Turn(NamedTuple):
 
 
 class History:
-    """Conversations in an SQLite file, turn by turn. What `add` has returned from survives the death of the process.
+    """Conversations in an SQLite file, turn by turn.
 
-    The file is in WAL mode with `synchronous=FULL`. While it is open no other process can open it: a second run would
-    continue texts that this one is about to add to. After a crash the file called FILE-wal belongs to it: a copy is of
-    both, and one that is put back beside a FILE-wal of another time is refused, for that would damage it. Every turn
-    has a checksum.
+    What `add` has returned from survives the death of the process. The file is in WAL mode with `synchronous=FULL`.
+    While it is open no other process can open it: a second run would continue texts that this one is about to add to.
+    After a crash the file called FILE-wal belongs to it: a copy is of both, and one that is put back beside a FILE-wal
+    of another time is refused, for that would damage it. Every turn has a checksum.
 
     Args:
         path: the file; a new one is made.
@@ -118,19 +126,18 @@ class History:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()  # SQLite gives names such as :memory: a meaning
         self._lock = threading.Lock()  # requests are submitted by one thread and answered by another
-        self._file: sqlite3.Connection | None = None
+        self._file: sqlite3.Connection | None = None  # while it is open
         self._log = Path(f"{self.path}-wal")
         self._log_begun = True  # it has its id
-        self._opened = False
-        try:
-            with self._named():
-                version = self._look()
-                self._file = self._connect("rwc")
-                self._open(self._file, version)
-        except BaseException:
-            self.close()
-            raise
-        self._opened = True
+        with self._named():
+            version = self._look()
+            file = self._connect("rwc")
+            try:
+                self._open(file, version)
+            except BaseException:
+                file.close()
+                raise
+        self._file = file
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         file = sqlite3.connect(
@@ -151,13 +158,11 @@ class History:
         if not self.path.is_file() or not self.path.stat().st_size:
             return 0
         if not os.access(self.path, os.W_OK):
-            raise self._error("SQLITE_READONLY", "it is read-only")
+            raise self._error("it is read-only", "SQLITE_READONLY")
         begun = Path(f"{self.path}-journal").exists()  # made by SQLite before there is a FILE-wal, and to be undone
         with closing(self._connect("rw" if begun else "ro")) as file:
-            (application,), (version,) = (
-                file.execute(f"PRAGMA {p}").fetchone() for p in ("application_id", "user_version")
-            )
-            if not application and not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            application, version, num_tables = file.execute(HEADER).fetchone()
+            if not application and not num_tables:
                 return 0
             if application != APPLICATION:
                 raise UsageError(
@@ -175,11 +180,11 @@ class History:
                     "when a copy was put back: move that away, or put both back."
                 )
             if (found := file.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
-                raise self._error("SQLITE_CORRUPT", found)
+                raise self._error(found)
             return int(version)
 
     def _owns_log(self, file: sqlite3.Connection) -> bool:
-        """Whether FILE-wal was begun behind what the file holds without it; True if that cannot be read."""
+        """Return whether FILE-wal continues what the file holds; True if that is unreadable."""
         if not self._log.exists():
             return True
         with closing(self._connect("ro&immutable=1")) as alone:
@@ -190,8 +195,7 @@ class History:
         return last in _logs(file)
 
     def _open(self, file: sqlite3.Connection, version: int) -> None:
-        for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0"):
-            file.execute(f"PRAGMA {setting}")
+        file.executescript(SETTINGS)
         if version < VERSION:
             with self._transaction(file):
                 for statement in "".join(STEPS[version:]).split(";")[:-1]:
@@ -216,7 +220,7 @@ class History:
                 file.close()
 
     def conversations(self) -> list[str]:
-        """The names of all conversations, in order.
+        """Return the names of all conversations, in order.
 
         Raises:
             MachineError: as for every method, the file cannot be read or written any more.
@@ -225,30 +229,32 @@ class History:
             return [name for (name,) in file.execute("SELECT name FROM conversation ORDER BY name")]
 
     def model(self, conversation: str) -> ModelIdentity | None:
-        """The model whose tokens a conversation has; None if there is no such conversation."""
+        """Return the model of a conversation; None if there is no such conversation."""
         with self._use() as file:
             row = file.execute(MODEL, (conversation,)).fetchone()
-        if row is None and self.turns(conversation):
-            raise self._error("SQLITE_CORRUPT", f"{conversation!r} has turns, and no model")
-        if row is not None and not row[2]:
-            raise self._error("SQLITE_CORRUPT", f"the model of {conversation!r} is not what was written")
-        return None if row is None else ModelIdentity(*row[:2])
+        if row is None:
+            if self.turns(conversation):
+                raise self._error(f"{conversation!r} has turns, and no model")
+            return None
+        *model, as_written = row
+        if not as_written:
+            raise self._error(f"the model of {conversation!r} is not what was written")
+        return ModelIdentity(*model)
 
     def turns(self, conversation: str) -> list[Turn]:
-        """The turns of a conversation, in order; none if there is no such conversation."""
-        with self._use() as file:
-            rows = file.execute(TURNS, (conversation,)).fetchall()
+        """Return the turns of a conversation, in order; none if there is no such conversation."""
         turns = []
-        for i, (number, prompt, answer, reason, as_written) in enumerate(rows):
-            if number != i:
-                raise self._error("SQLITE_CORRUPT", f"turn {i} of {conversation!r} is missing")
-            if not as_written:
-                raise self._error("SQLITE_CORRUPT", f"turn {i} of {conversation!r} is not what was written")
-            turns.append(Turn(self._tokens(prompt), self._tokens(answer), reason))
+        with self._use() as file:
+            for i, (number, prompt, answer, reason, as_written) in enumerate(file.execute(TURNS, (conversation,))):
+                if number != i:
+                    raise self._error(f"turn {i} of {conversation!r} is missing")
+                if not as_written:
+                    raise self._error(f"turn {i} of {conversation!r} is not what was written")
+                turns.append(Turn(tuple(json.loads(prompt)), tuple(json.loads(answer)), reason))
         return turns
 
     def text(self, conversation: str) -> tuple[int, ...]:
-        """All tokens of a conversation, prompts and answers in turn."""
+        """Return all tokens of a conversation, prompts and answers in turn."""
         return tuple(token for turn in self.turns(conversation) for token in turn.prompt + turn.answer)
 
     def add(self, conversation: str, model: ModelIdentity, turns: Iterable[Turn]) -> None:
@@ -258,18 +264,8 @@ class History:
                 self._empty_log(file)
             with self._transaction(file):
                 file.execute(ADD_CONVERSATION, (conversation, *model))
-                (number,) = file.execute("SELECT count(*) FROM turn WHERE conversation = ?", (conversation,)).fetchone()
-                for i, (prompt, answer, reason) in enumerate(turns, number):
-                    file.execute(ADD_TURN, (conversation, i, json.dumps(prompt), json.dumps(answer), reason))
-
-    def _tokens(self, text: str) -> tuple[int, ...]:
-        try:
-            tokens = json.loads(text)
-        except (TypeError, ValueError, RecursionError):
-            tokens = None
-        if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
-            raise self._error("SQLITE_CORRUPT", f"{text!r:.40} is no list of tokens")
-        return tuple(tokens)
+                for prompt, answer, reason in turns:
+                    file.execute(ADD_TURN, (conversation, json.dumps(prompt), json.dumps(answer), reason))
 
     @contextmanager
     def _use(self) -> Iterator[sqlite3.Connection]:
@@ -299,12 +295,12 @@ class History:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # also of a text of SQLite's about the file
-            raise self._error(getattr(error, "sqlite_errorname", "SQLITE_CORRUPT"), error) from None
+        except (sqlite3.Error, ValueError) as error:  # also of a text of SQLite's about the file, or of no JSON
+            raise self._error(error, getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")) from None
 
-    def _error(self, name: str, why: object) -> MinifuseError:
-        """Make the error that tells of SQLite's error `name`: the user's mistake, or the machine's failure."""
+    def _error(self, why: object, name: str = "SQLITE_CORRUPT") -> MinifuseError:
+        """Translate SQLite's error `name`: the user's mistake, or the machine's failure."""
         what, advice = next((text for start, text in WRONG.items() if name.startswith(start)), DAMAGED)
         advice = advice.format(log=self._log.name)
-        kind = MachineError if self._opened or name.startswith(DISK) else UsageError
+        kind = MachineError if self._file is not None or name.startswith(DISK) else UsageError
         return kind(f"The state file {self.path} {what} ({' '.join(str(why).split())}): {advice}.")

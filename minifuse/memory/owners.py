@@ -1,25 +1,25 @@
-"""Which chunks belong to which owner, and what its next request finds of them (Pensieve, 3.4.3)."""
+"""Owners of chunks: what each has, and what its next request finds (Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
-from itertools import zip_longest
 
-from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Reuse
 from minifuse.core.plan import Move, Span, Work
 from minifuse.core.request import Sequence
+from minifuse.memory.blocks import BlockBooks
 from minifuse.memory.chunks import Chunk, Owner
 from minifuse.memory.tiers import Tiers
 
 
 def owner_of(sequence: Sequence) -> str:
-    """What a sequence's KV belongs to: its conversation, or the request itself."""
+    """Name what a sequence's KV belongs to: its conversation, or the request itself."""
     request = sequence.request
     return f"request {request.id}" if request.conversation is None else f"conversation {request.conversation}"
 
 
-class Owners:
+class Owners(BlockBooks):
     """The chunks of conversations, and of requests without one.
 
     Args:
@@ -28,60 +28,58 @@ class Owners:
     """
 
     def __init__(self, tiers: Tiers, *, share: bool, keep: bool) -> None:
+        super().__init__(tiers.size)
         self.tiers, self.share, self.keep = tiers, share, keep
-        self.size = tiers.size
         self.owners: dict[str, Owner] = {}
         self.running: dict[str, Owner] = {}  # by admitted sequence
-        self.num_promised = 0  # blocks, the sum over `running`
         self._digests: dict[str, list[bytes]] = {}  # sequence -> of its text, up to the end of each whole chunk
-
-    def chunks_of(self, num_tokens: int) -> int:
-        """Chunks that so many tokens take: 6 tokens in chunks of 4 take 2."""
-        return -(-num_tokens // self.size)
 
     @property
     def num_available(self) -> int:
-        """Blocks of the device that are free or may be reclaimed, and are not promised."""
         return self.tiers.num_available - self.num_promised
 
     # --- what a sequence finds
 
-    def why_not_yet(self, sequence: Sequence) -> str:
-        """Why a newcomer waits whatever the room: what its conversation has is used, or moved; "" if it need not."""
-        owner = self.owners.get(owner_of(sequence))
-        if owner is not None and owner.sequence is not None:
-            return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
-        moving = owner is not None and any(chunk.arriving for chunk in filter(None, owner.chunks))
-        return "its KV is being moved" if moving else ""
+    def _known(self, sequence: Sequence) -> Owner:
+        """Return a sequence's owner; a new one, which is not listed, if there is none."""
+        name = owner_of(sequence)
+        return self.owners.get(name) or Owner(name)
 
-    def found(self, sequence: Sequence) -> list[Chunk | None]:
-        """The chunks that a newcomer has or can share, by position; None where there is none."""
-        owner = self.owners.get(owner_of(sequence))
-        if owner is not None and owner.sequence is not None:
-            return []
-        chunks = [] if owner is None else list(owner.chunks)
-        if self.share:
-            own, whole = len(chunks), (len(sequence) - 1) // self.size  # the last token is computed
-            alike = [self.tiers.alike.get(digest) for digest in self._digests.get(sequence.id, [])[:whole]]
-            shared = [None if chunk is None or chunk.arriving else chunk for chunk in alike]
-            chunks = [chunk or other for chunk, other in zip_longest(chunks, shared)]
-            while len(chunks) > own and chunks[-1] is None:
-                chunks.pop()
-        return chunks
+    def why_not_yet(self, sequence: Sequence) -> str:
+        """Say why a newcomer must wait whatever the room; "" if it need not."""
+        owner = self._known(sequence)
+        if owner.sequence is not None:
+            return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
+        return "its KV is being moved" if any(chunk.arriving for chunk in owner.chunks.values()) else ""
+
+    def found(self, sequence: Sequence) -> dict[int, Chunk]:
+        """Return the chunks that a newcomer has or can share, by their index, in order."""
+        owner = self._known(sequence)
+        if owner.sequence is not None:
+            return {}
+        if not self.share:
+            return owner.chunks
+        chunks = dict(owner.chunks)
+        whole = (len(sequence) - 1) // self.size  # the last token is computed
+        for index, digest in enumerate(self._digests.get(sequence.id, [])[:whole]):
+            chunk = self.tiers.alike.get(digest)
+            if chunk is not None and not chunk.arriving:
+                chunks.setdefault(index, chunk)
+        return dict(sorted(chunks.items()))
 
     def receive(self, sequence: Sequence) -> None:
-        """A request has arrived: its conversation is active again (the T of 3.4.3.1), so that what it has is not
-        reclaimed for others while it waits. Digests tell what its text can share, taken here since asking changes
-        nothing.
+        """Note that a request has arrived: its conversation is active again (the T of 3.4.3.1).
+
+        So what it has is not reclaimed for others while it waits. Digests tell what its text can share; they are taken
+        here since asking changes nothing.
         """
         if self.share:
             self._digest(sequence)
-        owner = self.owners.get(owner_of(sequence))
-        for chunk in filter(None, owner.chunks if owner is not None else ()):
+        for chunk in self._known(sequence).chunks.values():
             self.tiers.touch(chunk, sequence.request.arrival_s)
 
     def _digest(self, sequence: Sequence) -> list[bytes]:
-        """Take the digests of a text up to the end of each whole chunk of it, as far as they are not known."""
+        """Return a digest of the text up to each whole chunk's end."""
         digests = self._digests.setdefault(sequence.id, [])
         for start in range(len(digests) * self.size, len(sequence) - self.size + 1, self.size):
             text = ",".join(map(str, sequence.tokens[start : start + self.size]))
@@ -89,22 +87,21 @@ class Owners:
             digests.append(blake2b(before + text.encode(), digest_size=16).digest())
         return digests
 
-    def _spans(self, chunks: list[Chunk | None], end: int) -> tuple[Span, ...]:
-        """The tokens before `end` whose KV is in none of these chunks, in spans as long as possible.
+    def _spans(self, chunks: dict[int, Chunk], end: int) -> tuple[Span, ...]:
+        """Return the tokens before `end` whose KV these chunks lack, in maximal spans.
 
-        >>> # chunks of 4, end 10: [None, 4 tokens, 2 tokens] miss [0, 4); [4 tokens, None, None] miss [4, 10)
+        >>> # chunks of 4, end 10: {1: 4 tokens, 2: 2 tokens} miss [0, 4); {0: 4 tokens} misses [4, 10)
         """
         spans: list[Span] = []
         reached = 0
-        for i, chunk in enumerate(chunks):
-            if chunk is not None:
-                if reached < i * self.size:
-                    spans.append(Span(reached, i * self.size))
-                reached = i * self.size + chunk.num_tokens
+        for index, chunk in chunks.items():
+            if reached < index * self.size:
+                spans.append(Span(reached, index * self.size))
+            reached = index * self.size + chunk.num_tokens
         return (*spans, Span(reached, end)) if reached < end else tuple(spans)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        """The tokens of a sequence whose KV must be computed: dropped ones, and those behind the end."""
+        """Return the tokens whose KV must be computed: dropped ones, and those behind the end."""
         owner = self.running.get(sequence.request.id)
         if owner is None:
             return self._spans(self.found(sequence), len(sequence))
@@ -113,131 +110,104 @@ class Owners:
 
     # --- admitted, running, ended
 
-    def begin(self, sequence: Sequence, chunks: list[Chunk | None]) -> None:
-        """Admit a sequence: what it has `found` stays in memory."""
-        name = owner_of(sequence)
-        owner = self.owners.setdefault(name, Owner(name))
-        if chunks and (last := chunks[-1]) is not None:  # it may be shared
-            owner.end = max(owner.end, (len(chunks) - 1) * self.size + last.num_tokens)
-        owner.chunks += [None] * (len(chunks) - len(owner.chunks))
-        for chunk in filter(None, chunks):
-            if owner.chunks[chunk.index] is None:
-                self._give(owner, chunk)
+    def begin(self, sequence: Sequence, found: dict[int, Chunk]) -> None:
+        """Admit a sequence: keep what it has `found`, add chunks for its holes."""
+        owner = self._known(sequence)
+        self.owners[owner.name] = self.running[sequence.id] = owner
+        for index, chunk in found.items():  # the last one may be shared
+            owner.end = max(owner.end, index * self.size + chunk.num_tokens)
+        owner.sequence = sequence
+        owner.holes = self._spans(found, owner.end)
+        own, owner.chunks = owner.chunks, {}
+        for index in range(self.blocks_of(owner.end)):
+            if index not in found:
+                owner.chunks[index] = Chunk(index, users=1, owners=[owner])
+                continue
+            chunk = owner.chunks[index] = found[index]
             self.tiers.use(chunk)
-        owner.sequence, owner.holes = sequence, self._spans(chunks, owner.end)
-        self.running[sequence.id] = owner
+            if index not in own:
+                chunk.owners.append(owner)
 
-    def _give(self, owner: Owner, chunk: Chunk) -> None:
-        owner.chunks[chunk.index : chunk.index + 1] = [chunk]  # behind the last, or where there is none
-        owner.num_chunks += 1
-        chunk.owners.append(owner)
+    def fill(self, sequence: Sequence, whole: int, now: float, moves: list[Move]) -> Reuse:
+        """Fetch an admitted sequence's chunks to the device, and promise it the other blocks.
 
-    def fill(self, sequence: Sequence, growing: bool, now: float, moves: list[Move]) -> Reuse:
-        """Bring what an admitted sequence has to the device, take blocks for what it lacks, and promise the rest.
+        Args:
+            whole: blocks that it has and is promised in all.
 
         Returns:
             How many tokens of its text it need not compute, by the tier that they were found on.
         """
-        owner = self.running[sequence.id]
-        on_device = on_host = 0
-        for i, chunk in enumerate(owner.chunks):
-            chunk = chunk or self._new(owner, i)
-            if chunk.device is not None:
-                on_device += chunk.num_tokens
-            else:
-                on_host += chunk.num_tokens
-                self.tiers.fetch(chunk, now, moves)
-        owner.pages = None
-        length = len(sequence) if growing else sequence.request.max_cached
-        self._promise(owner, max(0, self.chunks_of(length) - len(owner.chunks)))
+        chunks = self.running[sequence.id].chunks.values()
+        on_device = sum(chunk.num_tokens for chunk in chunks if chunk.device is not None)
+        on_host = sum(chunk.num_tokens for chunk in chunks if chunk.device is None)
+        self._fetch(sequence.id, now, moves)
+        self._promise(sequence.id, whole - len(chunks))
         return Reuse(sequence.id, on_device, on_host)
 
-    def _new(self, owner: Owner, index: int) -> Chunk:
-        """A new chunk of a running sequence, without a block."""
-        chunk = Chunk(index, users=1)
-        self._give(owner, chunk)
-        if owner.working:
-            self.tiers.work(chunk, 1)
-        return chunk
+    def _fetch(self, name: str, now: float, moves: list[Move]) -> None:
+        """Give every chunk of an admitted sequence a block, and make its block table."""
+        blocks = [self.tiers.fetch(chunk, now, moves) for chunk in self.running[name].chunks.values()]
+        self.pages[name] = Pages(tuple(blocks), self.size)
 
-    def _promise(self, owner: Owner, count: int) -> None:
-        self.num_promised += count - owner.promised
-        owner.promised = count
-
-    def grow(self, owner: Owner, stop: int, now: float, moves: list[Move]) -> None:
-        """An admitted sequence is given work that ends with token `stop`: it has blocks for that."""
-        if not owner.working:
-            owner.working = True
-            for chunk in filter(None, owner.chunks):
-                self.tiers.work(chunk, 1)
-        for index in range(len(owner.chunks), self.chunks_of(stop)):
-            self.tiers.fetch(self._new(owner, index), now, moves)
-            self._promise(owner, max(0, owner.promised - 1))
-            owner.pages = None
-
-    def pages(self, owner: Owner) -> Pages:
-        """The block table of an admitted sequence, made anew; it is the same object until it changes."""
-        blocks = [chunk.device for chunk in filter(None, owner.chunks) if chunk.device is not None]
-        owner.pages = Pages(tuple(blocks), self.size)
-        return owner.pages
-
-    def wrote(self, work: Work) -> None:
-        """The KV of this work has been written."""
-        name, start, stop, _ = work
+    def grow(self, name: str, stop: int, now: float, moves: list[Move]) -> None:
+        """Take the blocks that an admitted sequence lacks to hold `stop` tokens."""
         owner = self.running[name]
-        if start == owner.end == stop - 1 and not owner.holes:  # as in most iterations
-            owner.end = stop
-            chunk = owner.chunks[start // self.size]
-            assert chunk is not None
-            self.tiers.wrote_next(chunk)
-            if self.share and stop % self.size == 0:
-                self._share(owner, chunk)
-            return
-        owner.end = max(owner.end, stop)
-        owner.holes = tuple(
-            part
-            for a, b in owner.holes
-            for part in (Span(a, min(b, start)), Span(max(a, stop), b))
-            if part.start < part.stop
-        )
-        for chunk in filter(None, owner.chunks[start // self.size : self.chunks_of(stop)]):
-            if (written := min(stop - chunk.index * self.size, self.size)) > chunk.num_tokens:
-                self.tiers.wrote(chunk, written)
-                if self.share and written == self.size:
-                    self._share(owner, chunk)
+        new = range(len(owner.chunks), self.blocks_of(stop))
+        if new:
+            owner.chunks |= {index: Chunk(index, users=1, owners=[owner]) for index in new}
+            self._fetch(name, now, moves)
+            self._promise(name, max(0, self.promised[name] - len(new)))
+
+    def wrote(self, work: Iterable[Work]) -> None:
+        """Note that a plan has written the KV of its work."""
+        size = self.size
+        for name, start, stop, _ in work:
+            owner = self.running[name]
+            if stop > owner.end:
+                owner.end = stop
+            if owner.holes:
+                holes = [Span(stop, hole.stop) if hole.start == start else hole for hole in owner.holes]
+                owner.holes = tuple([hole for hole in holes if hole.start < hole.stop])
+            for index in range(start // size, (stop - 1) // size + 1):
+                chunk = owner.chunks[index]
+                written = stop - index * size  # without `min`, whose call counts here
+                if written > size:
+                    written = size
+                if written > chunk.num_tokens:
+                    self.tiers.wrote(chunk, written)
+                    if self.share and written == size:
+                        self._share(owner, chunk)
 
     def _share(self, owner: Owner, chunk: Chunk) -> None:
-        """A chunk is whole: texts that begin alike may have it, unless they have one already."""
-        digests = [] if owner.sequence is None else self._digest(owner.sequence)
+        """Let texts that begin alike share a whole chunk, unless another is shared already."""
+        assert owner.sequence is not None
+        digests = self._digest(owner.sequence)
         if chunk.index < len(digests):
             chunk.digest = digests[chunk.index]
             self.tiers.alike.setdefault(chunk.digest, chunk)
 
     def release(self, sequence: Sequence, now: float) -> None:
-        """A sequence has ended. Its conversation keeps the KV of its text, if it has one."""
+        """Release a sequence that has ended; its conversation keeps the KV of its text."""
         running = sequence.id in self.running
-        owner = self.suspend(sequence, now) if running else self.owners.get(owner_of(sequence))
+        owner = self.suspend(sequence, now) if running else self._known(sequence)
         self._digests.pop(sequence.id, None)
         keeps = self.keep and sequence.request.conversation is not None
-        if owner is not None and owner.sequence is None and not keeps:
+        if owner.sequence is None and not keeps:
             self._forget(owner)
 
     def suspend(self, sequence: Sequence, now: float) -> Owner:
-        """A running sequence is evicted, or has ended: its KV may be reclaimed until it is admitted again."""
+        """Evict a running sequence: its KV may be reclaimed until it is admitted again."""
         owner = self.running.pop(sequence.id)
+        self._close(sequence.id)
         if self.share:
             self._digest(sequence)  # if it is evicted, it waits again, with a longer text
-        self._promise(owner, 0)
+        owner.sequence = None
+        owner.holes = ()
         owner.end = min(owner.end, len(sequence))
-        for chunk in filter(None, owner.chunks):
-            if owner.working:
-                self.tiers.work(chunk, -1)
+        for chunk in [*owner.chunks.values()]:
             if chunk.num_tokens > (left := max(0, owner.end - chunk.index * self.size)):  # computed beyond the end
                 self.tiers.wrote(chunk, left)
-        owner.sequence, owner.working, owner.pages, owner.holes = None, False, None, ()
-        for chunk in [*filter(None, owner.chunks)]:
             self.tiers.leave(chunk, now)
-        del owner.chunks[self.chunks_of(owner.end) :]
         self.forget_empty()
         return owner
 
@@ -245,22 +215,20 @@ class Owners:
         """Free what an idle owner has, but for what others share."""
         if self.owners.pop(owner.name, None) is None:
             return
-        for chunk in filter(None, owner.chunks):
+        for chunk in owner.chunks.values():
             chunk.owners.remove(owner)
-            if not chunk.owners and not chunk.copying and not chunk.arriving:  # otherwise when it has landed
+            if not chunk.owners and chunk.is_idle:  # otherwise when it has landed
                 self.tiers.drop(chunk)
 
     def forget_empty(self) -> None:
         """Forget the owners that have no chunk of their own left."""
         for owner in self.tiers.emptied:
-            if owner.sequence is None and not self.tiers.has_its_own(owner):  # another may have been forgotten first
+            shared = all(len(chunk.owners) > 1 for chunk in owner.chunks.values())  # it would be found all the same
+            if owner.sequence is None and shared:
                 self._forget(owner)
         self.tiers.emptied.clear()
 
     def check(self) -> None:
         """Raise `LawBroken` unless the books agree with each other and with the tiers."""
+        super().check()
         self.tiers.check(self.owners.values())
-        if self.num_promised != sum(owner.promised for owner in self.running.values()):
-            raise LawBroken("conservation", f"{self.num_promised} promised blocks are counted")
-        if self.num_available < 0:
-            raise LawBroken("conservation", f"{self.num_promised} blocks are promised, and fewer are available")

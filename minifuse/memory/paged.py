@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.core.errors import LawBroken, UsageError
+from minifuse.core.errors import UsageError
 from minifuse.core.places import Reuse
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
-from minifuse.memory.block_trial import BlockTrial
+from minifuse.memory.blocks import BlockTrial
 from minifuse.memory.contiguous import too_large
 from minifuse.memory.tables import Tables
 from minifuse.memory.trial import settle
@@ -21,56 +21,38 @@ from minifuse.stages import Memory
 
 
 class PagedTrial(BlockTrial):
-    """Counts blocks, of which those of a shared prefix have several holders.
-
-    Args:
-        watermark: blocks that newcomers leave free for running sequences, if these may be evicted and there are any.
-    """
+    """Counts blocks, of which those of a shared prefix have several holders."""
 
     unit = "block"
+    books: Tables
 
-    def __init__(self, tables: Tables, watermark: int) -> None:
-        super().__init__(tables.num_available, tables.size, watermark if tables.pages else 0)
-        self.tables = tables
+    def __init__(self, tables: Tables, reserve: int) -> None:
+        super().__init__(tables, reserve)
         self.gone: set[str] = set()  # the evicted
         self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
         self.holders: Counter[int] = Counter()  # of each block, those that have come, less those that have gone
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        name, tables = sequence.id, self.tables
+        name, tables = sequence.id, self.books
         parent, shared = tables.alike(sequence, self.gone)
         if self.gone and shared < tables.alike(sequence)[1]:
             # Its missing tokens were computed assuming that the shared prefix survives.
             text = "not admitted: its beginning is that of a sequence that would be evicted for it"
             return Reason("shares", name, text)
-        whole = tables.blocks_of(len(sequence) if growing else sequence.request.max_cached)
-        needed = whole - shared // tables.size  # a block shared in part is copied, so it counts as needed
-        if full := self.lacks(name, needed, self.free, growing):
+        # A block shared in part is copied, so it counts as needed.
+        if full := self.claim(sequence, shared // self.size, growing):
             return full
-        self.free -= needed
-        self.whole[name] = whole
         self.alike[name] = parent, shared
         if shared:
             self.holders.update(tables.pages[parent].blocks[: tables.blocks_of(shared)])
         return None
 
-    def extend(self, sequence: Sequence) -> Reason | None:
-        name, pages = sequence.request.id, self.tables.pages
-        if name in pages and len(sequence.tokens) <= len(pages[name].blocks) * self.size:
-            return None  # as in most iterations
-        return self.extend_to(name, len(sequence.tokens))
-
-    def held(self, name: str) -> int:
-        return len(self.tables.pages[name].blocks) + self.tables.promised[name]
-
     def evict(self, sequence: Sequence) -> None:
-        name, tables = sequence.id, self.tables
-        blocks = tables.pages[name].blocks
-        self.free += self.whole_of(name) - len(blocks)
+        super().evict(sequence)
+        blocks = self.pages[sequence.id].blocks
         self.holders.subtract(blocks)
-        self.free += sum(not tables.device.holders[block] + self.holders[block] for block in blocks)
-        self.gone.add(name)
-        self.settled.append(sequence)
+        self.free += sum(not self.books.device.holders[block] + self.holders[block] for block in blocks)
+        self.gone.add(sequence.id)
 
 
 class Paged(Memory):
@@ -165,14 +147,7 @@ class Paged(Memory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         trial = settle(proposal, PagedTrial, self.room)
         tables, pages = self.tables, self.tables.pages
-        growing = [
-            (name, stop)
-            for name, _, stop, _ in proposal.work
-            if name not in pages or stop > len(pages[name].blocks) * self.size
-        ]
-        for name, stop in growing:
-            if full := trial.extend_to(name, stop):
-                raise LawBroken("budget", f"the proposal does not fit: {full}")
+        growing = trial.grow(proposal.work)
         moves: list[Move] = []
         reused: list[Reuse] = []
         for sequence in proposal.evict:
@@ -182,10 +157,9 @@ class Paged(Memory):
             swapped = name in tables.away
             moves += tables.admit(sequence, trial.whole[name], *trial.alike[name])
             if cached := tables.cached[name]:
-                reused.append(Reuse(name, 0 if swapped else cached, cached if swapped else 0))
+                reused.append(Reuse(name, 0, cached) if swapped else Reuse(name, cached, 0))
         for name, stop in growing:
-            if stop > len(pages[name].blocks) * self.size:
-                tables.grow(name, stop)
+            tables.grow(name, stop)
         if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
             # All of them, copies too: in each layer a block is copied from before it is overwritten.
             moves = [move._replace(moment="before") for move in moves]

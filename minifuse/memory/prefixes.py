@@ -1,4 +1,4 @@
-"""Which sequence begins like a text, and for how long: the prefix tree of the texts of the sequences on the device.
+"""The prefix tree: which text on the device begins like another, and how far.
 
 It is a radix tree: a node is a run of tokens after those of its parent, however many, and ends where texts diverge or
 one of them ends. Blocks play no part in it.
@@ -15,7 +15,7 @@ CHUNK = 64  # tokens compared at once
 
 
 def common_length(one: Seq[int], two: Seq[int], start: int, stop: int) -> int:
-    """The length of the longest common beginning of two texts, up to `stop`; they are known to be alike up to `start`.
+    """Return the length of a common beginning that has `start` to `stop` tokens.
 
     >>> common_length([1, 2, 3, 4], [1, 2, 3, 5], 1, 4)
     3
@@ -30,7 +30,7 @@ def common_length(one: Seq[int], two: Seq[int], start: int, stop: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """The tokens from the end of its parent to `stop`, read from the text of any sequence that has or had them."""
+    """The tokens from its parent's end to `stop`, in any text that has them."""
 
     tokens: list[int]  # not a copy: a text only grows
     stop: int
@@ -60,10 +60,10 @@ class Prefixes:
         self.num_admitted = 0
 
     def extend(self, name: str, tokens: list[int], count: int) -> None:
-        """The KV of the first `count` tokens of a sequence is in place; it may go beyond the end of its answer.
+        """Note that the KV of a sequence's first `count` tokens is in place.
 
-        A sequence is admitted by the first call. Costs as much as there is new: a text that no other shares to its end
-        grows in place.
+        `count` may go beyond the end of its answer. A sequence is admitted by the first call. Costs as much as there is
+        new: a text that no other shares to its end grows in place.
         """
         count = min(count, len(tokens))
         node = self.ends.get(name)
@@ -105,9 +105,9 @@ class Prefixes:
             node = parent
 
     def longest(self, tokens: list[int], stop: int, gone: Container[str] = ()) -> tuple[str, int]:
-        """The sequence that has the longest beginning of the first `stop` tokens, and its length, or ("", 0).
+        """Return the sequence that shares the longest beginning, and its length; or ("", 0).
 
-        Of several the one admitted first.
+        Only the first `stop` tokens count. Of several sequences the one admitted first.
 
         Args:
             gone: sequences that do not count.
@@ -124,7 +124,7 @@ class Prefixes:
 
 
 def _split(node: _Node, length: int) -> _Node:
-    """Cut a node in two, after so many tokens of the text. Returns the upper part; the lower one is the node itself."""
+    """Cut a node after `length` tokens of its text. Returns the new, upper part."""
     parent, tokens = node.parent, node.tokens
     assert parent is not None
     upper = parent.children[tokens[parent.stop]] = _Node(tokens, length, parent)
@@ -135,7 +135,7 @@ def _split(node: _Node, length: int) -> _Node:
 
 
 def _merge(node: _Node) -> None:
-    """Give a node's tokens to its only child, if all that have the one have the other. The opposite of `_split`."""
+    """Merge a node into its only child, if both have the same holders. Undoes `_split`."""
     parent = node.parent
     if parent is not None and len(node.children) == 1:
         (child,) = node.children.values()

@@ -1,11 +1,11 @@
-"""What it costs to compute a chunk of KV again, by the length of its context (Pensieve, 3.4.3.1)."""
+"""The cost of recomputing a chunk of KV, by its context (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
 import json
 import math
 from bisect import bisect_left
-from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +16,11 @@ FORMAT = "minifuse recomputation profile 1"
 
 
 class Profile(NamedTuple):
-    """Seconds, or any other unit, of one chunk: of everything but attention, and of attention to `contexts` tokens.
+    """What one chunk costs: attention to `contexts` tokens, and everything `other`.
 
-    Attention is measured at powers of two and interpolated between them; beyond the last it grows as between the last
-    two, and below the first it is that of the first. A longer context never costs less: where a measurement says so, it
-    is noise, and the larger of the two counts.
+    The unit is seconds, or any other. Attention is measured at powers of two and interpolated between them; beyond the
+    last it grows as between the last two, and below the first it is that of the first. A longer context never costs
+    less: where a measurement says so, it is noise, and the larger of the two counts.
 
     >>> profile = Profile(2.0, (32, 64, 128), (1.0, 2.0, 4.0))
     >>> [profile.cost(n) for n in (16, 32, 96, 256)]
@@ -33,7 +33,12 @@ class Profile(NamedTuple):
 
     def cost(self, num_context: int) -> float:
         """Cost(l) = Cost_attention(l) + c (3.6), of a chunk that ends after `num_context` tokens."""
-        return _cost(self, num_context)
+        attention, contexts = [*accumulate(self.attention, max)], self.contexts
+        if num_context <= contexts[0]:
+            return self.other + attention[0]
+        i = min(bisect_left(contexts, num_context), len(contexts) - 1)
+        slope = (attention[i] - attention[i - 1]) / (contexts[i] - contexts[i - 1])
+        return self.other + attention[i - 1] + slope * (num_context - contexts[i - 1])
 
     @classmethod
     def read(
@@ -53,13 +58,12 @@ class Profile(NamedTuple):
             raw = json.loads(given if inline else _text(Path(given)))
             attention = tuple(map(float, raw["attention_s"]))
             profile = cls(float(raw["other_s"]), tuple(raw["contexts"]), attention)
-            right = raw["format"] == FORMAT and profile.is_right()
+            if raw["format"] != FORMAT or not profile.is_right():
+                raise ValueError
         except OSError as error:
             raise UsageError(f"{name} cannot be read ({error.strerror or error}): {advice}.") from None
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-            right = False
-        if not right:
-            raise UsageError(f"{name} is no profile of recomputation costs: {advice}.")
+            raise UsageError(f"{name} is no profile of recomputation costs: {advice}.") from None
         if chunk is not None and raw.get("chunk", chunk) != chunk:
             raise UsageError(
                 f"{name} tells what a chunk of {raw['chunk']} tokens costs, and memory.chunk is {chunk}: {advice} "
@@ -68,7 +72,7 @@ class Profile(NamedTuple):
         return profile
 
     def is_right(self) -> bool:
-        """Whether contexts ascend, each with finite seconds, not all of which are 0."""
+        """Return whether contexts ascend, and costs are finite and not all 0."""
         seconds = (self.other, *self.attention)
         return (
             1 < len(self.contexts) == len(self.attention)
@@ -78,7 +82,7 @@ class Profile(NamedTuple):
         )
 
     def text(self, **about: Any) -> str:
-        """What `read` reads; what it is `about`, as the model, stands beside it for people."""
+        """Return what `read` reads, and what it is `about` (as the model) for people."""
         found = {"format": FORMAT, "contexts": self.contexts, "attention_s": self.attention, "other_s": self.other}
         return json.dumps({**found, **about})
 
@@ -88,19 +92,8 @@ def _text(path: Path) -> str:
         return read_bounded(file, str(path))
 
 
-@cache
-def _cost(profile: Profile, num_context: int) -> float:
-    attention = [max(profile.attention[: i + 1]) for i in range(len(profile.attention))]
-    contexts = profile.contexts
-    if num_context <= contexts[0]:
-        return profile.other + attention[0]
-    i = min(bisect_left(contexts, num_context), len(contexts) - 1)
-    slope = (attention[i] - attention[i - 1]) / (contexts[i] - contexts[i - 1])
-    return profile.other + attention[i - 1] + slope * (num_context - contexts[i - 1])
-
-
 def powers_of_two(chunk: int, longest: int) -> tuple[int, ...]:
-    """The contexts at which the cost of a chunk is profiled: powers of two that hold the chunk, up to `longest` tokens.
+    """Return the contexts to profile: powers of two from the chunk to `longest` tokens.
 
     >>> powers_of_two(48, 512)
     (64, 128, 256, 512)

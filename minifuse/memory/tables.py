@@ -12,17 +12,16 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Work
 from minifuse.core.request import Sequence
-from minifuse.memory.blocks import BlockPool
+from minifuse.memory.blocks import BlockBooks, BlockPool, check_sums
 from minifuse.memory.copies import copies
 from minifuse.memory.prefixes import Prefixes
 
 
-class Tables:
+class Tables(BlockBooks):
     """The books of paged memory. What is done here has been tried: see `minifuse.memory.paged.PagedTrial`.
 
     A block that a plan copies from is held until the copy has been made (`arrived`), even if its sequence is released
-    before that. Sums are kept beside the books, so that no question takes longer for more sequences or blocks. What
-    one sequence has is a tuple, made anew when it changes: an unchanged table is the same object in every plan.
+    before that. Sums are kept beside the books, so that no question takes longer for more sequences or blocks.
 
     Args:
         num_host: blocks of the host, which keeps the KV of evicted sequences as far as there is room.
@@ -31,35 +30,28 @@ class Tables:
     """
 
     def __init__(self, num_blocks: int, num_host: int, size: int, *, share: bool) -> None:
-        self.size, self.share = size, share
+        super().__init__(size)
+        self.share = share
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host)
         self.sequences: dict[str, Sequence] = {}  # all that have KV in either tier
-        self.pages: dict[str, Pages] = {}  # sequence -> block table on the device
         self.away: dict[str, tuple[int, ...]] = {}  # sequence -> host blocks that it was swapped out to
         self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is kept in its tier
-        self.promised: dict[str, int] = {}  # sequence -> blocks set aside for it and not taken yet
         # sequence -> blocks of either tier that its last plan copies from
         self.sources: dict[str, list[tuple[BlockPool, int]]] = defaultdict(list)
         self.prefixes = Prefixes()  # of the sequences on the device, with `share`
-        self.num_promised = 0  # the sum of `promised`
         self.num_written = 0  # slots of the device that hold KV
         self.num_away = 0  # the sum of `cached` on the host
 
     @property
     def num_available(self) -> int:
-        """Blocks of the device that are neither held nor promised."""
         return len(self.device.free) - self.num_promised
 
-    def blocks_of(self, num_tokens: int) -> int:
-        """Blocks that so many tokens take: 6 tokens in blocks of 4 take 2."""
-        return -(-num_tokens // self.size)
-
     def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
-        """The sequence with the longest common prefix on the device, and its length, or ("", 0).
+        """Return the sequence with the longest common prefix, and its length; or ("", 0).
 
-        Of several the one admitted first, but for those with a copy pending. The newcomer's last token is never shared:
-        it must be computed, for the next one is sampled from it.
+        Of several on the device the one admitted first, but for those with a copy pending. The newcomer's last token is
+        never shared: it must be computed, for the next one is sampled from it.
 
         Args:
             gone: sequences that do not count.
@@ -107,15 +99,12 @@ class Tables:
         return moves
 
     def grow(self, name: str, stop: int) -> None:
-        """Take new blocks at the end of a table, to hold `stop` tokens."""
+        """Take the blocks that a table lacks to hold `stop` tokens."""
         table = self.pages[name].blocks
-        new = self.blocks_of(stop) - len(table)
-        self.pages[name] = Pages((*table, *[self.device.take() for _ in range(new)]), self.size)
-        self._promise(name, max(0, self.promised.get(name, 0) - new))
-
-    def _promise(self, name: str, count: int) -> None:
-        self.num_promised += count - self.promised.get(name, 0)
-        self.promised[name] = count
+        new = [self.device.take() for _ in range(self.blocks_of(stop) - len(table))]
+        if new:
+            self.pages[name] = Pages((*table, *new), self.size)
+            self._promise(name, max(0, self.promised[name] - len(new)))
 
     def evict(self, name: str) -> list[Move]:
         """Free a sequence's device blocks; swap its KV out if the host has room."""
@@ -131,8 +120,7 @@ class Tables:
 
     def _leave(self, name: str) -> Pages:
         """Free a sequence's blocks and promises on the device. Returns its block table."""
-        pages = self.pages.pop(name)
-        self.num_promised -= self.promised.pop(name, 0)
+        pages = self._close(name)
         for block in pages.blocks:
             self.device.give_back(block)
         self.num_written -= self.cached[name]
@@ -146,7 +134,7 @@ class Tables:
         return pages
 
     def wrote(self, work: Iterable[Work]) -> None:
-        """The KV of this work has been written."""
+        """Note that a plan has written the KV of its work."""
         cached = self.cached
         for name, _, stop, _ in work:
             self.num_written += stop - cached[name]
@@ -172,14 +160,13 @@ class Tables:
         self.sequences.pop(name, None)
 
     def check(self) -> None:
-        """Raise `LawBroken` unless every block has the holders that the books say, and the sums are theirs."""
+        """Raise `LawBroken` unless each block has the holders in these books, and sums are right."""
+        super().check()
         held = [(self.device, block) for pages in self.pages.values() for block in pages.blocks]
         held += [(self.host, block) for blocks in self.away.values() for block in blocks]
         held += [source for sources in self.sources.values() for source in sources]
         for tier in (self.device, self.host):
             tier.check(block for pool, block in held if pool is tier)
-        if self.num_available < 0:
-            raise LawBroken("conservation", f"blocks {self.promised} are promised, and {self.device.num_free} are free")
         on_device, on_host = self.pages.keys(), self.away.keys()
         if self.cached.keys() != on_device | on_host or on_device & on_host:
             raise LawBroken("conservation", "a sequence has KV in no tier, or in both")
@@ -189,11 +176,6 @@ class Tables:
             table = self.pages[name].blocks if name in self.pages else self.away[name]
             if cached > len(table) * self.size:
                 raise LawBroken("conservation", f"{name} reaches beyond its blocks")
-        sums = {
-            "num_promised": sum(self.promised.values()),
-            "num_written": len({slot for name in on_device for slot in self.pages[name].slots(0, self.cached[name])}),
-            "num_away": sum(self.cached[name] for name in on_host),
-        }
-        for name, right in sums.items():
-            if getattr(self, name) != right:
-                raise LawBroken("conservation", f"{name} is {getattr(self, name)} and should be {right}")
+        written = {slot for name in on_device for slot in self.pages[name].slots(0, self.cached[name])}
+        away = sum(self.cached[name] for name in on_host)
+        check_sums(num_written=(self.num_written, len(written)), num_away=(self.num_away, away))

@@ -1,4 +1,4 @@
-"""KV that outlives requests: chunks of conversations on the device, on the host, or dropped (Pensieve, 3.4.3)."""
+"""KV that outlives requests: chunks of conversations on two tiers, or dropped (Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.core.errors import LawBroken, UsageError
+from minifuse.core.errors import UsageError
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
-from minifuse.memory.block_trial import BlockTrial
+from minifuse.memory.blocks import BlockTrial
 from minifuse.memory.chunks import Chunk
 from minifuse.memory.contiguous import too_large
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
@@ -37,12 +37,12 @@ class TieredTrial(BlockTrial):
     """
 
     unit = "chunk"
+    books: Owners
 
     def __init__(self, books: Owners, reserve: int) -> None:
-        super().__init__(books.num_available, books.size, reserve if books.running else 0)
-        self.books = books
+        super().__init__(books, reserve)
         self.reserve = reserve
-        self.found: dict[str, list[Chunk | None]] = {}  # what each newcomer finds, by position
+        self.found: dict[str, dict[int, Chunk]] = {}  # what each newcomer finds, by index
         self.claimed: set[Chunk] = set()  # idle chunks that newcomers found
         self.left: Counter[Chunk] = Counter()  # chunks that evicted sequences have left
 
@@ -51,43 +51,25 @@ class TieredTrial(BlockTrial):
         if why := books.why_not_yet(sequence):
             return Reason("not-released", sequence.id, f"not admitted: {why}")
         chunks = books.found(sequence)
-        length = len(sequence) if growing else sequence.request.max_cached
-        whole = max(books.chunks_of(length), len(chunks))
-        known = list(filter(None, chunks))
-        idle = [chunk for chunk in known if chunk.users == self.left[chunk] and chunk not in self.claimed]
-        needed = whole - sum(chunk.device is not None or chunk in self.claimed for chunk in known)
-        own = sum(chunk.device is not None and not chunk.copying for chunk in idle)
-        if full := self.lacks(sequence.id, needed, self.free - own, growing):
+        idle = {chunk for chunk in chunks.values() if chunk.users == self.left[chunk] and chunk not in self.claimed}
+        # An idle chunk of the device counts as free until the newcomer claims it, unless it is being copied.
+        held = sum(chunk not in idle or chunk.copying for chunk in chunks.values())
+        if full := self.claim(sequence, held, growing):
             return full
-        self.free -= own + needed
-        self.claimed.update(idle)
+        self.claimed |= idle
         self.found[sequence.id] = chunks
-        self.whole[sequence.id] = whole
         self.kept = self.reserve
         return None
 
-    def extend(self, sequence: Sequence) -> Reason | None:
-        name, running = sequence.request.id, self.books.running
-        if name in running and len(sequence.tokens) <= len(running[name].chunks) * self.size:
-            return None  # as in most iterations
-        return self.extend_to(name, len(sequence.tokens))
-
-    def held(self, name: str) -> int:
-        owner = self.books.running[name]
-        return len(owner.chunks) + owner.promised
-
     def evict(self, sequence: Sequence) -> None:
-        owner = self.books.running[sequence.id]
-        self.free += self.whole_of(sequence.id) - len(owner.chunks)
-        for chunk in owner.chunks:
-            assert chunk is not None
+        super().evict(sequence)
+        for chunk in self.books.running[sequence.id].chunks.values():
             self.left[chunk] += 1
             self.free += chunk.users == self.left[chunk] and not chunk.copying
-        self.settled.append(sequence)
 
 
 class Tiered(Memory):
-    """KV in chunks of a few tokens, each in a block, which a conversation keeps when a request of it has ended.
+    """KV in chunks of a few tokens, which a conversation keeps between its requests.
 
     When few blocks of the device are available, the chunks of least value are copied to the host ahead of time; their
     blocks are overwritten only when they are needed. When the host is full, chunks of least value are dropped there.
@@ -166,7 +148,7 @@ class Tiered(Memory):
         return CostAware(ASSUMED if profile is None else Profile.read(profile, chunk=self.options.chunk))
 
     def check(self, *prompts: Request) -> None:
-        needed = sum(self.books.chunks_of(request.max_cached) for request in prompts)
+        needed = sum(self.books.blocks_of(request.max_cached) for request in prompts)
         have = self.tiers.device.num_blocks
         if needed > have:
             raise too_large(prompts, f"{needed} chunks of {self.tiers.size} KV tokens", f"the device has {have}")
@@ -182,39 +164,32 @@ class Tiered(Memory):
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         trial = settle(proposal, TieredTrial, self.room)
-        books, size, running = self.books, self.books.size, self.books.running
-        for name, _, stop, _ in proposal.work:
-            if name in running and stop <= len(running[name].chunks) * size:
-                continue  # as in most iterations
-            if full := trial.extend_to(name, stop):
-                raise LawBroken("budget", f"the proposal does not fit: {full}")
+        books, pages = self.books, self.books.pages
+        growing = trial.grow(proposal.work)
         moves: list[Move] = []
         for sequence in proposal.evict:
             books.suspend(sequence, now)
         for sequence in proposal.admit:  # what they have may not be reclaimed for each other
             books.begin(sequence, trial.found[sequence.id])
-        reused = [books.fill(sequence, proposal.growing, now, moves) for sequence in proposal.admit]
-        for name, _, stop, _ in proposal.work:
-            owner = running[name]
-            if not owner.working or stop > len(owner.chunks) * size:
-                books.grow(owner, stop, now, moves)
+        reused = [books.fill(sequence, trial.whole[sequence.id], now, moves) for sequence in proposal.admit]
+        for name, stop in growing:
+            books.grow(name, stop, now, moves)
         if self.options.transfer == "overlapped":
             moves = [move._replace(moment="before") for move in moves]
         books.forget_empty()
-        places = tuple([running[work.sequence].pages or books.pages(running[work.sequence]) for work in proposal.work])
+        places = tuple([pages[work.sequence] for work in proposal.work])
         return Placement(places, None, tuple(moves), reused=tuple(one for one in reused if one.num_tokens))
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.tiers.landed(plan.moves)
-        for work in plan.work:
-            self.books.wrote(work)
+        self.books.wrote(plan.work)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
         self.books.release(sequence, now)
 
     def ahead(self, now: float) -> tuple[Move, ...]:
-        """Copies to the host, while few blocks are available (3.4.3.2)."""
+        """Copy to the host while few blocks are available (3.4.3.2)."""
         moves = tuple(self.tiers.copy_ahead(self.threshold, self.books.num_available, now))
         self.books.forget_empty()
         return moves
@@ -224,10 +199,10 @@ class Tiered(Memory):
         return self.usage()
 
     def usage(self) -> KVUsage:
-        tiers, size = self.tiers, self.tiers.size
-        reserved = tiers.device.num_blocks - tiers.device.num_free - tiers.blocks_kept + self.books.num_promised
-        kept = min(tiers.num_kept, self.capacity - reserved * size)  # what is promised may be reclaimed from it
-        return KVUsage(tiers.num_used, reserved * size, self.capacity, kept=kept, kept_on_host=tiers.num_kept_on_host)
+        tiers = self.tiers
+        reserved = (tiers.blocks_used + self.books.num_promised) * tiers.size
+        kept = min(tiers.num_kept, self.capacity - reserved)  # what is promised may be reclaimed from it
+        return KVUsage(tiers.num_used, reserved, self.capacity, kept=kept, kept_on_host=tiers.num_kept_on_host)
 
     def check_integrity(self) -> None:
         self.books.check()

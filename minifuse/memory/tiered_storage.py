@@ -13,7 +13,7 @@ from minifuse.model.text.shape import TextShape
 
 
 class TieredStorage(KVStorage):
-    """KV of the device, and of a host tier of `num_host_slots` slots, pinned where the device is a GPU.
+    """KV of the device and of a host tier, which is pinned beside a GPU.
 
     What another sequence has had is cleared: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.
 
@@ -33,18 +33,17 @@ class TieredStorage(KVStorage):
         layers_in_turn: int = 1,
     ) -> None:
         self.in_turn = layers_in_turn > 1  # all layers have the same slots of the device, one after the other
-        owners = replace(config, num_layers=1) if self.in_turn else config
-        super().__init__(owners, layers_in_turn * num_slots, dtype, device)
-        if self.in_turn:
-            views = (self.keys, self.values, self._keys_across, self._values_along)
-            whole = [view.expand(config.num_layers, -1, -1, -1) for view in views]
-            self.keys, self.values, self._keys_across, self._values_along = whole
+        apart = replace(config, num_layers=config.num_layers // layers_in_turn)
+        super().__init__(apart, layers_in_turn * num_slots, dtype, device)
+        views = (self.keys, self.values, self._keys_across, self._values_along)
+        expanded = [view.expand(config.num_layers, -1, -1, -1) for view in views]
+        self.keys, self.values, self._keys_across, self._values_along = expanded
         pinned = device.type == "cuda" and num_host_slots > 0
         shape = (config.num_layers, num_host_slots, config.num_kv_heads, config.head_dim)
         self.host_keys, self.host_values = (torch.zeros(shape, dtype=dtype, pin_memory=pinned) for _ in "kv")
 
     def move(self, move: Move, layer: int | None = None) -> None:
-        """Copy the slots of a move from its source to its target, in one layer or in all. The two may overlap."""
+        """Copy the slots of a move, which may overlap, in one layer or in all."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         source = slice(move.source, move.source + move.num_tokens)
         target = slice(move.target, move.target + move.num_tokens)

@@ -1,13 +1,12 @@
-"""Two tiers of blocks, and chunks that move between them: copied ahead, reclaimed lazily, dropped (Pensieve)."""
+"""Chunks in blocks of two tiers: copied ahead, reclaimed lazily, dropped (Pensieve)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
 
-from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Move
-from minifuse.memory.blocks import BlockPool
+from minifuse.memory.blocks import BlockPool, check_sums
 from minifuse.memory.chunks import Chunk, Idle, Owner
 from minifuse.memory.eviction import Eviction
 
@@ -15,11 +14,12 @@ AT_ONCE = 16  # a sixteenth of the device's blocks is copied ahead at once, at m
 
 
 class Tiers:
-    """Where every chunk lies, and which block is given out next. Sums are kept beside the books.
+    """Where every chunk lies, and which block is given out next.
 
     An idle chunk lies on the device, on both tiers, or on the host. A block of the device that is needed is, in this
     order: one that is free; one of a chunk on both tiers, which then lies on the host alone; one of a chunk on the
-    device alone, which is swapped out while the plan waits, or dropped. Within each, the chunk of least value.
+    device alone, which is swapped out while the plan waits, or dropped. Within each, the chunk of least value. Sums
+    are kept beside the books.
 
     Args:
         num_device, num_host: blocks of each tier.
@@ -31,12 +31,11 @@ class Tiers:
         self.device, self.host = BlockPool(num_device), BlockPool(num_host)
         self.on_device, self.on_both, self.on_host = (Idle(eviction, size) for _ in range(3))
         self.by_host_block: dict[int, Chunk] = {}  # chunks with a copy under way, by their block on the host
-        self.num_copying = 0  # those that are copied behind everything
         self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
         self.emptied: list[Owner] = []  # owners that have lost a chunk, perhaps their last
-        self.num_used = 0  # tokens on the device that sequences with work have
-        self.num_kept = 0  # other tokens on the device, in so many blocks
-        self.blocks_kept = 0
+        self.num_used = 0  # tokens on the device that admitted sequences have, in so many blocks
+        self.blocks_used = 0
+        self.num_kept = 0  # other tokens on the device
         self.num_kept_on_host = 0  # tokens on the host alone
 
     @property
@@ -47,61 +46,55 @@ class Tiers:
     # --- chunks that are used, and left
 
     def use(self, chunk: Chunk) -> None:
-        """One more sequence needs a chunk to stay. On the device, it gives up its copy on the host: it may grow."""
+        """Add a sequence that needs a chunk to stay.
+
+        On the device, a chunk gives up its copy on the host: it may grow.
+        """
         if chunk.is_idle:
             self._pool(chunk).remove(chunk)
-            if chunk.device is not None and chunk.host is not None:
-                self.host.give_back(chunk.host)
-                chunk.host = None
+            if chunk.device is not None:
+                self._free_on_host(chunk)
+        self._count(chunk, -1)
         chunk.users += 1
+        self._count(chunk, 1)
 
     def leave(self, chunk: Chunk, now: float) -> None:
-        """A sequence needs it no longer. What no owner has, and what holds nothing, is freed."""
+        """Remove a sequence from a chunk. One without an owner, or without KV, is freed."""
+        self._count(chunk, -1)
         chunk.users -= 1
+        self._count(chunk, 1)
         if chunk.users:
             return
         chunk.active_s = now
         if chunk.arriving or not chunk.owners or not chunk.num_tokens:
             chunk.arriving = False  # the run was interrupted: its plan will never complete, and its KV never be there
             self.free(chunk)
-        elif not chunk.copying:
+        elif chunk.is_idle:
             self._pool(chunk).add(chunk)
 
     def touch(self, chunk: Chunk, now: float) -> None:
-        """Its conversation is active again: from now on it counts as idle since then."""
+        """Note that a chunk's conversation is active at time `now`: it is idle since then."""
         if chunk.is_idle:
             self._pool(chunk).remove(chunk)
         chunk.active_s = now
         if chunk.is_idle:
             self._pool(chunk).add(chunk)
 
-    def work(self, chunk: Chunk, by: int) -> None:
-        """One more sequence that uses it has been given work (`by` is 1), or one less (-1)."""
-        self._count(chunk, -1)
-        chunk.workers += by
-        self._count(chunk, 1)
-
     def wrote(self, chunk: Chunk, num_tokens: int) -> None:
-        """The KV of its first `num_tokens` tokens is written."""
-        self._count(chunk, -1)
+        """Note that a chunk in use has the KV of its first `num_tokens` tokens."""
+        self.num_used += num_tokens - chunk.num_tokens
         chunk.num_tokens = num_tokens
-        self._count(chunk, 1)
-
-    def wrote_next(self, chunk: Chunk) -> None:
-        """The KV of one more token of a chunk with work is written: `wrote`, in short."""
-        chunk.num_tokens += 1
-        self.num_used += 1
 
     def _count(self, chunk: Chunk, sign: int) -> None:
         """Add a chunk to the sums, or take it out."""
         tokens = sign * chunk.num_tokens
         if chunk.device is None:
             self.num_kept_on_host += tokens
-        elif chunk.workers:
+        elif chunk.users:
             self.num_used += tokens
+            self.blocks_used += sign
         else:
             self.num_kept += tokens
-            self.blocks_kept += sign * (chunk.num_tokens > 0)
 
     def _pool(self, chunk: Chunk) -> Idle:
         if chunk.device is None:
@@ -111,7 +104,7 @@ class Tiers:
     # --- blocks
 
     def take(self, now: float, moves: list[Move]) -> int:
-        """A block of the device; what has to be swapped out for it is added to `moves`.
+        """Take a block of the device; what must be swapped out joins `moves`.
 
         Raises:
             LawBroken: there is none.
@@ -133,30 +126,40 @@ class Tiers:
         return self.device.take()
 
     def _move_to_host(self, chunk: Chunk) -> int:
-        """A chunk on both tiers lies on the host alone from now on. Returns the block that it had on the device."""
+        """Make a chunk on both tiers give up its block of the device."""
         block = chunk.device
         assert block is not None
-        self._count(chunk, -1)
-        chunk.device = None
-        self._count(chunk, 1)
+        self._lay(chunk, None)
         return block
 
-    def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> None:
-        """Give a chunk a block of the device, and swap in what it has on the host."""
-        block = self.take(now, moves)
+    def _lay(self, chunk: Chunk, block: int | None) -> None:
+        """Give a chunk a block of the device, or none."""
         self._count(chunk, -1)
         chunk.device = block
         self._count(chunk, 1)
+
+    def _free_on_host(self, chunk: Chunk) -> None:
+        if chunk.host is not None:
+            self.host.give_back(chunk.host)
+            chunk.host = None
+
+    def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> int:
+        """Return a chunk's block of the device; take one and swap in if need be."""
+        if chunk.device is not None:
+            return chunk.device
+        block = self.take(now, moves)
+        self._lay(chunk, block)
         if chunk.host is not None:
             source, target = chunk.host * self.size, block * self.size
             moves.append(Move("swap_in", source, target, chunk.num_tokens, source_tier="host"))
             self.by_host_block[chunk.host] = chunk
             chunk.host, chunk.arriving = None, True
+        return block
 
     def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
-        """Give a chunk a block of the host, if need be that of one of less value. Returns whether it has got one.
+        """Give a chunk a block of the host; False: all there is worth more.
 
-        That may be one that this plan was to swap out: its move is taken back.
+        The chunk of less value that gives way may be one that this plan was to swap out: its move is taken back.
         """
         if not self.host.free:
             move = next((move for move in moves if move.moment == "first" and move.target_tier == "host"), None)
@@ -182,48 +185,41 @@ class Tiers:
         self.free(chunk)
 
     def free(self, chunk: Chunk) -> None:
-        """Free the blocks of a chunk that is in no pool; while a copy of it is under way, when that has landed."""
+        """Free the blocks of a chunk in no pool, once no copy is in flight."""
         for owner in chunk.owners:
-            owner.chunks[chunk.index] = None
-            owner.num_chunks -= 1
+            del owner.chunks[chunk.index]
         self.emptied += chunk.owners
         chunk.owners.clear()
         if chunk.copying or chunk.arriving:
             return
-        self.wrote(chunk, 0)
+        self._count(chunk, -1)
+        chunk.num_tokens = 0
         if self.alike.get(chunk.digest) is chunk:
             del self.alike[chunk.digest]
         if chunk.device is not None:
             self.device.give_back(chunk.device)
-        if chunk.host is not None:
-            self.host.give_back(chunk.host)
-        chunk.device = chunk.host = None
-
-    def has_its_own(self, owner: Owner) -> bool:
-        """Whether it has a chunk that is no other's: what it shares it would find without being known."""
-        if not self.alike:
-            return owner.num_chunks > 0
-        return any(len(chunk.owners) == 1 for chunk in filter(None, owner.chunks))
+            chunk.device = None
+        self._free_on_host(chunk)
 
     # --- copies ahead of time
 
     def copy_ahead(self, threshold: int, spare: int, now: float) -> list[Move]:
-        """Copies to the host, until `threshold` blocks of the device are free, backed up, or on their way to that.
+        """Copy to the host until `threshold` blocks of the device are free or backed up.
 
-        What is being copied can be given to no sequence: so few chunks are copied at once, of the `spare` blocks that
-        are available and promised to none.
+        Copies in flight count. No sequence can have what is being copied: so few chunks are copied at once, of the
+        `spare` blocks that are available and promised to none.
         """
         moves: list[Move] = []
-        at_once = max(1, self.device.num_blocks // AT_ONCE) - self.num_copying
-        lacking = threshold - self.device.num_free - len(self.on_both) - self.num_copying
-        for _ in range(min(lacking, at_once, spare)):
+        at_once = max(1, self.device.num_blocks // AT_ONCE)
+        lacking = threshold - self.device.num_free - len(self.on_both)
+        copying = sum(chunk.copying for chunk in self.by_host_block.values())
+        for _ in range(min(min(lacking, at_once) - copying, spare)):
             chunk = self.on_device.lowest(now)
             if chunk is None or not self._find_host_block(chunk, now, moves):
                 break  # all that is on the host is worth more
             self.on_device.remove(chunk)
             moves.append(self._swap_out(chunk)._replace(moment="behind"))
             chunk.copying = True
-            self.num_copying += 1
         return moves
 
     def _swap_out(self, chunk: Chunk) -> Move:
@@ -233,44 +229,41 @@ class Tiers:
         return Move("swap_out", chunk.device * self.size, chunk.host * self.size, chunk.num_tokens, target_tier="host")
 
     def landed(self, moves: Iterable[Move]) -> None:
-        """These copies between the tiers have been made."""
+        """Note that these copies between the tiers have landed."""
         for move in moves:
-            if move.target_tier == "host":
-                self._arrived_on_host(self.by_host_block.pop(move.target // self.size), move.num_tokens)
-            else:
+            if move.target_tier == "device":
                 block = move.source // self.size
                 self.by_host_block.pop(block).arriving = False
                 self.host.give_back(block)
-
-    def _arrived_on_host(self, chunk: Chunk, num_tokens: int) -> None:
-        ahead, chunk.copying, chunk.arriving = chunk.copying, False, False
-        self.num_copying -= ahead
-        if not chunk.owners:
-            self.free(chunk)
-            return
-        if ahead and (chunk.users or chunk.num_tokens != num_tokens):  # it is used, or has grown since
-            assert chunk.host is not None
-            self.host.give_back(chunk.host)
-            chunk.host = None
-        if chunk.is_idle:
-            self._pool(chunk).add(chunk)
+                continue
+            chunk = self.by_host_block.pop(move.target // self.size)
+            if chunk.copying and (chunk.users or chunk.num_tokens != move.num_tokens):  # it is used, or has grown since
+                self._free_on_host(chunk)
+            chunk.copying = chunk.arriving = False
+            if not chunk.owners:
+                self.free(chunk)
+            elif chunk.is_idle:
+                self._pool(chunk).add(chunk)
 
     # --- integrity
 
     def check(self, owners: Iterable[Owner]) -> None:
-        """Raise `LawBroken` unless each block is free or has one chunk, and the sums are theirs."""
-        listed = {chunk for owner in owners for chunk in filter(None, owner.chunks)}
+        """Raise `LawBroken` unless blocks are free or of one chunk, and sums right."""
+        listed = {chunk for owner in owners for chunk in owner.chunks.values()}
         chunks = listed | set(self.by_host_block.values())
         self.device.check(chunk.device for chunk in chunks if chunk.device is not None)
         departing = (block for block, chunk in self.by_host_block.items() if chunk.host != block)
         self.host.check(chain((chunk.host for chunk in chunks if chunk.host is not None), departing))
         idle = [chunk for chunk in listed if chunk.is_idle]
-        right = {
-            "num_used": sum(c.num_tokens for c in chunks if c.device is not None and c.workers),
-            "num_kept": sum(c.num_tokens for c in chunks if c.device is not None and not c.workers),
-            "num_kept_on_host": sum(c.num_tokens for c in chunks if c.device is None),
-            "num_available": self.device.num_free + sum(c.device is not None for c in idle),
-        }
-        found = {name: getattr(self, name) for name in right}
-        if found != right or len(self.on_host) != sum(c.device is None for c in idle):
-            raise LawBroken("conservation", f"memory counts {found}, and its chunks are {right}")
+        idle_on_host = sum(chunk.device is None for chunk in idle)
+        used = [chunk.num_tokens for chunk in chunks if chunk.device is not None and chunk.users]
+        kept = [chunk.num_tokens for chunk in chunks if chunk.device is not None and not chunk.users]
+        on_host = [chunk.num_tokens for chunk in chunks if chunk.device is None]
+        check_sums(
+            num_used=(self.num_used, sum(used)),
+            blocks_used=(self.blocks_used, len(used)),
+            num_kept=(self.num_kept, sum(kept)),
+            num_kept_on_host=(self.num_kept_on_host, sum(on_host)),
+            num_available=(self.num_available, self.device.num_free + len(idle) - idle_on_host),
+            idle_on_host=(len(self.on_host), idle_on_host),
+        )

@@ -115,7 +115,7 @@ def test_the_newest_are_evicted_first_and_readmitted_in_order_of_age() -> None:
         "5: c[0:3) d[0:2)",
     ]
     assert _evicted(steps) == {1.0: ("c",), 3.0: ("b",)}
-    full = "c not admitted: needs 2 blocks of 2 KV tokens, 1 are free"
+    full = "c not admitted: needs 2 blocks of 2 KV tokens, 1 is free"
     assert full in map(str, steps[4].plan.reasons)
 
 
@@ -131,7 +131,7 @@ def test_a_prompt_that_does_not_fit_is_told_so_while_single_tokens_run(settings:
     """Two of three blocks are a's, and b needs two: neither the phase of the iteration nor its budget keeps b out."""
     steps = run_all(_vllm(3, settings=settings), [asks("a", 3, 3), asks("b", 3, 1)])
     decodes = [step.plan for step in steps if step.plan.work[0].sequence == "a" and step.plan.work[0].start >= 3]
-    full = "b not admitted: needs 2 blocks of 2 KV tokens, 1 are free"
+    full = "b not admitted: needs 2 blocks of 2 KV tokens, 1 is free"
     assert [[*map(str, plan.reasons)] for plan in decodes] == [[full], [full]]
 
 

@@ -68,10 +68,7 @@ class NaiveTables:
         parent, shared = ("", 0) if name in self.cached else self.alike(sequence)
         needed = self.blocks_of(len(sequence) if growing else sequence.request.max_cached) - shared // self.size
         if needed > self.num_available - (self.watermark if growing and busy else 0):
-            kept = f", {self.watermark} of them kept" if growing and busy and self.watermark else ""
-            raise NoRoom(
-                f"needs {number(needed, 'block')} of {self.size} KV tokens, {self.num_available} are free{kept}"
-            )
+            raise NoRoom(f"needs {number(needed, 'block')}, {self.num_available} are free")
         self.sequences[name] = sequence
         self.blocks[name] = self.blocks.get(parent, [])[: self.blocks_of(shared)]
         self.blocks[name] += [self.free.pop() for _ in away]

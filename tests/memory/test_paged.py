@@ -46,7 +46,7 @@ def test_the_watermark_is_kept_for_running_sequences() -> None:
     assert room.admit(served.ask("c", 12), growing=True) == Reason(
         "memory-full",
         "c",
-        "not admitted: needs 3 blocks of 4 KV tokens, 5 are free, 3 of them kept for running requests",
+        "not admitted: needs 3 blocks of 4 KV tokens and must leave 3 to running requests, 5 are free",
     )
     assert room.admit(served.ask("d", 8), growing=True) is None
     assert room.extend(served.sequences["b"]) is None  # running sequences may have what is kept for them

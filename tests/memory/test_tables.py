@@ -217,7 +217,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         trial = self._trial(self.watermark if busy else 0)
         reason = trial.admit(sequence, growing=growing)
         if not fits:
-            lacks = f"not admitted: needs {number(needed, 'block')} of {self.size} KV tokens, "
+            lacks = f"not admitted: needs {number(needed, 'block')} of {self.size} KV tokens"
             assert reason is not None
             assert reason.text.startswith(lacks)
             return False

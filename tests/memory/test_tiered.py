@@ -160,7 +160,7 @@ def test_a_chunk_on_its_way_is_neither_given_out_nor_copied_again() -> None:
     scene.ask("x", 8)
     full = scene.memory.room().admit(scene.sequences["x"], growing=True)
     assert full is not None
-    assert full.text == "not admitted: needs 2 chunks of 4 KV tokens, 1 are free"
+    assert full.text == "not admitted: needs 2 chunks of 4 KV tokens, 1 is free"
     scene.memory.landed(moves, 2.0)
     assert scene.memory.room().admit(scene.sequences["x"], growing=True) is None
 
@@ -190,7 +190,7 @@ def test_blocks_are_kept_for_running_sequences() -> None:
     scene.ask("c", 36)
     full = scene.memory.room().admit(scene.sequences["c"], growing=True)
     assert full is not None
-    assert full.text == ("not admitted: needs 9 chunks of 4 KV tokens, 9 are free, 1 of them kept for running requests")
+    assert full.text == "not admitted: needs 9 chunks of 4 KV tokens and must leave 1 to running requests, 9 are free"
     scene.ask("d", 32)
     assert scene.memory.room().admit(scene.sequences["d"], growing=True) is None
 
@@ -219,7 +219,7 @@ def test_a_partial_chunk_that_was_dropped_is_found_whole_with_another() -> None:
     scene.turn("a", "c", 6, 0.0)
     scene.turn("b", "d", 12, 1.0)
     owner = scene.memory.books.owners["conversation c"]
-    scene.memory.tiers.drop(owner.chunks[1])  # type: ignore[arg-type]
+    scene.memory.tiers.drop(owner.chunks[1])
     scene.ask("e", tuple(range(6, 14)), conversation="c")
     assert scene.memory.missing(scene.sequences["e"]) == (Span(12, 14),)
     placement, _ = scene.iterate(admit="e", now=2.0)
@@ -267,7 +267,7 @@ def test_what_two_newcomers_find_is_not_reclaimed_for_either() -> None:
     assert room.admit(scene.sequences["x"], growing=True) is None  # the fourth block, and one of c's
     full = room.admit(scene.sequences["y"], growing=True)
     assert full is not None
-    assert "needs 1 chunk" in full.text
+    assert "needs 3 chunks of 4 KV tokens, 2 are free" in full.text  # its own two count in both numbers
 
 
 def test_texts_that_begin_alike_share_chunks() -> None:

@@ -78,20 +78,22 @@ def host_blocks_are_never_given_back(landed: Any, self: Tiers, moves: Any) -> No
 @instead_of(Tiers, "fetch")
 def a_host_block_is_free_before_it_has_been_copied(
     fetch: Any, self: Tiers, chunk: Chunk, now: float, moves: Any
-) -> None:
-    block = chunk.host
-    fetch(self, chunk, now, moves)
+) -> Any:
+    block = chunk.host if chunk.device is None else None
+    fetched = fetch(self, chunk, now, moves)
     if block is not None:
-        self.host.free.insert(0, block)  # type: ignore[union-attr]
+        self.host.free.insert(0, block)
+    return fetched
 
 
 @talk("counting", "exact", "conservation", "ghost")
 @instead_of(Tiers, "fetch")
-def what_is_on_the_host_is_not_swapped_in(fetch: Any, self: Tiers, chunk: Chunk, now: float, moves: Any) -> None:
+def what_is_on_the_host_is_not_swapped_in(fetch: Any, self: Tiers, chunk: Chunk, now: float, moves: Any) -> Any:
     mine: list[Move] = []
-    fetch(self, chunk, now, mine)
+    block = fetch(self, chunk, now, mine)
     moves += [move for move in mine if move.kind != "swap_in"]
     self.landed([move for move in mine if move.kind == "swap_in"])
+    return block
 
 
 @talk("budget", batching__max_tokens=6)
@@ -137,7 +139,7 @@ def what_a_newcomer_finds_is_counted_as_free_as_well(
     before = self.free
     full = take(self, sequence, growing)
     if full is None:
-        found = sum(chunk is not None for chunk in self.found[sequence.id])
+        found = len(self.found[sequence.id])
         self.free = max(self.free, before - self.whole[sequence.id] + found)
     return full
 
@@ -269,7 +271,8 @@ def what_a_conversation_keeps_is_not_shared(leave: Any, self: Tiers, chunk: Chun
 
 @talk("alike", memory__share=True, memory__chunk=2)
 @instead_of(Owners, "found")
-def only_the_first_chunk_is_shared(found: Any, self: Owners, sequence: Sequence) -> list[Chunk | None]:
-    chunks: list[Chunk | None] = found(self, sequence)
+def only_the_first_chunk_is_shared(found: Any, self: Owners, sequence: Sequence) -> dict[int, Chunk]:
     own = self.owners.get(owner_of(sequence))
-    return chunks[: max(1, 0 if own is None else len(own.chunks))]
+    return {
+        index: chunk for index, chunk in found(self, sequence).items() if index < 1 or (own and index in own.chunks)
+    }
