@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,11 @@ def test_a_handout_has_the_public_part_alone(lab: Lab, tmp_path: Path) -> None:
     assert [test.name for test in copy.tests()] == [test.name for test in lab.tests(hidden=False)]
     assert copy.points == lab.points
     assert copy.wrong == {}
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_withheld_modules_exist(lab: Lab) -> None:
+    assert [name for name in lab.limits.withheld if find_spec(name) is None] == []
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
