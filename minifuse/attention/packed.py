@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from operator import itemgetter
 from threading import Barrier
 from typing import NamedTuple
 
@@ -15,22 +12,11 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
+from minifuse.attention.packing import lanes_of
 from minifuse.attention.paged import index_of
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.plan import Plan, Span
 from minifuse.memory.storage import KVStorage
-
-
-def lanes_of(plan: Plan, span: Span) -> Seq[Seq[int]]:
-    """The lanes of one wave, each with the numbers of its work; a lane for each piece where the layout has none.
-
-    >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
-    """
-    lanes = plan.layout.lanes
-    if not lanes:
-        return [(index,) for index in range(*span)]
-    first, last = (bisect_left(lanes, end, key=itemgetter(0)) for end in span)  # lanes lie in the order of the waves
-    return lanes[first:last]
 
 
 class Lane(NamedTuple):

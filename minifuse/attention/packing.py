@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
+from operator import itemgetter
 from typing import NamedTuple
+
+from minifuse.core.plan import Plan, Span
 
 Lanes = tuple[tuple[int, ...], ...]  # of each lane the numbers of its pieces of work, in the order of their turn
 
@@ -75,6 +78,18 @@ def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
         lanes[number].append(piece)
         heapreplace(heap, (end + seconds[piece], number))
     return tuple(map(tuple, lanes))
+
+
+def lanes_of(plan: Plan, wave: Span) -> Sequence[Sequence[int]]:
+    """Return the lanes of one wave, as numbers of work; without lanes, each piece is one.
+
+    >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
+    """
+    lanes = plan.layout.lanes
+    if not lanes:
+        return [(index,) for index in range(*wave)]
+    first, last = (bisect_left(lanes, end, key=itemgetter(0)) for end in wave)  # lanes lie in the order of the waves
+    return lanes[first:last]
 
 
 class Bubbles(NamedTuple):

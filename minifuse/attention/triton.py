@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
-from minifuse.attention.packed import lanes_of
+from minifuse.attention.packing import lanes_of
 from minifuse.attention.ragged import ragged
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
