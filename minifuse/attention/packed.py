@@ -1,4 +1,4 @@
-"""Executes packed lanes: on a CPU each is a call, and as many run at once as torch has threads (FluidInfer, 4.2)."""
+"""Attends packed lanes; on a CPU, as many at once as torch has threads (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from minifuse.memory.storage import KVStorage
 
 
 class Lane(NamedTuple):
-    """A lane of one wave, as tensors."""
+    """Holds a lane of one wave, as tensors."""
 
     rows: Tensor  # [queries], of the wave, in the order of the lane
     ragged: RaggedIndex
 
 
 class PackedAttention(Backend):
-    """The lanes of a wave begin in their order, the next one when another has ended.
+    """Runs the lanes of a wave in order; the next begins when another has ended.
 
     The pieces of a lane are one call, so that a lane of many single tokens costs no more calls than one long prompt.
     """
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Threads for lanes, of which each computes on one core."""
+        """Start threads for lanes; each computes on one core."""
         count = torch.get_num_threads()
         pool = ThreadPoolExecutor(count, "minifuse-lanes", torch.set_num_threads, (1,))
         all_there = Barrier(count)
         list(pool.map(lambda _: all_there.wait(), range(count)))
-        torch.set_num_threads(count)  # what a thread has set would be the default of those that torch meets later
+        torch.set_num_threads(count)  # what a thread sets becomes the default of later threads
         return pool
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> list[Lane]:
