@@ -30,14 +30,14 @@ class Backend(ABC):
     """Attends waves; a backend defines what a wave reads, and how its rows attend to that."""
 
     operators: Operators = TORCH
-    masked: bool = False  # slots are read behind a mask, whatever the plan's shape; those of a rectangle always are
+    masked: bool = False  # reads slots behind a mask in plans of any shape; in a rectangle, every backend does
 
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         rows = lay_out(plan, sequences)
         slots = torch.tensor(rows.slots, device=cache.device)
         ends = [*rows.starts, len(rows.slots)]
         real = real_rows(plan, rows, cache.device)
-        live = real if plan.num_idle else None
+        live = real if plan.shape and plan.num_idle else None
         masked = self.masked or isinstance(plan.shape, Rectangle)
         waves = []
         for span in plan.waves:

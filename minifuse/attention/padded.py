@@ -44,8 +44,8 @@ class Rows:
             .unbind(0)
             for kv in (cache.keys, cache.values)
         )
-        mask = torch.zeros(visible.shape, dtype=cache.keys.dtype, device=cache.device)
-        return cls(keys, values, mask.masked_fill_(~visible, float("-inf")).unsqueeze(1))
+        mask = torch.full(visible.shape, float("-inf"), dtype=cache.keys.dtype, device=cache.device)
+        return cls(keys, values, mask.masked_fill_(visible, 0.0).unsqueeze(1))
 
     def attend(self, q: Tensor, layer: int) -> Tensor:
         """Attend queries [rows * columns, num_heads, head_dim] to one layer: [rows * columns, num_heads * head_dim]."""
