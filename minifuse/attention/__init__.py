@@ -1,19 +1,9 @@
-"""Attention stages: how tokens are laid out and attended. Importing this registers them."""
+"""Lays tokens out, and attends them. Importing this registers the attention stages."""
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.attention.layouts import PackedStage, PaddedStage, PagedStage, SlotsStage
 from minifuse.attention.stage import PerSequenceStage
 from minifuse.stages import register
 
-__all__ = [
-    "CellsStage",
-    "PackedStage",
-    "PaddedCellsStage",
-    "PaddedStage",
-    "PagedStage",
-    "PerSequenceStage",
-    "SlotsStage",
-]
-
-for _name in __all__:
-    register(globals()[_name])
+for cls in (CellsStage, PackedStage, PaddedCellsStage, PaddedStage, PagedStage, PerSequenceStage, SlotsStage):
+    register(cls)

@@ -1,4 +1,4 @@
-"""How a batch of cells is laid out: its nodes alone, or a row for each request at every step (BatchMaker, 2.2.3).
+"""Lays out a batch of cells: nodes alone, or a row for each request (BatchMaker, 2.2.3).
 
 Cells attend to nothing, and one runner computes both layouts: there is no tensor half.
 """
@@ -13,7 +13,7 @@ from minifuse.stages import Attention
 
 
 class CellsStage(Attention):
-    """The nodes of a batch and nothing else: no padding is computed, and a wave without nodes is left out."""
+    """Computes the nodes of a batch and no padding; leaves out waves without nodes."""
 
     name = "cells"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
@@ -31,7 +31,7 @@ class CellsStage(Attention):
 
 
 class PaddedCellsStage(CellsStage):
-    """A row for each request of the batch at every step, ended ones too: padding is computed and counted as idle."""
+    """Computes a row for each request at every step; rows of ended requests are idle."""
 
     name = "padded_cells"
     reads = frozenset({"rows"})

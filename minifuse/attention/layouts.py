@@ -1,4 +1,4 @@
-"""How the tokens of an iteration are laid out (Baton, 2.1 and 2.2; Flover, V-B; Pensieve, 3.4.4).
+"""Lays out the tokens of an iteration (Baton, 2.1 and 2.2; Flover, V-B; Pensieve, 3.4.4).
 
 The layouts here decide shapes without tensors, so that a simulated run counts the same idle tokens as a real one. Each
 names its tensor half, which is imported only in real runs.
@@ -18,7 +18,7 @@ HIDDEN_SIZE = 4096  # matters for the scores alone, which are a two thousandth o
 
 
 class PaddedStage(AttentionStage):
-    """A rectangle of tokens with a mask: padding and finished rows are computed, and counted as idle (Baton, 2.1)."""
+    """Computes a rectangle with a mask; padding and finished rows count as idle (Baton, 2.1)."""
 
     name = "padded"
     reads = frozenset({"rectangle"})
@@ -31,7 +31,7 @@ class PaddedStage(AttentionStage):
 
 
 class SlotsStage(AttentionStage):
-    """One token in each of the adjacent buffers of a region, as views; prompts request by request (Flover, V-B)."""
+    """Attends a token in each buffer of a region, prompts request by request (Flover, V-B)."""
 
     name = "slots"
     reads = frozenset({"slots"})
@@ -45,7 +45,7 @@ class SlotsStage(AttentionStage):
 
 
 class PagedStage(AttentionStage):
-    """Tokens of all requests concatenated and attended in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
+    """Attends all requests in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
 
     name = "paged"
     reads = frozenset({"pages", "extents"})
@@ -55,7 +55,7 @@ class PagedStage(AttentionStage):
 
 
 class PackedStage(AttentionStage):
-    """Attention in lanes, of which each attends to short pieces of work one after the other (FluidInfer, 4.2)."""
+    """Attends in lanes; a lane takes short pieces one after the other (FluidInfer, 4.2)."""
 
     name = "packed"
     reads = frozenset({"pages"})
@@ -89,6 +89,6 @@ class PackedStage(AttentionStage):
         return Layout(waves, lanes=tuple(lanes))
 
     def estimate(self, work: Work) -> float:
-        """How long the attention of a piece of work takes, in the time in which the machine reads a byte."""
+        """Estimates the attention of a piece of work, in times of reading a byte."""
         balance = BALANCE if self.options.balance is None else self.options.balance
         return seconds_of(work.num_tokens, work.stop, hidden_size=HIDDEN_SIZE, flops=balance, bandwidth=1.0)

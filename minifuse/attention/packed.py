@@ -1,12 +1,9 @@
-"""Executes packed lanes: on a CPU each is a call, and as many run at once as torch has threads (FluidInfer, 4.2)."""
+"""Attends packed lanes; on a CPU, as many at once as torch has threads (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from operator import itemgetter
 from threading import Barrier
 from typing import NamedTuple
 
@@ -15,45 +12,34 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
+from minifuse.attention.packing import lanes_of
 from minifuse.attention.paged import index_of
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.plan import Plan, Span
 from minifuse.memory.storage import KVStorage
 
 
-def lanes_of(plan: Plan, span: Span) -> Seq[Seq[int]]:
-    """The lanes of one wave, each with the numbers of its work; a lane for each piece where the layout has none.
-
-    >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
-    """
-    lanes = plan.layout.lanes
-    if not lanes:
-        return [(index,) for index in range(*span)]
-    first, last = (bisect_left(lanes, end, key=itemgetter(0)) for end in span)  # lanes lie in the order of the waves
-    return lanes[first:last]
-
-
 class Lane(NamedTuple):
-    """A lane of one wave, as tensors."""
+    """Holds a lane of one wave, as tensors."""
 
     rows: Tensor  # [queries], of the wave, in the order of the lane
     ragged: RaggedIndex
 
 
 class PackedAttention(Backend):
-    """The lanes of a wave begin in their order, the next one when another has ended.
+    """Runs the lanes of a wave in order; the next begins when another has ended.
 
     The pieces of a lane are one call, so that a lane of many single tokens costs no more calls than one long prompt.
     """
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Threads for lanes, of which each computes on one core."""
+        """Start threads for lanes; each computes on one core."""
         count = torch.get_num_threads()
         pool = ThreadPoolExecutor(count, "minifuse-lanes", torch.set_num_threads, (1,))
         all_there = Barrier(count)
         list(pool.map(lambda _: all_there.wait(), range(count)))
-        torch.set_num_threads(count)  # what a thread has set would be the default of those that torch meets later
+        torch.set_num_threads(count)  # what a thread sets becomes the default of later threads
         return pool
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> list[Lane]:

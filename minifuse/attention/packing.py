@@ -1,22 +1,25 @@
-"""Attention-aware packing: the work of one wave in lanes, short pieces behind each other (FluidInfer, 4.2)."""
+"""Packs the work of a wave into lanes, short pieces behind each other (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
+from operator import itemgetter
 from typing import NamedTuple
 
-Lanes = tuple[tuple[int, ...], ...]  # of each lane the numbers of its pieces of work, in the order of their turn
+from minifuse.core.plan import Plan, Span
+
+Lanes = tuple[tuple[int, ...], ...]  # of each lane, the numbers of its pieces of work, in order
 
 
 def seconds_of(num_queries: int, num_context: int, *, hidden_size: int, flops: float, bandwidth: float) -> float:
-    """What the attention of one piece of work takes in one layer: the longer of its arithmetic and its reading.
+    """Estimate attention of a piece of work in one layer: arithmetic or reading, if longer.
 
-    The paper (4.1) has 4 L^2 H operations for a prompt of L tokens, which it takes to be bound by arithmetic, and
-    4 x H + 8 x + 4 H bytes for a token after x others, bound by memory. Here L queries attend to x tokens, themselves
-    included, with 4 L x H operations and as many bytes for each query's scores; and the longer counts, because a few
-    queries at the end of a long context, or a very short prompt, are bound by memory too.
+    The paper (4.1) has 4 L^2 H operations for a prompt of L tokens, bound by arithmetic, and 4 x H + 8 x + 4 H bytes
+    for a token after x others, bound by memory. Here L queries attend to x tokens, themselves included, with 4 L x H
+    operations and as many bytes for each query's scores. The longer counts, because a few queries at the end of a long
+    context, or a very short prompt, are bound by memory, too.
 
     Args:
         num_queries: L.
@@ -46,8 +49,7 @@ def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
     ((0,), (3,), (1, 2, 4, 5))
 
     Args:
-        seconds: of each piece, in the order of arrival. Of a thousand pieces of a second a lane may exceed the longest
-            by what is rounded.
+        seconds: of each piece, in the order of arrival. Rounding may let a lane of very many pieces exceed the longest.
         most: lanes, at most; none: as many as it takes. What is left over then goes, longest first, to the lane that
             ends first, and lanes get longer than the longest piece.
 
@@ -77,8 +79,20 @@ def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
     return tuple(map(tuple, lanes))
 
 
+def lanes_of(plan: Plan, wave: Span) -> Sequence[Sequence[int]]:
+    """Return the lanes of one wave, as numbers of work; without lanes, each piece is one.
+
+    >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
+    """
+    lanes = plan.layout.lanes
+    if not lanes:
+        return [(index,) for index in range(*wave)]
+    first, last = (bisect_left(lanes, end, key=itemgetter(0)) for end in wave)  # lanes lie in the order of the waves
+    return lanes[first:last]
+
+
 class Bubbles(NamedTuple):
-    """For how long lanes that begin together are idle until the longest of them ends, by what causes it (4.2)."""
+    """Counts the seconds that lanes idle until the longest ends, by cause (4.2)."""
 
     busy_s: float  # of all lanes together
     prompts_s: float  # type A: a lane with a prompt ends before the longest
@@ -87,7 +101,7 @@ class Bubbles(NamedTuple):
 
     @property
     def idle(self) -> float:
-        """The idle part of the time of all lanes."""
+        """Give the idle part of the time of all lanes."""
         idle_s = self.prompts_s + self.tokens_s + self.others_s
         return idle_s / (self.busy_s + idle_s) if idle_s else 0.0
 
@@ -96,7 +110,7 @@ class Bubbles(NamedTuple):
 
 
 def bubbles_of(seconds: Sequence[float], prompts: Sequence[bool], lanes: Lanes) -> Bubbles:
-    """The bubbles of lanes in which these pieces of work take so long, estimated or measured.
+    """Count the bubbles of lanes, from estimated or measured seconds of the pieces.
 
     Args:
         prompts: which pieces compute several tokens.

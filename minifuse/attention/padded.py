@@ -1,4 +1,4 @@
-"""Attention over a padded rectangle with a mask: batch-wise inference (Baton, 2.1)."""
+"""Attends a padded rectangle, with a mask: batch-wise inference (Baton, 2.1)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from minifuse.memory.storage import KVStorage
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Views of adjacent rows of slots, and the mask of each query."""
+    """Views adjacent rows of slots, and masks them for each query."""
 
     keys: tuple[Tensor, ...]  # per layer a view [rows, num_kv_heads, width, head_dim]
     values: tuple[Tensor, ...]
     mask: Tensor  # [rows, 1, columns, width], added to the scores
 
     @classmethod
-    def of(cls, cache: KVStorage, offset: int, stride: int, first: int, mask: Tensor) -> Rows:
-        """View the slots from `first` on of rows of `stride` slots, as many as the mask has.
+    def of(cls, cache: KVStorage, offset: int, stride: int, first: int, visible: Tensor) -> Rows:
+        """View, in rows of `stride` slots, the slots from `first` on.
 
-        >>> # offset 10, stride 4, first 0, a mask of 2 rows and 3 slots: slots 10 to 12, and slots 14 to 16
+        Args:
+            visible: what each query attends to, [rows, columns, slots of the view].
+
+        >>> # offset 10, stride 4, first 0, 2 rows and 3 slots of each: slots 10 to 12, and slots 14 to 16
         """
-        rows, _, _, width = mask.shape
+        rows, _, width = visible.shape
         keys, values = (
             kv[:, offset : offset + rows * stride]
             .unflatten(1, (rows, stride))
@@ -41,7 +44,8 @@ class Rows:
             .unbind(0)
             for kv in (cache.keys, cache.values)
         )
-        return cls(keys, values, mask)
+        mask = torch.full(visible.shape, float("-inf"), dtype=cache.keys.dtype, device=cache.device)
+        return cls(keys, values, mask.masked_fill_(visible, 0.0).unsqueeze(1))
 
     def attend(self, q: Tensor, layer: int) -> Tensor:
         """Attend queries [rows * columns, num_heads, head_dim] to one layer: [rows * columns, num_heads * head_dim]."""
@@ -59,9 +63,10 @@ class Rows:
 
 
 class PaddedAttention(Backend):
-    """The columns [start, stop) of every row of the plan's rectangle, computed whole: T = rows x (stop - start).
+    """Computes the columns [start, stop) of every row of the plan's rectangle, whole.
 
-    Keys and values are views of the rectangle's window; the mask leaves out what a row does not hold of its sequence.
+    T is rows x (stop - start). Keys and values are views of the rectangle's window. The mask hides the slots that do
+    not hold a row's own sequence.
 
     Prompts of 1 and 3 tokens are two rows of three columns. Row 0 begins with two idle tokens: their queries attend
     only to themselves, and the real query attends to neither.
@@ -81,35 +86,33 @@ class PaddedAttention(Backend):
         if not isinstance(rectangle, Rectangle):
             raise LawBroken("layout", "the padded layout got a plan without a rectangle")
         view = view_of(plan, rectangle)
-        mask = _mask(view, rectangle, cache.keys.dtype, cache.device)
-        return Rows.of(cache, rectangle.offset, rectangle.stride, view.first, mask)
+        visible = _visible(view, rectangle, cache.device)
+        return Rows.of(cache, rectangle.offset, rectangle.stride, view.first, visible)
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Rows) -> Tensor:
         return reads.attend(q, layer)
 
 
-def _mask(view: View, rectangle: Rectangle, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What each query of columns [start, stop) attends to, as 0 or -inf: [rows, 1, columns, width of the view].
+def _visible(view: View, rectangle: Rectangle, device: torch.device) -> Tensor:
+    """Mark what each query of columns [start, stop) attends to, [rows, columns, width of the view].
 
     A query attends to the columns up to its own that its row holds, and always to itself: an idle query with nothing to
     attend to would be a softmax over an empty set, which is NaN.
 
-    >>> _mask(View(0, 2, [[(1, 2)]]), Rectangle(0, 1, 2, 0, 2), torch.float32, torch.device("cpu"))  # column 0 is idle
-    tensor([[[[0., -inf],
-              [-inf, 0.]]]])
+    >>> _visible(View(0, 2, [[(1, 2)]]), Rectangle(0, 1, 2, 0, 2), torch.device("cpu"))  # column 0 is idle
+    tensor([[[ True, False],
+             [False,  True]]])
     """
-    keys = torch.arange(view.width, device=device)
-    columns, queries = keys, torch.arange(rectangle.start, rectangle.stop, device=device)[:, None]
-    if rectangle.begin:  # columns are counted from `begin`, at which the view begins unless the window wraps around
-        queries = queries - rectangle.begin
-        columns = (keys - rectangle.begin) % rectangle.stride if rectangle.wraps else keys
+    begin = rectangle.begin  # all columns are counted from here
+    slots = torch.arange(view.width, device=device)
+    columns = (slots + (view.first - begin)) % rectangle.stride
+    queries = torch.arange(rectangle.start - begin, rectangle.stop - begin, device=device)[:, None]
     most = max(map(len, view.held))
     if most > 1 or rectangle.wraps:
         ranges = [held + [(0, 0)] * (most - len(held)) for held in view.held]
         first, last = torch.tensor(ranges, device=device)[..., None].unbind(2)  # [rows, most, 1]
-        held = ((keys >= first) & (keys < last)).any(1, keepdim=True)  # [rows, 1, width]
+        held = ((slots >= first) & (slots < last)).any(1, keepdim=True)  # [rows, 1, width]
     else:  # what a row holds goes on to its last query
         first = torch.tensor([held[0][0] if held else view.width for held in view.held], device=device)
-        held = keys >= first[:, None, None]
-    visible = (held & (columns <= queries)) | (columns == queries)
-    return torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill(~visible, float("-inf")).unsqueeze(1)
+        held = slots >= first[:, None, None]
+    return (held & (columns <= queries)) | (columns == queries)

@@ -1,4 +1,4 @@
-"""Multi-token attention over KV in blocks: prompts and single tokens in one call (Pensieve, 3.4.4)."""
+"""Attends over KV in blocks: prompts and single tokens in one call (Pensieve, 3.4.4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def index_of(work: Seq[Work], places: Seq[Place], cache: KVStorage) -> RaggedInd
 
 
 class PagedAttention(Backend):
-    """Every piece of work is some queries at the end of a context, in blocks or in consecutive slots."""
+    """Attends each piece of work to its context, in blocks or consecutive slots."""
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> RaggedIndex:
         return index_of(plan.work[slice(*span)], plan.places[slice(*span)], cache)

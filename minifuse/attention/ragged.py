@@ -1,4 +1,4 @@
-"""The ragged batch of a plan: the queries of each sequence, and where its KV lies (Pensieve, 3.4.4)."""
+"""Makes the ragged batch of a plan: queries of each sequence, and their KV (Pensieve, 3.4.4)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,11 @@ from minifuse.kernels.ragged import Ragged
 
 
 def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Ragged:
-    """The sequences of one wave of a plan: its work, or all rows of a shape that is computed whole.
+    """List the sequences of one wave: its work, or all rows of a shape.
 
     For work [a: 0..3) in blocks (4, 7), [b: 7..8) in blocks (2, 5, 1): cu_seqlens [0, 3, 4], contexts [3, 8], and block
     tables [[4, 7, -1], [2, 5, 1]].
     """
-
-    def tensor(numbers: list[Any]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int32, device=device)
-
     shape, first = plan.shape, None
     tables: Seq[Seq[int]]
     if isinstance(shape, Rectangle):
@@ -37,25 +33,36 @@ def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Rag
         else:
             queries, contexts = [shape.stop - shape.start] * shape.rows, [view.width] * shape.rows
             tables, page = [(shape.slot(row, shape.begin),) for row in range(shape.rows)], 0
-            first = tensor([held[0][0] if held else view.width for held in view.held])
+            first = int32([held[0][0] if held else view.width for held in view.held], device)
     elif isinstance(shape, Region):
         queries, contexts = [1] * shape.size, [position + 1 for position in rows.positions]
         tables, page = [((shape.offset + row) * shape.width,) for row in range(shape.size)], 0
     else:
         queries, contexts, tables, page = contexts_of(plan.work[slice(*span)], plan.places[slice(*span)])
     widest = max(map(len, tables))
-    cu_seqlens = list(accumulate(queries, initial=0))
-    block_tables = [[*table, *[-1] * (widest - len(table))] for table in tables]
-    return Ragged(tensor(cu_seqlens), tensor(contexts), tensor(block_tables), page, max(queries), max(contexts), first)
+    return Ragged(
+        int32(list(accumulate(queries, initial=0)), device),
+        int32(contexts, device),
+        int32([[*table, *[-1] * (widest - len(table))] for table in tables], device),
+        page,
+        max(queries),
+        max(contexts),
+        first,
+    )
+
+
+def int32(numbers: list[Any], device: torch.device) -> Tensor:
+    """Make a tensor as the kernels take it."""
+    return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
 def contexts_of(work: Seq[Work], places: Seq[Place]) -> tuple[list[int], list[int], list[tuple[int, ...]], int]:
-    """Return queries, context and block table of each piece of work, and the block size."""
+    """Return queries, context and block table of each piece of work, and block size."""
     return [item.num_tokens for item in work], [item.stop for item in work], *tables_of(places)
 
 
 def tables_of(places: Seq[Place]) -> tuple[list[tuple[int, ...]], int]:
-    """The block tables and the slots in a block; for sequences in consecutive slots, their first slots and 0.
+    """Return block tables and block size; of consecutive slots, the first slots and 0.
 
     >>> tables_of((Pages((4, 7), 16),)), tables_of((Extent(40, 9),))
     (([(4, 7)], 16), ([(40,)], 0))
@@ -70,10 +77,10 @@ def tables_of(places: Seq[Place]) -> tuple[list[tuple[int, ...]], int]:
 def _rows_with_gaps(
     plan: Plan, rectangle: Rectangle, rows: BatchRows
 ) -> tuple[list[int], list[int], list[Seq[int]], int]:
-    """Queries, contexts, tables and page of a rectangle whose rows have gaps, or wrap around.
+    """List the sequences of a rectangle whose rows have gaps, or wrap around.
 
-    The kernels mask no gap. So each piece of work is a sequence in blocks of one slot, those that its tokens lie in,
-    and the idle queries between two pieces of work are one that attends to its own slots: all rows are computed.
+    The kernels mask no gap. So each piece of work is a sequence in blocks of one slot. The idle queries before and
+    behind it are sequences, too, and attend to their own slots: all rows are computed.
 
     >>> # columns 3 and 4 of two rows of 8: row 0 computes token 2, after a gap, in column 3; row 1 tokens 0 and 1
     >>> # queries [1, 1, 2], contexts [3, 1, 2], tables [[0, 1, 3], [4], [11, 12]], page 1

@@ -1,7 +1,8 @@
-"""What the rows of a rectangle hold, and how a row is handed over (Baton, 2.1, 4.1 and 4.2)."""
+"""Finds what the rows of a rectangle hold, and clears rows that change hands (Baton, 2.1, 4.1 and 4.2)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from minifuse.core.errors import LawBroken
@@ -11,12 +12,13 @@ from minifuse.core.shapes import Rectangle
 
 
 class View(NamedTuple):
-    """The slots [first, first + width) of every row: those of the window, or the whole row if the window wraps around.
+    """Names the slots [first, first + width) of every row that are read.
 
-    `held` are the ranges of the view in which a row's sequence lies, counted from `first`; a finished row has none.
+    They are the window's, or the whole row if the window wraps around. `held` are the ranges in which a row's sequence
+    lies, counted from `first`; a finished row has none.
 
-    >>> # stride 8, columns [5, 9) in use: slots 5, 6, 7 and 0 of each row. The view is the row, of which a sequence in
-    >>> # columns 5, 7 and 8 holds the ranges (5, 6), (7, 8) and (0, 1)
+    >>> # stride 8, columns [5, 9) in use: slots 5, 6, 7 and 0 of each row. So the view is the whole row, and a sequence
+    >>> # in columns 5, 7 and 8 holds the ranges (5, 6), (7, 8) and (0, 1)
     """
 
     first: int
@@ -25,7 +27,7 @@ class View(NamedTuple):
 
 
 def view_of(plan: Plan, rectangle: Rectangle) -> View:
-    """What the rows of a plan's rectangle hold.
+    """Find what the rows of a plan's rectangle hold.
 
     Raises:
         LawBroken: a sequence lies in a row with another, or not within the window.
@@ -34,31 +36,35 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
     first, width = (0, stride) if rectangle.wraps else (begin % stride, stop - begin)
     held: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
     owners: dict[int, str] = {}
-    for (name, _, left, _), runs in zip(plan.work, runs_of(plan), strict=True):
-        ranges = []
-        for slot, length in runs:
-            if left <= 0:
-                break
+    for (name, _, num_tokens, _), runs in zip(plan.work, runs_of(plan), strict=True):
+        for slot, length in _of_text(runs, num_tokens):
             row, column = divmod(slot - offset, stride)
             if not 0 <= row < rows or (column - begin) % stride >= stop - begin:
                 rectangle.locate(slot)  # which raises
             if owners.setdefault(row, name) != name:
                 raise LawBroken("layout", f"step {plan.step} has {name} and {owners[row]} in one row of {rectangle}")
-            # A place may reach beyond the text so far, around its row, to where the columns before it are.
-            ranges.append((column - first, min(column - first + min(length, left), width)))
-            left -= length
-        held[row] = ranges
+            held[row].append((column - first, column - first + length))
     return View(first, width, held)
+
+
+def _of_text(runs: Seq[tuple[int, int]], num_tokens: int) -> list[tuple[int, int]]:
+    """Cut runs of slots to the text so far: a place may reach beyond, around its row."""
+    cut = []
+    for slot, length in runs:
+        if num_tokens > 0:
+            cut.append((slot, min(length, num_tokens)))
+        num_tokens -= length
+    return cut
 
 
 def slots_to_clear(plan: Plan, span: Span) -> list[tuple[int, int]]:
     """Return the slots that a wave sets to zero in rows that have a new sequence.
 
-    A masked key has the weight 0, and 0 x NaN is NaN. A row holds zeros and the KV of its own sequence after this, so
-    that nothing of another one can reach it, in a gap, in padding, or in columns that the window will move on to.
-    (Baton, 4.1, sets the KV of the old sequence to -inf, of which a product with 0 is NaN too.) A row gets another
-    sequence when it is admitted, or by a move to it, or later, when it begins with another plan than its group: so an
-    insertion costs a row, however many there are.
+    A masked key has the weight 0, and 0 x NaN is NaN. So a row is left with zeros and the KV of its own sequence: in a
+    gap, in padding, and in columns that the window will move on to. (Baton, 4.1, sets the KV of the old sequence to
+    -inf; but 0 x -inf is NaN, too.) A row gets another sequence when the sequence is admitted, or by a move to the row,
+    or later, if the sequence begins with another plan than its group. So an insertion clears one row, however many
+    there are.
 
     >>> # a prompt of 3 tokens in the buffer of slots 16 to 23: slots [19, 24)
     """
@@ -67,19 +73,15 @@ def slots_to_clear(plan: Plan, span: Span) -> list[tuple[int, int]]:
         return ranges
     moved = [move.target for move in plan.moves if move.target_tier == "device"]
     placed = list(zip(plan.work, runs_of(plan), strict=True))
-    for (name, first, left, _), runs in placed[slice(*span)]:
+    for (name, first, num_tokens, _), runs in placed[slice(*span)]:
         begin, length = runs[0]
         if isinstance(plan.shape, Rectangle):
             begin, length = plan.shape.slot(plan.shape.locate(begin)[0], 0), plan.shape.stride
         end = begin + length
         if first and name not in plan.admitted and not any(begin <= slot < end for slot in moved):
             continue
-        kept = []
-        for slot, length in runs:
-            if left > 0:
-                kept.append((slot, slot + min(left, length)))
-            left -= length
-        for start, stop in (*sorted(kept), (end, end)):
-            ranges.append((begin, start))
-            begin = stop
+        for slot, kept in sorted(_of_text(runs, num_tokens)):
+            ranges.append((begin, slot))
+            begin = slot + kept
+        ranges.append((begin, end))
     return [(start, stop) for start, stop in ranges if start < stop]

@@ -1,4 +1,4 @@
-"""Attention whose bits depend on a token's own text alone: the `reference` numerics on torch."""
+"""Attends so that bits depend on a token's own text alone: the `reference` numerics on torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class _RowByRow(TorchOperators):
 
 
 class ReferenceAttention(Backend):
-    """Query by query over a fresh copy of its context, so that every product has the same operands in the same shapes.
+    """Attends query by query to a fresh copy of its context.
+
+    So every product has the same operands in the same shapes.
 
     Neither the places of KV, nor the rest of the batch, nor the iterations that a text was split into change a bit.
     Idle rows attend to nothing and are zero.
@@ -41,7 +43,7 @@ class ReferenceAttention(Backend):
     operators: Operators = _RowByRow()
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Seq[tuple[int, Tensor]]:
-        """Each query's row of the wave, and the slots of its context."""
+        """Return each query's row of the wave, and the slots of its context."""
         first = 0 if plan.shape else rows.starts[span.start]
         queries = []
         for i in range(*span):

@@ -1,4 +1,4 @@
-"""Attention stages without their tensor half: how tokens are laid out (Baton, 2.2)."""
+"""Decides how tokens are laid out, without tensors (Baton, 2.2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KERNEL_DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Options:
-    """The options of every layout."""
+    """Holds the options of every layout."""
 
     backend: str = option(
         "auto",
@@ -34,7 +34,7 @@ class Options:
 
 
 class AttentionStage(Attention):
-    """The half of an attention stage that needs no torch.
+    """Is the half of an attention stage that needs no torch.
 
     The tensor half is an `AttentionBackend` (`minifuse.attention.batch`), named as `module:class`: `tensors` on torch,
     `kernels` on Triton, `reference` for the reference numerics on torch. The last two may be missing.
@@ -48,7 +48,7 @@ class AttentionStage(Attention):
         self.options = self.Options() if options is None else options
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
-        """Ragged: the tokens of the work and nothing else."""
+        """Lay out the tokens of the work and nothing else: ragged."""
         return Layout(placement.waves or (Span(0, len(work)),))
 
     def check(self, device: str, dtype: str) -> None:
@@ -77,7 +77,7 @@ class AttentionStage(Attention):
             )
 
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:
-        """The tensor half. Imports torch.
+        """Make the tensor half. Imports torch.
 
         Raises:
             UsageError: Triton kernels were chosen and cannot compute this, or there are no `numerics` of this name.
@@ -100,7 +100,7 @@ class AttentionStage(Attention):
 
 
 class PerSequenceStage(AttentionStage):
-    """Tokens of all requests concatenated, attention request by request: selective batching (Orca; Baton, 2.2)."""
+    """Concatenates tokens, attends request by request: selective batching (Orca; Baton, 2.2)."""
 
     name = "per_sequence"
     reads = frozenset({"extents"})

@@ -1,18 +1,17 @@
-"""Attention on the Triton kernels, one backend for every layout (Pensieve, 3.4.4; Flover, V-B)."""
+"""Attends every layout on the Triton kernels (Pensieve, 3.4.4; Flover, V-B)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
-import torch
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
-from minifuse.attention.packed import lanes_of
-from minifuse.attention.ragged import ragged
+from minifuse.attention.packing import lanes_of
+from minifuse.attention.ragged import int32, ragged
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
 from minifuse.kernels.multi_token import multi_token_attention
@@ -27,7 +26,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, and keys and val
 
 
 class TritonAttention(Backend):
-    """Attends the plans of every layout: a region, a rectangle, or sequences in runs or blocks, packed or not.
+    """Attends regions, rectangles, and sequences in runs or blocks, packed or not.
 
     Args:
         reference: compute each row so that its bits depend on its own text alone.
@@ -40,19 +39,16 @@ class TritonAttention(Backend):
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Attend:
         """Return a wave's kernel, which still needs queries, keys and values."""
-
-        def tensor(numbers: Iterable[int]) -> Tensor:
-            return torch.tensor([*numbers], dtype=torch.int32, device=cache.device)
-
         if isinstance(plan.shape, Region) and not self.reference:
             lengths = [position + 1 for position in rows.positions]
-            of_region = partial(slots_attention, lengths=tensor(lengths), max_length=max(lengths))
+            of_region = partial(slots_attention, lengths=int32(lengths, cache.device), max_length=max(lengths))
             return partial(of_region, **plan.shape._asdict())
         sequences = ragged(plan, rows, span, cache.device)
         if plan.layout.lanes and not self.reference:
             lanes = lanes_of(plan, span)
             numbers = [index - span.start for lane in lanes for index in lane]
-            lists = WorkLists(tensor(accumulate(map(len, lanes), initial=0)), tensor(numbers))
+            starts = list(accumulate(map(len, lanes), initial=0))
+            lists = WorkLists(int32(starts, cache.device), int32(numbers, cache.device))
             return partial(packed_attention, ragged=sequences, lists=lists)
         if sequences.max_queries == 1 and not self.reference:
             return partial(decode_attention, ragged=sequences)

@@ -1,10 +1,10 @@
-"""Multi-token attention on torch's operators (Pensieve, 3.4.4): all sequences at once, with hardly any padding.
+"""Attends all sequences at once on torch's operators, with hardly any padding (Pensieve, 3.4.4).
 
-It computes the batches that `minifuse.kernels.ragged.Ragged` describes, without a kernel. Prefills, chunks and decode
-steps are one case: the last tokens of a context, each of which attends to itself and all tokens before it. Sequences
-with equal numbers of queries and contexts of similar length form a group, which is computed as two batched matrix
-products over gathered rows. A long prefill is split into several such sequences, since a block of its queries is again
-the last tokens of a context.
+This is multi-token attention: it computes the batches that `minifuse.kernels.ragged.Ragged` describes, without a
+kernel. Prefills, chunks and decode steps are one case: the last tokens of a context, each of which attends to itself
+and all tokens before it. Sequences with equal numbers of queries and contexts of similar length form a group, which is
+computed as two batched matrix products over gathered rows. A long prefill is split into several such sequences, since a
+block of its queries is again the last tokens of a context.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-BLOCK = (
-    128  # queries of a piece: enough for a matrix product, few enough to skip most tokens that none of them attends to
-)
+BLOCK = 128  # queries of a piece: enough for a matrix product, few enough to skip tokens that none of them attends to
 WASTE = 1.1  # tokens that a group may read for each token of its contexts,
 SLACK = 128  # and tokens it may read beyond that, as costly as one more group (in decode steps; chunks allow fewer)
 ELEMENTS = 2**19  # of an intermediate tensor, scores or gathered keys, so that the next operator finds it in the cache
@@ -29,7 +27,7 @@ FEW = 4  # rows of scores up to which a weighted sum of values in place is faste
 
 
 class _Piece(NamedTuple):
-    """Up to BLOCK queries of one sequence."""
+    """Holds up to BLOCK queries of one sequence."""
 
     num_queries: int
     context: int  # tokens that the last query attends to
@@ -40,7 +38,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Units that are attended together: a unit is one KV head of one piece, with the query heads that share it.
+    """Attends units together: one KV head of one piece each, with its query heads.
 
     Contexts are aligned at the right, so that one mask `future` fits all units. Two pieces of 2 queries with contexts
     of 4 and 3 tokens, one head:
@@ -54,18 +52,18 @@ class _Group:
     queries: Tensor  # [units * rows], rows of q seen as [T * num_heads, head_dim]; rows = num_queries * heads a KV head
     kv: Tensor  # [units, width], rows of keys and values seen as [slots * num_kv_heads, head_dim]
     idle: Tensor | None  # [units, 1, width], True: before the context begins; None: no unit has padding
-    future: Tensor | None  # [rows, num_queries], True: that one of the last tokens follows the query; None: one query
+    future: Tensor | None  # [rows, num_queries], True: a last token follows the query; None: one query
 
 
 @dataclass(frozen=True, slots=True)
 class RaggedIndex:
-    """Where an iteration's queries, keys and values are: made once, and the same for every layer.
+    """Finds an iteration's queries, keys and values; made once for all layers.
 
     For S sequences of up to BLOCK queries each, it reads at most WASTE * contexts + SLACK * S tokens of KV.
     """
 
     groups: tuple[_Group, ...]
-    order: Tensor  # [T * num_heads], the row among those of all groups that each row of the output is
+    order: Tensor  # [T * num_heads], of each row of the output, its row in the output of all groups
 
     @classmethod
     def of(
@@ -94,15 +92,15 @@ class RaggedIndex:
                 elements = visible * max((stop - start) * num_heads, num_kv_heads * HEAD_DIM)
                 pieces.append(_Piece(stop - start, visible, row + start, elements, table))
             row += count
-        groups = [_group(alike, page, num_heads, num_kv_heads) for alike in _alike(pieces)]
-        order = torch.empty(row * num_heads, dtype=torch.long)
+        groups = [group for alike in _alike(pieces) for group in _groups(alike, page, num_heads, num_kv_heads, device)]
+        order = torch.empty(row * num_heads, dtype=torch.long, device=device)
         if groups:
-            order[torch.cat([group.queries for group in groups])] = torch.arange(row * num_heads)
-        return cls(tuple(part for group in groups for part in _parts(group, device)), order.to(device))
+            order[torch.cat([group.queries for group in groups])] = torch.arange(row * num_heads, device=device)
+        return cls(tuple(groups), order)
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tensor:
-    """Softmax(q k^T / sqrt(head_dim)) v for every query over the tokens that it attends to.
+    """Compute softmax(q k^T / sqrt(head_dim)) v for every query.
 
     Scores are float32 for 16-bit tensors, as in a fused kernel, and otherwise of the tensors' own type.
 
@@ -140,7 +138,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tenso
 
 
 def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
-    """Groups of pieces with equal numbers of queries, padded to the first, within WASTE and SLACK, and ELEMENTS."""
+    """Group pieces of equal numbers of queries, within WASTE and SLACK, and ELEMENTS."""
     group: list[_Piece] = []
     tokens = 0
     for piece in sorted(pieces, reverse=True):
@@ -158,8 +156,12 @@ def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
         yield group
 
 
-def _group(pieces: list[_Piece], page: int, num_heads: int, num_kv_heads: int) -> _Group:
-    """The index tensors of `pieces`, on the CPU.
+def _groups(
+    pieces: list[_Piece], page: int, num_heads: int, num_kv_heads: int, device: torch.device
+) -> Iterator[_Group]:
+    """Index pieces as one group, or as parts of it whose tensors keep to ELEMENTS.
+
+    A unit is never divided.
 
     >>> # block size 4, one head, contexts 4 and 3 in block tables [2] and [5]: kv is [[8, 9, 10, 11], [20, 20, 21, 22]]
     """
@@ -174,21 +176,14 @@ def _group(pieces: list[_Piece], page: int, num_heads: int, num_kv_heads: int) -
     rows = torch.tensor([piece.row for piece in pieces])[:, None] + torch.arange(num_queries)
     together = num_heads // num_kv_heads  # query heads that share a KV head
     queries = (rows[:, None] * num_heads + heads * together)[..., None] + torch.arange(together)
+    kv, queries = kv.flatten(0, 1).to(device), queries.flatten(0, 1).flatten(1).to(device)  # a row for each unit
     idle = future = None
     if absent.any():
-        idle = (torch.arange(width) < absent).repeat_interleave(num_kv_heads, 0)[:, None]
+        idle = (torch.arange(width) < absent).repeat_interleave(num_kv_heads, 0)[:, None].to(device)
     if num_queries > 1:
-        future = torch.ones(num_queries, num_queries, dtype=torch.bool).triu(1).repeat_interleave(together, 0)
-    return _Group(queries.flatten(), kv.flatten(0, 1), idle, future)
-
-
-def _parts(group: _Group, device: torch.device) -> Iterator[_Group]:
-    """The group on `device`, in parts of several units if its tensors exceed ELEMENTS; a unit is never divided."""
-    units, width = group.kv.shape
-    rows = len(group.queries) // units
-    step = max(1, ELEMENTS // (width * max(rows, HEAD_DIM)))
-    future = None if group.future is None else group.future.to(device)
-    for i in range(0, units, step):
-        idle = None if group.idle is None else group.idle[i : i + step].to(device)
-        queries = group.queries[i * rows : (i + step) * rows]
-        yield _Group(queries.to(device), group.kv[i : i + step].to(device), idle, future)
+        future = torch.ones(num_queries, num_queries, dtype=torch.bool, device=device).triu(1)
+        future = future.repeat_interleave(together, 0)
+    most = max(1, ELEMENTS // (width * max(queries.shape[1], HEAD_DIM)))
+    for start in range(0, len(kv), most):
+        part = slice(start, start + most)
+        yield _Group(queries[part].flatten(), kv[part], None if idle is None else idle[part], future)

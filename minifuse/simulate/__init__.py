@@ -1,1 +1,1 @@
-"""Cost models: the seconds of a plan in virtual time."""
+"""Cost models say how many seconds a plan takes in virtual time."""

@@ -1,4 +1,4 @@
-"""What it costs this machine to compute a chunk of KV again, measured on the model (Pensieve, 3.4.3.1; Figure 3.4)."""
+"""Measures what it costs to compute a chunk of KV again (Pensieve, 3.4.3.1; Figure 3.4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from minifuse.attention.layouts import PagedStage
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.places import Pages
-from minifuse.core.plan import Placement, Plan, Work
+from minifuse.core.plan import Plan, Work
 from minifuse.core.request import Request, Sequence
 from minifuse.memory.profile import Profile, powers_of_two
 from minifuse.memory.storage import KVStorage
@@ -29,27 +29,26 @@ OTHER = "other"
 
 
 class Measured(NamedTuple):
-    """Seconds of all layers together, in every round: of attention by context, of everything else, and of everything
-    else by the number of tokens, if that was measured."""
+    """Holds the seconds of all layers together, in every round."""
 
-    attention_s: dict[int, tuple[float, ...]]
-    other_s: tuple[float, ...]
-    layers_s: Mapping[int, tuple[float, ...]] = {}
+    attention_s: dict[int, tuple[float, ...]]  # by context
+    other_s: tuple[float, ...]  # everything but attention
+    layers_s: Mapping[int, tuple[float, ...]] = {}  # everything but attention, by number of tokens, if measured
 
     @property
     def profile(self) -> Profile:
-        """The medians."""
+        """Take the medians."""
         attention = tuple(median(seconds) for seconds in self.attention_s.values())
         return Profile(median(self.other_s), tuple(self.attention_s), attention)
 
     @property
     def saturating_tokens(self) -> int:
-        """The tokens of an iteration beyond which more of them bring next to no more tokens per second."""
+        """Find the tokens of an iteration beyond which more hardly add tokens per second."""
         return saturating({count: median(seconds) for count, seconds in self.layers_s.items()})
 
 
 def contexts_of(chunk: int, max_context: int, model: str) -> tuple[int, ...]:
-    """The contexts to measure: powers of two from the chunk up to the model's context.
+    """List the contexts to measure: powers of two from chunk to model's context.
 
     Raises:
         UsageError: fewer than two are left, and nothing could be interpolated.
@@ -68,28 +67,30 @@ def contexts_of(chunk: int, max_context: int, model: str) -> tuple[int, ...]:
 def measure(
     model: Transformer, contexts: tuple[int, ...], chunk: int = CHUNK, rounds: int = 1, counts: tuple[int, ...] = ()
 ) -> Measured:
-    """Time the last `chunk` tokens of every context: their attention, and everything else, in turns; and everything
-    else for each of `counts` tokens, which tell how many saturate the machine (FluidInfer, 4.1).
+    """Time attention of the last `chunk` tokens of every context, and everything else, in turns.
 
-    Attention is what `minifuse.attention.layouts.PagedStage` uses on the model's device, over blocks of a chunk in a
-    random order, rotating and writing the chunk's own KV included. Everything else are the two halves of every layer:
-    a chunk that is computed again has no token to sample.
+    Attention is the one that `minifuse.attention.layouts.PagedStage` uses on the model's device, over blocks of a chunk
+    in a random order. It rotates and writes the chunk's own KV. Everything else are the two halves of every layer: a
+    chunk that is computed again has no token to sample.
+
+    Args:
+        counts: everything else is timed for so many tokens, too, to find how many saturate the machine (FluidInfer,
+            4.1).
 
     Raises:
         MachineError: the KV of a context does not fit the device.
     """
-    stage = PagedStage()
-    attention = stage.backend(model.device.type, str(model.dtype).removeprefix("torch."))
+    attention = PagedStage().backend(model.device.type, str(model.dtype).removeprefix("torch."))
     ops = attention.operators
-    cache = _cache(model, -(-max(contexts) // chunk) * chunk)
-    blocks = random.Random("chunks").sample(range(cache.keys.shape[1] // chunk), cache.keys.shape[1] // chunk)
+    num_blocks = -(-max(contexts) // chunk)
+    cache = _cache(model, num_blocks * chunk)
+    blocks = random.Random("chunks").sample(range(num_blocks), num_blocks)
     sequences = {"chunk": Sequence(Request("chunk", (0,) * max(contexts)))}
 
     def attend(context: int) -> Callable[[], None]:
         work = (Work("chunk", context - chunk, context),)
-        placement = Placement((Pages(tuple(blocks[: -(-context // chunk)]), chunk),))
-        plan = Plan(0, 0, work, placement.places, layout=stage.layout(work, placement))
-        batch = attention.batch(plan, sequences, cache)
+        place = Pages(tuple(blocks[: -(-context // chunk)]), chunk)
+        batch = attention.batch(Plan(0, 0, work, (place,)), sequences, cache)
         rotary = model.rotary(batch.positions)
 
         def every_layer() -> None:
@@ -127,7 +128,7 @@ def measure(
 
 
 def _cache(model: Transformer, num_slots: int) -> KVStorage:
-    """KV of as many layers as may be had at once, at least one. Written, so that every page of it is memory."""
+    """Allocate KV of as many layers as MOST_KV allows, and write it: its pages become memory."""
     config = model.config
     of_layer = num_slots * 2 * config.kv_size * model.dtype.itemsize
     layers = max(1, min(config.num_layers, MOST_KV // of_layer))

@@ -1,6 +1,8 @@
-"""How long a plan of cells takes on a given machine: the roofline of each batch (Williams et al., 2009)."""
+"""Estimates how long a plan of cells takes: the roofline of each batch (Williams et al., 2009)."""
 
 from __future__ import annotations
+
+from functools import cache
 
 from minifuse.core.plan import Plan
 from minifuse.core.shapes import StateRows
@@ -10,16 +12,16 @@ from minifuse.simulate.cost import Hardware
 
 
 class CellRoofline:
-    """Seconds of a plan: the sum over its batches of the longer of moving bytes and doing arithmetic, plus an overhead.
+    """Adds up, over a plan's batches, the longer of reading and arithmetic, and an overhead.
 
     Bytes: the cell's weights once, and the states that each row reads and writes. Flops: two per weight and row. Idle
-    rows cost as much as others. Two things cost nothing: gathers, and embeddings, of which only few rows are read.
+    rows cost as much as others. Gathers cost nothing; nor do embeddings, since a batch reads few of their rows.
     """
 
     def __init__(self, model: CellModel, machine: Hardware) -> None:
         self.model = model
         self.machine = machine
-        self._weights: dict[str, int] = {}  # cell type -> weights
+        self._weights_of = cache(lambda cell: matrix_weights(model.types[cell].cell))
 
     def __call__(self, plan: Plan) -> float:
         seconds, element = 0.0, self.model.dtype.itemsize
@@ -27,9 +29,7 @@ class CellRoofline:
         for start, stop in plan.waves:
             cell = plan.work[start].cell if stop > start else cell
             rows = plan.shape.rows if isinstance(plan.shape, StateRows) else stop - start
-            if cell not in self._weights:
-                self._weights[cell] = matrix_weights(self.model.types[cell].cell)
-            weights = self._weights[cell]
+            weights = self._weights_of(cell)
             moved = weights * element + 2 * rows * self.model.slot_bytes
             computing = 2 * weights * rows / self.machine.rate(element)
             seconds += max(moved / self.machine.bandwidth, computing) + self.machine.overhead_s

@@ -1,15 +1,13 @@
-"""How long an iteration takes on a given machine: the roofline (Williams, Waterman and Patterson, 2009)."""
+"""Estimates how long an iteration takes: the roofline (Williams, Waterman and Patterson, 2009)."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
-from itertools import repeat
-from operator import itemgetter
 
+from minifuse.attention.packing import lanes_of
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.memory.profile import Profile
@@ -22,12 +20,12 @@ ENOUGH = 0.9  # of the most tokens per second: more tokens in an iteration hardl
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What bounds an iteration, from the makers' data sheets; the overhead is a round figure.
+    """Bounds an iteration, by the makers' data sheets; the overhead is a round figure.
 
-    `flops` is the rate in two-byte types, `wide_flops` that in float32 and wider, if it differs. `link` is the rate
-    between device and host, one direction at a time; without one, what would cross it is copied within the memory.
-    With `processors`, attention runs on so many at once, each of which computes one KV head of one lane, or of one
-    piece of work, at its part of the rates; without, attention is divided evenly, whatever the lengths.
+    `flops` is the rate in two-byte types, `wide_flops` the rate in float32 and wider, if it differs. `link` is the rate
+    between device and host, one direction at a time; without a link, transfers are copies within the memory. With
+    `processors`, each processor attends one KV head of one lane, or of one piece of work, at its part of the rates;
+    without, attention is divided evenly, whatever the lengths.
     """
 
     bandwidth: float  # bytes per second
@@ -40,11 +38,11 @@ class Hardware:
 
     @property
     def transfer_bandwidth(self) -> float:
-        """Bytes per second between the tiers: without a link, each is read from the same memory and written to it."""
+        """Give bytes per second between the tiers; without a link, the memory reads and writes each."""
         return self.bandwidth / 2 if self.link is None else self.link
 
     def rate(self, element: int) -> float:
-        """Operations per second on numbers of `element` bytes."""
+        """Give operations per second on numbers of `element` bytes."""
         return self.wide_flops if self.wide_flops is not None and element >= 4 else self.flops
 
 
@@ -60,7 +58,7 @@ HARDWARE: dict[str, Hardware] = {
 
 
 def hardware(name: str | Hardware) -> Hardware:
-    """The machine called `name`; a machine is returned as it is.
+    """Find the machine called `name`; a machine is returned as it is.
 
     Raises:
         UsageError: there is none of this name.
@@ -73,7 +71,7 @@ def hardware(name: str | Hardware) -> Hardware:
 
 
 def saturating(seconds: Mapping[int, float]) -> int:
-    """The fewest tokens in an iteration that bring nearly the most tokens per second (FluidInfer, 4.1).
+    """Find the fewest tokens of an iteration that bring nearly most tokens per second (FluidInfer, 4.1).
 
     Args:
         seconds: of an iteration with so many tokens.
@@ -86,12 +84,12 @@ def saturating(seconds: Mapping[int, float]) -> int:
 
 
 class Roofline:
-    """Seconds of a plan: the longer of moving its bytes and doing its arithmetic, plus a fixed overhead.
+    """Takes the longer of moving a plan's bytes and doing its arithmetic, plus an overhead.
 
-    Bytes: every weight once, the KV of each sequence's context, and every move within the device read and written; of a
-    move from tier to tier, the device's side. Flops: two per weight and computed token, four per head dimension and
-    (query, key) pair. A padded rectangle's window is read and attended whole, while it wraps around the whole rows, and
-    so is a region, up to its longest context. What transfers add is the link's to say (`minifuse.execute.link`).
+    Bytes: every weight once, the KV of each sequence's context, and every move within the device, read and written; a
+    move between tiers counts on the device's side alone. Flops: two per weight and computed token, four per head
+    dimension and (query, key) pair. A padded rectangle's window is read and attended whole, or whole rows where it
+    wraps around; a region whole, up to its longest context. `minifuse.execute.link` adds the time of transfers.
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.core.plan import Extent
@@ -109,11 +107,10 @@ class Roofline:
 
     def __call__(self, plan: Plan) -> float:
         shape = plan.shape
-        products = self._products(plan)
         crossing = 1 if self.machine.link else 0
         moved = sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
         if self.machine.processors is not None and shape is None:
-            layers_s = self._bound(self.config.num_matrix_weights, moved, products, 0)
+            layers_s = self._bound(plan.num_computed, len(plan.work), moved, 0)
             return layers_s + sum(self._in_lanes(plan)) + self.machine.overhead_s
         if isinstance(shape, Region):
             context = shape.size * max(work.stop for work in plan.work)
@@ -125,10 +122,10 @@ class Roofline:
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum(map(_pairs, plan.work))
-        return self._bound(self.config.num_matrix_weights, context + moved, products, pairs) + self.machine.overhead_s
+        return self._bound(plan.num_computed, len(plan.work), context + moved, pairs) + self.machine.overhead_s
 
     def attention_s(self, plan: Plan) -> list[float]:
-        """The seconds that each wave attends, of those of a plan without a shape.
+        """Return the seconds of attention of each wave; the plan has no shape.
 
         Attention is what the waves, and not the moves, add to the time of the layers. Without lanes, each adds as much
         as it would alone, in proportion.
@@ -136,77 +133,68 @@ class Roofline:
         if self.machine.processors is not None:
             return self._in_lanes(plan)
         alone = [
-            self._bound(0, sum(work.stop for work in works), 0, sum(map(_pairs, works)))
-            for works in (plan.work[slice(*wave)] for wave in plan.waves)
+            self._bound(0, 0, sum(work.stop for work in works), sum(map(_pairs, works)))
+            for works in (plan.work[start:stop] for start, stop in plan.waves)
         ]
-        layers_s = self._bound(self.config.num_matrix_weights, 0, self._products(plan), 0)
+        layers_s = self._bound(plan.num_computed, len(plan.work), 0, 0)
         added_s = self(replace(plan, moves=())) - self.machine.overhead_s - layers_s
         return [added_s * one / sum(alone) for one in alone]
 
-    def _products(self, plan: Plan) -> int:
-        """Of a weight and a token's element: the head acts on one token per sequence, the layers on every one."""
-        return self.layer_weights * plan.num_computed + self.config.head_weights * len(plan.work)
-
     @property
     def num_lanes(self) -> int | None:
-        """Lanes of attention that run at once, each on a processor for every KV head; None: it is divided evenly."""
+        """Count the lanes that run at once, a processor for each KV head; None: no `processors`."""
         processors = self.machine.processors
         return None if processors is None else max(1, processors // self.config.num_kv_heads)
 
     def _in_lanes(self, plan: Plan) -> list[float]:
-        """The seconds of each wave of a plan whose attention runs in lanes: to the end of its last lane.
+        """Return the seconds of each wave until its last lane ends.
 
-        A lane begins when a processor is free, in the order of the layout; without lanes, each piece of work is one.
+        A lane begins when a processor is free, in the order of the layout, and has its part of the machine's rates.
         """
-        config, machine, num_lanes = self.config, self.machine, self.num_lanes or 1
-        lanes = plan.layout.lanes or [(index,) for index in range(len(plan.work))]
-        seconds = config.num_layers * num_lanes  # for each second of one layer on the whole machine
-
-        def of_piece(index: int) -> float:
-            work = plan.work[index]
-            moved = work.stop * config.kv_elements_per_token / config.num_layers * self.element
-            arithmetic = 4 * config.q_size * _pairs(work)
-            return seconds * max(moved / machine.bandwidth, arithmetic / machine.rate(self.element))
-
+        num_lanes = self.num_lanes or 1
         found = []
-        for start, stop in plan.waves:
+        for wave in plan.waves:
             free = [0.0] * num_lanes  # when each processor is
-            for lane in lanes[slice(*(bisect_left(lanes, end, key=itemgetter(0)) for end in (start, stop)))]:
-                heapreplace(free, free[0] + sum(map(of_piece, lane)))
+            for lane in lanes_of(plan, wave):
+                pieces = [plan.work[index] for index in lane]
+                alone_s = sum(self._bound(0, 0, work.stop, _pairs(work)) for work in pieces)
+                heapreplace(free, free[0] + num_lanes * alone_s)
             found.append(max(free))
         return found
 
     def saturating_tokens(self) -> int:
-        """The tokens of an iteration beyond which more of them bring next to no more tokens per second."""
+        """Return the tokens of an iteration beyond which more hardly add tokens per second."""
         counts = [1 << n for n in range(14)]
-        seconds = [self._bound(self.layer_weights, 0, self.layer_weights * count, 0) for count in counts]
-        return saturating(dict(zip(counts, (one + self.machine.overhead_s for one in seconds), strict=True)))
+        return saturating({count: self._bound(count, 0, 0, 0) + self.machine.overhead_s for count in counts})
 
     def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
-        """What it costs to compute `chunk` tokens again, by the context that they end (Pensieve, 3.4.3.1).
+        """Return the cost of computing `chunk` tokens again, by the context that they end (Pensieve, 3.4.3.1).
 
         Attention is what a context adds to the time of the layers. A chunk that is computed again has no token to
         sample and no iteration to itself: there is neither a head in it nor an overhead.
         """
-        products = self.layer_weights * chunk
-        other = self._bound(self.layer_weights, 0, products, 0)
-        pairs = [chunk * (context - (chunk - 1) / 2) for context in contexts]
-        whole = [self._bound(self.layer_weights, *at) for at in zip(contexts, repeat(products), pairs)]
+        other = self._bound(chunk, 0, 0, 0)
+        pairs = [_pairs(Work("", context - chunk, context)) for context in contexts]
+        whole = [self._bound(chunk, 0, context, seen) for context, seen in zip(contexts, pairs, strict=True)]
         return Profile(other, tuple(contexts), tuple(seconds - other for seconds in whole))
 
-    def _bound(self, weights: int, context: int, products: int, pairs: float) -> float:
-        """Seconds of reading weights and KV of `context` tokens, or of the arithmetic, whichever take longer.
+    def _bound(self, computed: int, sampled: int, context: int, pairs: float) -> float:
+        """Return the seconds of reading weights and KV, or of the arithmetic, whichever take longer.
 
         Args:
-            products: of a weight and a token's element, two flops each.
+            computed: tokens that pass through the layers; 0: no weights of the layers are read.
+            sampled: tokens that pass through the head; 0: no weights of the head are read.
+            context: tokens of KV that are read.
             pairs: of a query and a key, in every head.
         """
-        config = self.config
+        config, head_weights = self.config, self.config.head_weights
+        weights = (self.layer_weights if computed else 0) + (head_weights if sampled else 0)
+        products = self.layer_weights * computed + head_weights * sampled  # of a weight and a token's element
         moved = (weights + context * config.kv_elements_per_token) * self.element
         arithmetic = 2 * products + 4 * config.num_layers * config.q_size * pairs
         return max(moved / self.machine.bandwidth, arithmetic / self.machine.rate(self.element))
 
 
 def _pairs(work: Work) -> float:
-    """Of a query and a key that it sees: 3 queries at the end of 5 tokens see 3 + 4 + 5."""
+    """Count pairs of a query and a key that it sees: 3 queries at the end of 5 tokens see 3 + 4 + 5."""
     return (work.stop - work.start) * (work.start + work.stop + 1) / 2

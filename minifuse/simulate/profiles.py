@@ -1,4 +1,7 @@
-"""Profiles of recomputation in the user's cache folder: one file a machine, model, dtype, device and chunk."""
+"""Keeps profiles of recomputation in the user's cache folder.
+
+There is one file for each machine, model, dtype, device and chunk.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ SATURATING = "saturating_tokens"  # beside the profile, in its file
 
 
 class KeptProfile:
-    """The file with the profile of a model on this machine. A model is its shape here: all weights cost the same.
+    """Reads and writes the file with a model's profile on this machine.
+
+    A model is its shape here: all weights cost the same.
 
     Args:
         device: cpu, cuda, or cuda:0 and so on.
@@ -37,7 +42,7 @@ class KeptProfile:
         self.path = _folder() / "profiles" / f"{name}-{digest}.json"
 
     def read(self, model: str) -> Profile | None:
-        """What is in the file; None: there is no file.
+        """Return the profile in the file; None: there is no file.
 
         Args:
             model: its name, for the command that makes the file anew.
@@ -51,7 +56,7 @@ class KeptProfile:
         return Profile.read(str(self.path), f"make it anew with minifuse calibrate {given}, or delete it")
 
     def saturating_tokens(self) -> int | None:
-        """The tokens that saturate the machine, as they stand in the file; None: they do not."""
+        """Return the tokens that saturate the machine; None: the file does not tell."""
         found = json.loads(self.path.read_text(encoding="utf-8")).get(SATURATING)
         return found if isinstance(found, int) and found > 0 else None
 
@@ -79,13 +84,13 @@ class KeptProfile:
 
 
 def _folder() -> Path:
-    """minifuse's folder in the user's cache (XDG base directory specification: a relative path does not count)."""
+    """Find minifuse's cache folder (XDG base directories: a relative path does not count)."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "minifuse"
 
 
 def _machine(device: str) -> str:
-    """What computes there."""
+    """Name the processor that computes."""
     if device.startswith("cuda"):
         import torch
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from helpers import asks
 
+from minifuse.attention.backend import lay_out
 from minifuse.attention.ragged import ragged
-from minifuse.attention.rows import lay_out
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Runs
 from minifuse.core.plan import Extent, Layout, Plan, Span, Work
