@@ -136,7 +136,7 @@ class Trace(RunObserver):
         """Write a wait in which the engine had requests and ran nothing."""
         if requests.sequences and not requests.in_flight:
             wall = {"start_s": requests.now, "end_s": end_s}
-            self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
+            self._add({"event": "wait", "reasons": list(reasons), "wall": wall})
 
     def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
         """The run has ended; `finished` are all requests that have, in the order in which they did.
@@ -159,7 +159,7 @@ class Trace(RunObserver):
             self._file.close()
 
     def events(self) -> Iterator[Event]:
-        """Every event so far, in order.
+        """Return every event so far, in order, as a file has it.
 
         Raises:
             UsageError: they were handed on instead of being kept.
@@ -170,7 +170,7 @@ class Trace(RunObserver):
                 "give a path and read its file."
             )
         told = BlockTables()
-        return (_as_event(event, told) for event in self._events)
+        return (json.loads(json.dumps(_as_event(event, told))) for event in self._events)
 
     def _add(self, event: Event | StepReport) -> None:
         if self._into is None:

@@ -37,22 +37,18 @@ def step_figures(report: StepReport) -> dict[str, Any]:
 
 
 def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dict[str, Any]:
-    """The part of a report that must not depend on how busy the machine was, ready for JSON.
+    """Return the part of a report that must not depend on how busy the machine was.
 
     Args:
         tables: the block tables that earlier steps have told; None: tell them whole.
     """
-    plan, tell, told = report.plan, (tables or BlockTables()).told, step_figures(report)
-    told |= {name: list(told[name]) for name in ("admitted", "evicted", "kv", "kept") if name in told}
-    rows = ("waves", "moves", "reasons", "reused")
-    told |= {name: [list(row) for row in told[name]] for name in rows if name in told}
+    plan, tell = report.plan, (tables or BlockTables()).told
     return {
-        **told,
-        "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
+        **step_figures(report),
+        "work": [work[:3] if work.cell == TRANSFORMER else work for work in plan.work],
         "places": [tell(work.sequence, place) for work, place in zip(plan.work, plan.places, strict=True)],
         "shape": _named(plan.shape),
-        "lanes": [list(lane) for lane in plan.layout.lanes],
-        "tokens": {name: list(tokens) for name, tokens in report.tokens.items()},
+        "lanes": plan.layout.lanes,
     }
 
 
