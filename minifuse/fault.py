@@ -21,7 +21,6 @@ from minifuse.core.errors import (
     WrongReturn,
 )
 
-PASSED = (StageFault, KeyboardInterrupt)  # whatever else a stage raises is its own
 NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
 NOTES = {  # what is easily forgotten of a method
     "propose": "what cannot be done now waits, with a Reason",
@@ -88,7 +87,7 @@ def class_site(cls: type[Any]) -> str:
         return f"{Path(inspect.getsourcefile(cls) or '?').name}, line {inspect.getsourcelines(cls)[1]}"
     except (OSError, TypeError):
         codes = [code for member in vars(cls).values() if (code := _code_of(member))]
-        return f"{Path(codes[0].co_filename).name}, line {codes[0].co_firstlineno}" if codes else cls.__module__
+        return _site(codes[0]) if codes else cls.__module__
 
 
 def method_site(cls: type[Any], name: str) -> str:
@@ -103,7 +102,11 @@ def method_site(cls: type[Any], name: str) -> str:
         return f"{method} (inherited from {owner.__qualname__}; {class_site(cls)})"
     if code is None:
         return f"{method} ({class_site(cls)})"
-    return f"{method} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+    return f"{method} ({_site(code)})"
+
+
+def _site(code: CodeType) -> str:
+    return f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
 
 
 def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str | None:
@@ -112,12 +115,10 @@ def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str
     Installed packages below a folder, and minifuse itself, are not in it.
     """
     place = None
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        module = traceback.tb_frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] != "minifuse" and _is_in(code.co_filename, folders):
-            place = f"{Path(code.co_filename).name}, line {traceback.tb_lineno}, in {code.co_name}"
-        traceback = traceback.tb_next
+    for frame, line in walk_tb(traceback):
+        file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] != "minifuse" and _is_in(file, folders):
+            place = f"{Path(file).name}, line {line}, in {frame.f_code.co_name}"
     return place
 
 
@@ -152,7 +153,7 @@ def blamed(error: BaseException, *stages: Any) -> StageFault | None:
     The innermost method that is written in the stage's file is named, or else the outermost that it inherits. What a
     method may raise is no fault.
     """
-    if isinstance(error, PASSED):
+    if isinstance(error, (StageFault, KeyboardInterrupt)):  # whatever else a stage raises is its own
         return None
     if isinstance(error, WrongReturn):
         site = method_site(type(error.stage), error.method)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -58,18 +59,11 @@ class Life:
     token_times: array[float] = field(default_factory=lambda: array("d"))
     ended_s: float = math.nan
     reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
-    computed: dict[str, Spans] = field(default_factory=dict)  # of each cell
+    computed: dict[str, Spans] = field(default_factory=lambda: defaultdict(Spans))  # of each cell
     history: int = 0  # leading tokens of its prompt that earlier requests have computed
     user: str | None = None
     priority: int = 0
     conversation: str | None = None
-
-    def compute(self, start: int, stop: int, cell: str) -> int:
-        """Notes that tokens [start, stop) were computed; returns how many of them had been before."""
-        spans = self.computed.get(cell)
-        if spans is None:
-            spans = self.computed[cell] = Spans()
-        return spans.add(start, stop)
 
     def admit(self, now: float) -> None:
         """It is admitted, for the first time or after an eviction."""
@@ -93,7 +87,7 @@ class Life:
     @property
     def latencies(self) -> dict[str, float]:
         """Of a finished request, by the metric's name; only those it has."""
-        times = sorted(self.token_times)
+        times = self.token_times
         found = {
             "queueing_s": self.started_s - self.arrival_s,
             "computing_s": self.ended_s - self.started_s,

@@ -135,7 +135,7 @@ class RunningMetrics:
                 life.conversation = event.get("conversation")
                 # All of a history has been computed before but its last token, which no token followed then.
                 life.history = max(0, event.get("history_tokens", 0) - 1)
-                life.compute(0, life.history, TRANSFORMER)
+                life.computed[TRANSFORMER].add(0, life.history)
             case "refused":
                 self.num["refused"] += 1
                 if event.get("received"):  # otherwise not by id: a refused duplicate bears that of one that is served
@@ -160,7 +160,7 @@ class RunningMetrics:
             # One token past the prompt is a decode step; a prompt, or an answer computed anew, is prefill.
             decode = stop - start == 1 and start >= life.prompt_tokens
             num["nodes" if of_cells else "decode" if decode else "prefill"] += stop - start
-            num["recomputed"] += life.compute(start, stop, kind)
+            num["recomputed"] += life.computed[kind].add(start, stop)
         if event["phase"] == Phase.PREPROCESSING.value:
             num["preprocessing"] += 1
         elif of_cells:  # every wave is a batch
@@ -315,7 +315,7 @@ def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
     """Of these requests, each latency of the table above but the bound, summed up."""
     lives = list(finished)
     own = [life.latencies for life in lives]
-    gaps = [late - early for life in lives for early, late in pairwise(sorted(life.token_times))]
+    gaps = [late - early for life in lives for early, late in pairwise(life.token_times)]
     names = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s")
     return {**{name: summary(one[name] for one in own if name in one) for name in names}, "itl_s": summary(gaps)}
 

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, AnyStr, TypeVar
+from typing import IO, Any, AnyStr
 
 from minifuse.core.errors import MachineError, UsageError, one_line, shortened
 
@@ -23,8 +23,8 @@ LONGEST_S = 1e5  # more than a day: a million such gaps end before the last time
 MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters, where it is of text
 MOST_LINE = 1 << 26
 LONGEST_WORD = 100  # that is compared with others
+LEAST_LIKENESS = 0.6  # of a word to another that may be meant, as of `difflib.get_close_matches`
 QUOTED = 60  # characters of a value in a message
-_D = TypeVar("_D")
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")  # fits 64 bits
@@ -125,13 +125,14 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """` (did you mean "poisson"?)`, or nothing when no other word is near; upper and lower case are the same here."""
     if not isinstance(word, str) or len(word) > LONGEST_WORD:
         return ""
-    folded = {name.casefold(): name for name in known}
-    near = difflib.get_close_matches(word.casefold(), folded)
-    if not near:
-        return ""
-    likeness = {name: difflib.SequenceMatcher(a=name, b=word.casefold()).ratio() for name in folded if name in near}
-    best = folded[max(likeness, key=likeness.__getitem__)]  # of those that are as near the first
-    return f' (did you mean "{best}"?)' if best != word else ""
+    matcher = difflib.SequenceMatcher(b=word.casefold())
+
+    def likeness(name: str) -> float:
+        matcher.set_seq1(name.casefold())
+        return matcher.ratio()
+
+    best = max(known, key=likeness, default=word)  # of those that are as near the first
+    return f' (did you mean "{best}"?)' if best != word and likeness(best) >= LEAST_LIKENESS else ""
 
 
 def quoted(text: str) -> str:
@@ -254,11 +255,12 @@ class Fields:
     def error(self, problem: str) -> UsageError:
         return UsageError(f"{self.where}: {problem}.")
 
-    def text(self, name: str, default: _D) -> str | _D:
-        return self._text(name, self._values[name]) if name in self else default
+    def text(self, name: str) -> str | None:
+        """Read a string; None when absent."""
+        return self._text(name, self._values[name]) if name in self else None
 
     def texts(self, name: str) -> str | tuple[str, ...] | None:
-        """A string, or a list of at least one; None when absent."""
+        """Read a string, or a list of at least one; None when absent."""
         value = self._values.get(name)
         if not isinstance(value, list):
             return None if value is None else self._text(name, value, "a string in quotes or a list of them")
@@ -272,25 +274,26 @@ class Fields:
         raise self._wrong(what, value, "text without half a surrogate pair" if isinstance(value, str) else allowed)
 
     def flag(self, name: str, default: bool) -> bool:
+        """Read true or false."""
         value = self._values.get(name, default)
         if isinstance(value, bool):
             return value
         raise self._wrong(name, value, "true or false")
 
-    def integer(self, name: str, default: int, low: int | None = None) -> int:
-        """A whole number of at least `low`, however large: the engine refuses a request that asks for too much."""
+    def integer(self, name: str, default: int, low: float = -math.inf) -> int:
+        """Read a whole number, however large: the engine refuses a request that asks for too much."""
         value = self._values.get(name, default)
-        if _is_integer(value) and (low is None or value >= low):
+        if _is_integer(value) and value >= low:
             return int(value)
-        raise self._wrong(name, value, "a whole number" + (f" from {low}" if _is_integer(value) else ""))
+        raise self._wrong(name, value, f"a whole number from {low}" if _is_integer(value) else "a whole number")
 
     def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """A list of whole numbers, or just one of them."""
+        """Read a list of whole numbers, or just one of them."""
         value = self._values.get(name, list(default))
         return self._integers(name, [value] if _is_integer(value) else value, "a whole number or a list of them")
 
     def integer_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """A list of whole numbers, or a list of such lists: `[1, 2]` is `[[1, 2]]`."""
+        """Read a list of whole numbers, or a list of such lists: `[1, 2]` is `[[1, 2]]`."""
         value, allowed = self._values[name], "a list of whole numbers"
         if isinstance(value, list) and value and isinstance(value[0], list):
             return tuple(self._integers(f"{name}[{i}]", element, allowed) for i, element in enumerate(value))
@@ -305,7 +308,7 @@ class Fields:
         return tuple(value)
 
     def number(self, name: str, default: float, high: float = math.inf, above: bool = False) -> float:
-        """A finite number of 0..high, which may be a whole number that no float holds; with `above`, not 0."""
+        """Read a finite number of 0..high, which may be a whole number that no float holds; with `above`, not 0."""
         value: Any = self._values.get(name, default)
         is_number = isinstance(value, float) or _is_integer(value)
         if is_number and value < math.inf and 0 <= value <= high and not (above and value == 0):
@@ -317,11 +320,12 @@ class Fields:
         return self.error(f"{what} is {_show(value)}: give {allowed}")
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        for i, name in enumerate(names):
-            if name in names[:i]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
                 raise self.error(f"field {_show(name)} stands here twice: give it once")
-        return dict(pairs)
+            found[name] = value
+        return found
 
 
 def read_lines(path: Path) -> Iterator[str]:

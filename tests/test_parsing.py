@@ -135,7 +135,7 @@ def test_lists_and_suggestions_in_sentences() -> None:
 def test_null_and_absent_fields_have_their_default() -> None:
     fields = Fields("f:1", '{"seed": null}', ["seed"])
     assert "seed" not in fields
-    assert (fields.integer("seed", 3), fields.text("id", None), fields.number("p", 0.5)) == (3, None, 0.5)
+    assert (fields.integer("seed", 3), fields.text("id"), fields.number("p", 0.5)) == (3, None, 0.5)
 
 
 @given(st.text())

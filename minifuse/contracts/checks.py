@@ -94,8 +94,8 @@ class Checks(RunObserver):
         if fault := blamed(error, self.batching, self.memory, self.attention):
             return fault
         own_policy, own_memory = is_own(type(self.batching)), is_own(type(self.memory))
-        called = [(frame.f_locals.get("self"), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)]
-        placing = any(owner is self.memory and name == "place" for owner, name in called)
+        called = {(id(frame.f_locals.get("self")), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)}
+        placing = (id(self.memory), "place") in called
         if isinstance(error, LawBroken) and own_memory and not own_policy and placing:
             site, what = method_site(type(self.batching), "propose"), str(error).rstrip(".")
             return StageFault(
@@ -103,7 +103,7 @@ class Checks(RunObserver):
                 "in that order",
                 error.law,
             )
-        asked = any(owner is self.batching and name == "propose" for owner, name in called)
+        asked = (id(self.batching), "propose") in called
         if not own_memory and (asked or (isinstance(error, LawBroken) and error.law == "progress")):
             return self._fault_of_memory(requests)
         return None

@@ -56,12 +56,11 @@ def check_placement(
         written = sorted(writer)
         for work, place in placed:
             if isinstance(place, State):
-                _check_state(work, place, unfolded(requests.sequences[work.sequence]), known[work.sequence].slots)
+                slots = known[work.sequence].slots
+                _check_state(work, place, unfolded(requests.sequences[work.sequence]), slots)
+                slots[work.start] = place.slot
             else:
                 _check_read(work, place, writer, written)
-        for work, place in placed:
-            if isinstance(place, State):
-                known[work.sequence].slots[work.start] = place.slot
 
 
 def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacity: int) -> None:

@@ -88,7 +88,7 @@ def read_jsonl(
         if tree is not None and "tree" in fields:
             prompts = [_tree_request(fields, f"r{index}", tree, own, len(requests))]
         else:
-            conversation = fields.text("conversation", None)
+            conversation = fields.text("conversation")
             later = conversation in last or conversation in begun
             how = partial(encode, continues=True) if later else encode
             prompts = _request(fields, f"r{index}", how, own, len(requests))
@@ -206,8 +206,8 @@ def _first(fields: Fields, defaults: RequestDefaults, num_before: int) -> Reques
         sampling=sampling,
         arrival_s=fields.number("arrival_s", defaults.arrival_s),
         priority=fields.integer("priority", 0),
-        conversation=fields.text("conversation", None),
-        user=fields.text("user", None),
+        conversation=fields.text("conversation"),
+        user=fields.text("user"),
     )
 
 
