@@ -36,6 +36,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
+from statistics import fmean
 from typing import Any, get_args
 
 from minifuse.core.errors import UsageError
@@ -70,7 +71,7 @@ def summary(values: Iterable[float]) -> dict[str, float] | None:
     if not ascending:
         return None
     points = {f"p{percent}": percentile(ascending, percent) for percent in (50, 90, 99)}
-    return {"mean": math.fsum(ascending) / len(ascending), **points, "max": ascending[-1]}
+    return {"mean": fmean(ascending), **points, "max": ascending[-1]}
 
 
 class _Memory:

@@ -146,7 +146,7 @@ def quoted(text: str) -> str:
 
 def fits_utf8(text: str) -> bool:
     """Whether UTF-8 can spell a text: it has no half of a surrogate pair."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 def brief(value: object) -> str:

@@ -22,9 +22,9 @@ Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what
 
 
 class Choice(NamedTuple):
-    """What was chosen to run, as far as it is why others wait; of a pause, in which nothing runs, nothing.
+    """What was chosen to run, as far as others wait for it; nothing in a pause.
 
-    >>> Choice(0, (), {"transformer": 12}).passed_over(None)
+    >>> Choice(0, (), {"transformer": 12}).passed_over((), "b")
     ('not-in-batch', 'not admitted: worker 0 runs 12 tokens without it')
     """
 
@@ -32,16 +32,11 @@ class Choice(NamedTuple):
     evicted: Collection[str] = ()
     batch: Mapping[str, int] = {}
 
-    def stopped_at(self, reasons: Iterable[Told], waiting: Collection[str]) -> str | None:
-        """The request at which the policy stopped: of those that wait, the last that it gave a reason for.
+    def passed_over(self, reasons: Iterable[Told], waiting: Collection[str]) -> tuple[str, str]:
+        """Return the code and the text for waiting requests that the policy gave no reason for.
 
-        One that this very choice evicts waits only from now on: the policy did not stop at it.
-        """
-        named = [name for _, name, _ in reasons if name in waiting and name not in self.evicted]
-        return named[-1] if named else None
-
-    def passed_over(self, stopped_at: str | None) -> tuple[str, str]:
-        """The code and the text of the reason of a request that waits, and for which the policy gave none.
+        The policy stopped at the last waiting request that it gave a reason for. A request that this choice evicts
+        waits only from now on: the policy did not stop at it.
 
         | code | when |
         |---|---|
@@ -50,9 +45,9 @@ class Choice(NamedTuple):
         | not-in-batch | it gave none, and others run |
         | no-reason | it gave none, and nothing runs |
         """
-        if stopped_at is not None:
+        if named := [name for _, name, _ in reasons if name in waiting and name not in self.evicted]:
             admits = "none is admitted" if self.worker is None else f"worker {self.worker} admits none"
-            return "behind", f"not considered: {admits} behind {stopped_at}"
+            return "behind", f"not considered: {admits} behind {named[-1]}"
         if self.evicted:
             return "evicting", f"not admitted: worker {self.worker} evicts {', '.join(self.evicted)}"
         if self.batch:
@@ -72,7 +67,7 @@ class Accounting(Observer):
             one.id for one in requests.sequences.values() if one.phase in WAITING and one.id not in joining
         )
         choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
-        code, text = choice.passed_over(choice.stopped_at(proposal.reasons, waiting))
+        code, text = choice.passed_over(proposal.reasons, waiting)
         given = {reason.sequence for reason in proposal.reasons}
         others = tuple(Reason(code, name, text) for name in waiting if name not in given)
         return replace(proposal, reasons=proposal.reasons + others) if others else proposal
@@ -92,7 +87,7 @@ def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collectio
     while count and reasons[count - 1][::2] == (code, text):
         count -= 1
     own = reasons[:count]
-    return own if choice.passed_over(choice.stopped_at(own, waiting)) == (code, text) else reasons
+    return own if choice.passed_over(own, waiting) == (code, text) else reasons
 
 
 def _amounts(works: Iterable[Work]) -> Counter[str]:
