@@ -1,4 +1,4 @@
-"""The lives of a run's requests, as its trace tells them: when each waited, began and got its tokens."""
+"""Follows a run's requests in its trace: when each waited, began and got its tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minifuse.core.request import FinishReason
 
 
 class Spans:
-    """Tokens computed so far, as half-open spans apart from each other: mostly one, from the first token on."""
+    """Keeps the tokens computed so far as half-open spans: mostly one, from the first token."""
 
     __slots__ = ("bounds",)
 
@@ -66,14 +66,14 @@ class Life:
     conversation: str | None = None
 
     def admit(self, now: float) -> None:
-        """It is admitted, for the first time or after an eviction."""
+        """Admit it, for the first time or after an eviction."""
         self.admitted_s = min(self.admitted_s, now)
         if self.evicted_s is not None:
             self.evictions.append((self.evicted_s, now))
             self.evicted_s = None
 
     def waits(self) -> list[tuple[float, float]]:
-        """The times for which it waited for its turn: until it was admitted, until it was given up, or for ever."""
+        """Return the times it waited: until it was admitted or given up, or for ever."""
         if not self.arrived:
             return []
         end_s = math.inf if math.isnan(self.ended_s) else self.ended_s
@@ -86,7 +86,7 @@ class Life:
 
     @property
     def latencies(self) -> dict[str, float]:
-        """Of a finished request, by the metric's name; only those it has."""
+        """Return the latencies that a finished request has, by the metric's name."""
         times = self.token_times
         found = {
             "queueing_s": self.started_s - self.arrival_s,
@@ -102,8 +102,9 @@ class Life:
 
 
 def most_overtaken(lives: Iterable[Life]) -> int:
-    """The largest number of requests that overtook a single one: they arrived after it, and were admitted for the first
-    time while it waited.
+    """Return the largest number of requests that overtook a single one.
+
+    They arrived after it, and were admitted for the first time while it waited.
 
     A request waits from its arrival until it is admitted, and again from each eviction until it is admitted again. What
     arrives or is admitted at the same time has overtaken nothing. One pass when the run has ended: an iteration pays

@@ -1,4 +1,4 @@
-"""Every metric of a run, computed from its trace alone.
+"""Computes every metric of a run from its trace alone.
 
     metrics = compute_metrics(trace.events(), parse_goodput("ttft:200,tpot:50"))  # of a trace that was kept, or read
     counted = RunningMetrics()  # or while it runs: `build_engine(..., into=counted.read)`, then
@@ -52,7 +52,7 @@ GROUPINGS = ("user", "priority", "conversation")  # what metrics can be told by
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values lie, interpolated linearly between the two neighbours.
+    """Return the value below which `percent` of the values lie, interpolated linearly.
 
     The k-th of n ascending values is the 100 * k / (n - 1) th percentile (k from 0): numpy's default.
 
@@ -66,7 +66,7 @@ def percentile(ascending: Sequence[float], percent: float) -> float:
 
 
 def summary(values: Iterable[float]) -> dict[str, float] | None:
-    """Mean, percentiles and maximum; None without values."""
+    """Return mean, percentiles and maximum; None without values."""
     ascending = sorted(values)
     if not ascending:
         return None
@@ -75,7 +75,7 @@ def summary(values: Iterable[float]) -> dict[str, float] | None:
 
 
 class _Memory:
-    """KV in use, set aside, on the host, and kept for conversations in either tier, step by step."""
+    """Counts KV in use, set aside, on the host, and kept, step by step."""
 
     def __init__(self) -> None:
         self.num_steps, self.seconds, self.capacity = 0, 0.0, 0
@@ -94,7 +94,10 @@ class _Memory:
             self.token_seconds[kind] += tokens * seconds
 
     def result(self, bytes_per_token: int | None) -> dict[str, float | None]:
-        """Peak and mean of each kind, in tokens and in bytes; the mean is weighted with the time of each step."""
+        """Return peak and mean of each kind, in tokens and in bytes.
+
+        The mean is weighted with the time of each step.
+        """
         found: dict[str, float | None] = {"capacity_tokens": self.capacity if self.num_steps else None}
         for kind, peak in self.peak.items():
             mean = _ratio(self.token_seconds[kind], self.seconds)
@@ -106,9 +109,10 @@ class _Memory:
 
 
 class RunningMetrics:
-    """The metrics of a run, counted event by event. It keeps numbers only: a few for each request, one for each token.
+    """Counts the metrics of a run event by event.
 
-    `read` takes events as a trace tells them, or as it hands them on while the run goes on.
+    It keeps numbers only: a few for each request, one for each token. `read` takes events as a trace tells them, or as
+    it hands them on while the run goes on.
     """
 
     def __init__(self) -> None:
@@ -207,7 +211,7 @@ class RunningMetrics:
         self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
 
     def _admit(self, name: str, now: float, on_device: int, on_host: int) -> None:
-        """A request is admitted, which has so many tokens of its text in memory."""
+        """Admit a request; memory has so many tokens of its text."""
         life = self.lives[name]
         self.num["reused"] += on_device + on_host
         if life.history and life.admitted_s == math.inf:
@@ -218,7 +222,7 @@ class RunningMetrics:
         life.admit(now)
 
     def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
-        """Every metric of what has been read so far; `goodput` as from `parse_goodput`.
+        """Return every metric of the events so far; `goodput` as from `parse_goodput`.
 
         Raises:
             UsageError: a bound is unknown, or no time.
@@ -286,7 +290,7 @@ class RunningMetrics:
         }
 
     def grouped(self, by: str) -> Groups:
-        """The requests of each user, priority or conversation: how many there are, their tokens and their latencies.
+        """Return count, tokens and latencies of the requests of each user, priority or conversation.
 
         None stands for no user, or no conversation. Groups are in the order of their first arrival, priorities from the
         highest. Requests that were refused when they were submitted are in no group.
@@ -313,7 +317,7 @@ def _of_group(lives: Sequence[Life]) -> Metrics:
 
 
 def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
-    """Of these requests, each latency of the table above but the bound, summed up."""
+    """Summarise each latency of these requests: those of the table above, without the bound."""
     lives = list(finished)
     own = [life.latencies for life in lives]
     gaps = [late - early for life in lives for early, late in pairwise(life.token_times)]
@@ -322,7 +326,7 @@ def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
 
 
 def read_events(events: Iterable[Event]) -> RunningMetrics:
-    """What has been counted of a trace, complete or cut off anywhere.
+    """Count the events of a trace, complete or cut off anywhere.
 
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.
@@ -340,7 +344,7 @@ def read_events(events: Iterable[Event]) -> RunningMetrics:
 
 
 def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
-    """Every metric of the trace, complete or cut off anywhere; `goodput` as from `parse_goodput`.
+    """Compute every metric of a trace, complete or cut off; `goodput` as from `parse_goodput`.
 
     A request that neither finished nor was refused or aborted counts as interrupted. The run lasts from the first
     arrival to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
@@ -361,7 +365,7 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
 
 
 def flat_metrics(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested metrics as one dict, a row of a sweep's table.
+    """Flatten nested metrics into one dict, a row of a sweep's table.
 
     >>> flat_metrics({"ttft_s": {"p50": 0.25, "max": 1.0}, "iterations": 7, "itl_s": None})
     {'ttft_s.p50': 0.25, 'ttft_s.max': 1.0, 'iterations': 7, 'itl_s': None}

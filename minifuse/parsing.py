@@ -1,4 +1,4 @@
-"""Values from the text that users write: durations, sizes, numbers, JSON lines.
+"""Reads values from the text that users write: durations, sizes, numbers, JSON lines.
 
 Every refusal has one form: what was given, then what to give. `what` names the thing in the sentence, usually
 an option (`--kv-memory is "64 apples": give ...`), and `where` the place (`prompts.jsonl:3: ...`).
@@ -38,7 +38,9 @@ _BYTES = {"": 1, "b": 1} | {
 
 
 def parse_duration(text: str, what: str = "The duration") -> float:
-    """Seconds from `500ms`, `2s`, `50us` or `1.5min`. The unit must be given: a bare 500 could be either.
+    """Read seconds from `500ms`, `2s`, `50us` or `1.5min`.
+
+    The unit must be given: a bare 500 could be either.
 
     Raises:
         UsageError: it is anything else.
@@ -50,7 +52,9 @@ def parse_duration(text: str, what: str = "The duration") -> float:
 
 
 def parse_size(text: str, what: str = "The size") -> int:
-    """Bytes from `64MiB`, `1.5GiB` (powers of 1024), `64MB` (powers of 1000) or `4096`; upper or lower case.
+    """Read bytes from `64MiB` (powers of 1024), `64MB` (powers of 1000) or `4096`.
+
+    Upper and lower case are the same.
 
     >>> parse_size("64MiB"), parse_size("64MB"), parse_size("4096")
     (67108864, 64000000, 4096)
@@ -69,7 +73,7 @@ def parse_size(text: str, what: str = "The size") -> int:
 
 
 def parse_int(text: str, what: str, low: int, high: int) -> int:
-    """A whole number of `low`..`high`, both included.
+    """Read a whole number of `low`..`high`, both included.
 
     Raises:
         UsageError: it is no whole number, or outside.
@@ -81,7 +85,7 @@ def parse_int(text: str, what: str, low: int, high: int) -> int:
 
 
 def parse_float(text: str, what: str, low: float, high: float) -> float:
-    """A number of `low`..`high`, both included.
+    """Read a number of `low`..`high`, both included.
 
     Raises:
         UsageError: it is no number, not finite, or outside.
@@ -93,7 +97,7 @@ def parse_float(text: str, what: str, low: float, high: float) -> float:
 
 
 def parse_goodput(text: str) -> dict[str, float]:
-    """Latency bounds in seconds, from milliseconds: ttft (first token), tpot (each further token), e2e.
+    """Read latency bounds, given in milliseconds: ttft (first token), tpot (each further one), e2e.
 
     >>> parse_goodput("ttft:200,tpot:50")
     {'ttft': 0.2, 'tpot': 0.05}
@@ -122,7 +126,7 @@ def check_goodput(bounds: Mapping[str, float]) -> None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """` (did you mean "poisson"?)`, or nothing when no other word is near; upper and lower case are the same here."""
+    """Return ` (did you mean "poisson"?)`, or "" if no word is near, in any case."""
     if not isinstance(word, str) or len(word) > LONGEST_WORD:
         return ""
     matcher = difflib.SequenceMatcher(b=word.casefold())
@@ -136,7 +140,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """What was typed, in quotes and on one line, short enough for a sentence.
+    """Quote what was typed, on one line, short enough for a sentence.
 
     >>> quoted("64 apples\\n")
     '"64 apples\\\\n"'
@@ -150,7 +154,7 @@ def fits_utf8(text: str) -> bool:
 
 
 def brief(value: object) -> str:
-    """What was given as Python writes it, short enough for a sentence."""
+    """Show what was given as Python writes it, short enough for a sentence."""
     try:
         text = repr(value)
     except ValueError:  # Python spells no number of more than 4300 digits
@@ -159,29 +163,29 @@ def brief(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as Python numbers, or lists of them, if numpy or torch made it; any other value unchanged."""
+    """Turn what numpy or torch made into Python numbers, or lists; leave other values."""
     as_list = getattr(value, "tolist", None)
     return as_list() if callable(as_list) else value
 
 
 def number(count: int, noun: str) -> str:
-    """`1 request`, `2 requests`."""
+    """Write `1 request`, `2 requests`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def one_of(words: Iterable[str], conjunction: str = "or") -> str:
-    """`a, b or c`: the words allowed, for a sentence."""
+    """Join the words allowed for a sentence: `a, b or c`."""
     *rest, last = words
     return f"{', '.join(rest)} {conjunction} {last}" if rest else last
 
 
 def all_of(words: Iterable[str]) -> str:
-    """`a, b and c`."""
+    """Join words for a sentence: `a, b and c`."""
     return one_of(words, "and")
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
-    """The refusal of a name that is not one of `known`.
+    """Make the refusal of a name that is not one of `known`.
 
     >>> print(unknown("technique", "orka", ["static", "orca"]))
     There is no technique 'orka' (did you mean "orca"?): give static or orca.
@@ -193,7 +197,7 @@ def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
 
 
 def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
-    """The options of a workload, as texts: of `sharegpt:scale=0.1,reaction=30s`, scale and reaction.
+    """Read a workload's options as texts: of `sharegpt:scale=0.1,reaction=30s`, scale and reaction.
 
     Args:
         examples: a value of each option that the workload has.
@@ -218,13 +222,15 @@ def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quantity(text: str) -> tuple[float, str]:
-    """Number and unit; not a number (NaN), which no range contains, when it is not one."""
+    """Read number and unit; NaN, which no range contains, if it is none."""
     match = _QUANTITY.fullmatch(text.strip())
     return (float(match[1]), match[2]) if match else (math.nan, "")
 
 
 class Fields:
-    """One line holding a JSON object, read field by field. A field that is absent or null has its default.
+    """Reads a line that holds a JSON object field by field.
+
+    A field that is absent or null has its default.
 
     >>> Fields("a.jsonl:1", '{"seed": true}', known=["seed"]).integer("seed", 0)
     Traceback (most recent call last):
@@ -281,7 +287,7 @@ class Fields:
         raise self._wrong(name, value, "true or false")
 
     def integer(self, name: str, default: int, low: float = -math.inf) -> int:
-        """Read a whole number, however large: the engine refuses a request that asks for too much."""
+        """Read a whole number, however large: the engine refuses one that is too large."""
         value = self._values.get(name, default)
         if _is_integer(value) and value >= low:
             return int(value)
@@ -293,7 +299,7 @@ class Fields:
         return self._integers(name, [value] if _is_integer(value) else value, "a whole number or a list of them")
 
     def integer_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """Read a list of whole numbers, or a list of such lists: `[1, 2]` is `[[1, 2]]`."""
+        """Read a list of lists of whole numbers; `[1, 2]` is `[[1, 2]]`."""
         value, allowed = self._values[name], "a list of whole numbers"
         if isinstance(value, list) and value and isinstance(value[0], list):
             return tuple(self._integers(f"{name}[{i}]", element, allowed) for i, element in enumerate(value))
@@ -308,7 +314,7 @@ class Fields:
         return tuple(value)
 
     def number(self, name: str, default: float, high: float = math.inf, above: bool = False) -> float:
-        """Read a finite number of 0..high, which may be a whole number that no float holds; with `above`, not 0."""
+        """Read a finite number of 0..high, without 0 if `above`; no float need hold it."""
         value: Any = self._values.get(name, default)
         is_number = isinstance(value, float) or _is_integer(value)
         if is_number and value < math.inf and 0 <= value <= high and not (above and value == 0):
@@ -329,7 +335,9 @@ class Fields:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file. Only a newline ends one: JSON strings may hold Unicode's other separators.
+    """Read the lines of a UTF-8 file.
+
+    Only a newline ends one: JSON strings may hold Unicode's other separators.
 
     Raises:
         UsageError: the file cannot be read, or a line is not UTF-8.
@@ -344,7 +352,11 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def split_lines(data: bytes, name: str) -> Iterator[str]:
-    """The lines of a UTF-8 text, which messages call `name`; raises as `read_lines`. A byte order mark is dropped."""
+    """Split a UTF-8 text, without a byte order mark, into lines; raises as `read_lines`.
+
+    Args:
+        name: names the text in messages.
+    """
     for number, line in enumerate(data.removeprefix(BYTE_ORDER_MARK.encode()).split(b"\n"), start=1):
         if len(line) > MOST_LINE:
             raise too_long(f"{name}:{number}", MOST_LINE)
@@ -357,7 +369,7 @@ def split_lines(data: bytes, name: str) -> Iterator[str]:
 
 
 def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
-    """All that a stream has, which messages call `name`; one without an end is refused.
+    """Read all of a stream, which messages call `name`; refuse one without an end.
 
     Raises:
         MachineError: it has more than `MOST_TEXT`.
@@ -372,7 +384,7 @@ def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
 
 
 def too_long(name: str, most: int) -> MachineError:
-    """The refusal of a text that would take more memory than any use of it is worth."""
+    """Make the refusal of a text that takes too much memory."""
     return MachineError(f"{name} has more than {most >> 20:,} MiB, the most that is read: give less.")
 
 
@@ -381,6 +393,6 @@ def _is_integer(value: object) -> bool:
 
 
 def _show(value: object) -> str:
-    """What was given as JSON, short enough for a sentence."""
+    """Show what was given as JSON, short enough for a sentence."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""Why each waiting request was not admitted: the reasons that a policy gave, and one for every other that waits.
+"""Gives a reason for each waiting request that a policy gave none for.
 
 A policy names the first that it could not admit and stops there: an iteration's host work must not grow with the queue.
 What can be said of the others is told here, and nowhere else: at once by an observer of the loop, for a run that is to
@@ -22,7 +22,7 @@ Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what
 
 
 class Choice(NamedTuple):
-    """What was chosen to run, as far as others wait for it; nothing in a pause.
+    """What was chosen to run, so that others wait; nothing in a pause.
 
     >>> Choice(0, (), {"transformer": 12}).passed_over((), "b")
     ('not-in-batch', 'not admitted: worker 0 runs 12 tokens without it')
@@ -33,7 +33,7 @@ class Choice(NamedTuple):
     batch: Mapping[str, int] = {}
 
     def passed_over(self, reasons: Iterable[Told], waiting: Collection[str]) -> tuple[str, str]:
-        """Return the code and the text for waiting requests that the policy gave no reason for.
+        """Return code and text for waiting requests that the policy gave no reason for.
 
         The policy stopped at the last waiting request that it gave a reason for. A request that this choice evicts
         waits only from now on: the policy did not stop at it.
@@ -57,7 +57,7 @@ class Choice(NamedTuple):
 
 
 class Accounting(Observer):
-    """Adds a reason for each sequence that waits and has none: an iteration costs as much as the queue is long."""
+    """Adds a reason for each waiting sequence without one; its cost grows with the queue."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is not None and not proposal.work:
@@ -74,7 +74,7 @@ class Accounting(Observer):
 
 
 def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collection[str]) -> tuple[Told, ...]:
-    """Of the reasons in a trace those that a policy gave: without what `Accounting` has put behind them.
+    """Return the reasons in a trace that a policy gave, without what `Accounting` added.
 
     >>> full, behind = ("batch-full", "b", "..."), "not considered: worker 0 admits none behind b"
     >>> told_by_policy((full, ("behind", "c", behind), ("behind", "d", behind)), Choice(0), "bcd")
@@ -91,7 +91,7 @@ def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collectio
 
 
 def _amounts(works: Iterable[Work]) -> Counter[str]:
-    """How many tokens are computed, or nodes of each type of cell."""
+    """Count the tokens computed, or the nodes of each type of cell."""
     found: Counter[str] = Counter()
     for work in works:
         found[work.cell] += work.num_tokens
@@ -99,5 +99,5 @@ def _amounts(works: Iterable[Work]) -> Counter[str]:
 
 
 def _counted(count: int, cell: str) -> str:
-    """`12 tokens`, or `64 nodes of encoder`."""
+    """Write `12 tokens`, or `64 nodes of encoder`."""
     return number(count, "token") if cell == TRANSFORMER else f"{number(count, 'node')} of {cell}"

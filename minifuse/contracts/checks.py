@@ -1,4 +1,4 @@
-"""An observer of the loop that checks what stages of a user's own return."""
+"""Checks what a user's own stages return, as an observer of the loop."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Checks(RunObserver):
                 check_usage(report.usage, self.memory)
 
     def fault_of(self, error: BaseException, requests: Requests) -> StageFault | None:
-        """The fault of a stage of a user's own that caused an error, or None."""
+        """Return the fault of the user's stage that caused an error, or None."""
         if fault := blamed(error, self.batching, self.memory, self.attention):
             return fault
         own_policy, own_memory = is_own(type(self.batching)), is_own(type(self.memory))
@@ -109,7 +109,7 @@ class Checks(RunObserver):
         return None
 
     def _fault_of_memory(self, requests: Requests) -> StageFault | None:
-        """What a memory tells a policy is asked again: it may be the cause of an error."""
+        """Ask a memory again what it tells a policy: that may have caused the error."""
         try:
             self._check_missing(requests.sequences, requests)
             with returned_by(self.memory, "room"):
@@ -122,7 +122,7 @@ class Checks(RunObserver):
 
 
 def checks_of(batching: Batching, memory: Memory, attention: Attention) -> tuple[Checks, ...]:
-    """The checks that these stages need: none, if all of them are minifuse's own."""
+    """Return the checks that these stages need: none if all are minifuse's own."""
     if all(is_own(type(stage)) for stage in (batching, memory, attention)):
         return ()
     return (Checks(batching, memory, attention),)

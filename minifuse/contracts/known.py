@@ -1,4 +1,4 @@
-"""What the plans so far tell of a sequence: the checks of the next plan read it."""
+"""Notes what plans tell of a sequence, for the checks of the next plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Known:
     place: Place | None = None  # where it lay last, while nothing has been moved
 
     def plan(self, work: Work, place: Place, worker: int) -> None:
-        """Work of a worker's next plan has been placed."""
+        """Note work of a worker's next plan, and its place."""
         self.stop = max(self.stop, work.stop)
         if isinstance(place, State):
             self.workers[work.start] = worker
@@ -29,7 +29,7 @@ class Known:
             self.place = place
 
     def complete(self, work: Work, length: int) -> None:
-        """A plan with this work has run, and the sequence has so many tokens."""
+        """Note that a plan with this work has run; the sequence has `length` tokens."""
         self.length = length
         if work.start in self.workers:
             self.workers[work.start] = DONE

@@ -65,7 +65,7 @@ def _check_attributes(kind: Kind, stage: Any, *arguments: Any) -> None:
 
 
 def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:
-    """The methods that minifuse calls: of the protocol, and of its own base classes."""
+    """Return the methods that minifuse calls: of the protocol, and of its own base classes."""
     bases = [base for base in (*PROTOCOLS[kind].__mro__, *cls.__mro__) if is_own(base)]
     return {
         name: member
@@ -76,7 +76,7 @@ def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:
 
 
 def _check_spelling(cls: type[Any], called: dict[str, Any]) -> None:
-    """Raise `UsageError` if a class has a method that is named nearly as one that is called."""
+    """Raise `UsageError` if the name of a method is nearly that of a called one."""
     own = {name for base in cls.__mro__ if not is_own(base) for name in vars(base)}
     inherited = {name for base in cls.__mro__ if is_own(base) for name in vars(base)}
     for name in sorted(own - inherited - called.keys()):

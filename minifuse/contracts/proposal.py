@@ -1,4 +1,4 @@
-"""What a batching policy may propose (docs/stages.md)."""
+"""Checks what a batching policy proposes (docs/stages.md)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _check_work(proposal: Proposal, requests: Requests) -> None:
 
 
 def _check_texts(proposal: Proposal, memory: Memory, requests: Requests, known: Mapping[str, Known]) -> None:
-    """Raise `Wrong` unless the work on each text is what memory misses of it, or the first of that, once."""
+    """Raise `Wrong` unless work on a text is the first tokens that memory misses, once."""
     spans: dict[str, list[Span]] = {}
     for work in proposal.work:
         if work.cell != TRANSFORMER:
@@ -99,7 +99,7 @@ def _listed(spans: Iterable[Span]) -> str:
 
 
 def _check_nodes(proposal: Proposal, requests: Requests, known: Mapping[str, Known], worker: int) -> None:
-    """Raise `Wrong` unless each node is computed once, and behind all that it reads."""
+    """Raise `Wrong` unless each node is computed once, and after the nodes that it reads."""
     planned = {name: {**known[name].workers} if name in known else {} for name, *_ in proposal.work}
     for wave in proposal.waves or (Span(0, len(proposal.work)),):
         nodes = proposal.work[slice(*wave)]
