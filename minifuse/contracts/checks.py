@@ -8,9 +8,8 @@ from traceback import walk_tb
 from typing import Any
 
 from minifuse.contracts.attention import check_layout
-from minifuse.contracts.known import Known
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
-from minifuse.contracts.proposal import check_proposal
+from minifuse.contracts.proposal import Known, check_proposal
 from minifuse.core.errors import LawBroken, StageFault
 from minifuse.core.observers import RunObserver
 from minifuse.core.plan import Placement, Plan, Proposal

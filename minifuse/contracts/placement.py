@@ -9,8 +9,8 @@ from operator import or_
 from typing import Any
 
 from minifuse.contracts.form import check_cover, check_form
-from minifuse.contracts.known import Known
 from minifuse.contracts.lawful import by_layer, check_move
+from minifuse.contracts.proposal import Known
 from minifuse.core.cell_graph import CellGraph
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Runs, State, runs_in
