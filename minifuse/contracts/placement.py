@@ -45,16 +45,17 @@ def check_placement(
     check_moves(placement.moves, memory, max(1, len(placement.waves)))
     kinds = reduce(or_, [PLACES.get(offer, Extent | Runs | Pages | State) for offer in sorted(memory.offers)])
     stayed = not placement.moves and not proposal.evict
-    for work, place in zip(proposal.work, placement.places, strict=True):
+    placed = list(zip(proposal.work, placement.places, strict=True))
+    for work, place in placed:
         last = known[work.sequence].place if stayed else None
         if last is None or place != last or place.capacity < work.stop:  # otherwise it is as it was, as most are
             _check_place(work, place, kinds, last, memory.layers_in_turn * memory.capacity)
     _check_shape(memory, placement, proposal)
-    for start, stop in placement.waves or proposal.waves or (Span(0, len(proposal.work)),):
-        placed = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
-        writer = _check_written(placed)
+    for start, stop in placement.waves or proposal.waves or (Span(0, len(placed)),):
+        wave = placed[start:stop]
+        writer = _check_written(wave)
         written = sorted(writer)
-        for work, place in placed:
+        for work, place in wave:
             if isinstance(place, State):
                 slots = known[work.sequence].slots
                 _check_state(work, place, unfolded(requests.sequences[work.sequence]), slots)
