@@ -49,6 +49,7 @@ from minifuse.trace import Event
 Metrics = dict[str, Any]
 Groups = dict[str | int | None, Metrics]  # by user, priority or conversation
 GROUPINGS = ("user", "priority", "conversation")  # what metrics can be told by
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s", "itl_s")
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
@@ -240,7 +241,6 @@ class RunningMetrics:
         )
         reasons = Counter(life.reason for life in served) + Counter(refused=self.num["refused"])
         num = self.num
-        found = {tier: num[f"history_on_{tier}"] for tier in ("device", "host")}
         return {
             "requests": {
                 "total": reasons.total(),
@@ -263,8 +263,10 @@ class RunningMetrics:
             },
             "history": {
                 "tokens": num["history"],
-                **{f"on_{tier}": tokens for tier, tokens in found.items()},
-                **{f"{tier}_hit_rate": _ratio(tokens, num["history"]) for tier, tokens in found.items()},
+                "on_device": num["history_on_device"],
+                "on_host": num["history_on_host"],
+                "device_hit_rate": _ratio(num["history_on_device"], num["history"]),
+                "host_hit_rate": _ratio(num["history_on_host"], num["history"]),
             },
             "nodes": num["nodes"],
             "discarded": num["discarded"],
@@ -318,11 +320,12 @@ def _of_group(lives: Sequence[Life]) -> Metrics:
 
 def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
     """Summarise each latency of these requests: those of the table above, without the bound."""
-    lives = list(finished)
-    own = [life.latencies for life in lives]
-    gaps = [late - early for life in lives for early, late in pairwise(life.token_times)]
-    names = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s")
-    return {**{name: summary(one[name] for one in own if name in one) for name in names}, "itl_s": summary(gaps)}
+    found: dict[str, list[float]] = {name: [] for name in LATENCIES}
+    for life in finished:
+        found["itl_s"] += [late - early for early, late in pairwise(life.token_times)]
+        for name, seconds in life.latencies.items():
+            found[name].append(seconds)
+    return {name: summary(values) for name, values in found.items()}
 
 
 def read_events(events: Iterable[Event]) -> RunningMetrics:
