@@ -10,11 +10,14 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, AnyStr
+from typing import IO, TYPE_CHECKING, Any, AnyStr, TypeVar
 
 from minifuse.core.errors import MachineError, UsageError, one_line, shortened
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 INT64 = (-(2**63), 2**63 - 1)
 BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
@@ -25,6 +28,8 @@ MOST_LINE = 1 << 26
 LONGEST_WORD = 100  # that is compared with others
 LEAST_LIKENESS = 0.6  # of a word to another that may be meant, as of `difflib.get_close_matches`
 QUOTED = 60  # characters of a value in a message
+
+M = TypeVar("M", bound="BaseModel")
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")  # fits 64 bits
@@ -227,111 +232,50 @@ def _quantity(text: str) -> tuple[float, str]:
     return (float(match[1]), match[2]) if match else (math.nan, "")
 
 
-class Fields:
-    """Reads a line that holds a JSON object field by field.
+def read_object(where: str, line: str, kind: type[M]) -> M:
+    """Read a line that holds a JSON object as a model of pydantic's.
 
-    A field that is absent or null has its default.
-
-    >>> Fields("a.jsonl:1", '{"seed": true}', known=["seed"]).integer("seed", 0)
-    Traceback (most recent call last):
-    minifuse.core.errors.UsageError: a.jsonl:1: seed is true: give a whole number.
+    Args:
+        where: the line's place, for messages.
 
     Raises:
-        UsageError: from every method, as soon as a value is not of the kind that the method reads.
+        UsageError: it holds something else, or a field is unknown, stands twice, or is not of the model's type.
     """
+    from pydantic import ValidationError  # it takes longer to import than most commands need
 
-    def __init__(self, where: str, line: str, known: Collection[str]) -> None:
-        self.where = where
-        try:
-            values = json.loads(line, object_pairs_hook=self._object)
-        except json.JSONDecodeError as error:
-            raise self.error(f"not JSON ({error.msg} at column {error.colno}): give one object on each line") from None
-        except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
-            raise self.error("not readable as JSON: give numbers and lists of sane size") from None
-        if not isinstance(values, dict):
-            raise self.error(f"{_show(values)} is not an object: give one JSON object on each line")
-        for name in values:
-            if name not in known:
-                raise self.error(f"unknown field {_show(name)}{did_you_mean(name, known)}: give {one_of(known)}")
-        self._values: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
-    def error(self, problem: str) -> UsageError:
-        return UsageError(f"{self.where}: {problem}.")
-
-    def text(self, name: str) -> str | None:
-        """Read a string; None when absent."""
-        return self._text(name, self._values[name]) if name in self else None
-
-    def texts(self, name: str) -> str | tuple[str, ...] | None:
-        """Read a string, or a list of at least one; None when absent."""
-        value = self._values.get(name)
-        if not isinstance(value, list):
-            return None if value is None else self._text(name, value, "a string in quotes or a list of them")
-        if not value:
-            raise self._wrong(name, value, "at least one string in it")
-        return tuple(self._text(f"{name}[{i}]", element) for i, element in enumerate(value))
-
-    def _text(self, what: str, value: object, allowed: str = "a string in quotes") -> str:
-        if isinstance(value, str) and fits_utf8(value):
-            return value
-        raise self._wrong(what, value, "text without half a surrogate pair" if isinstance(value, str) else allowed)
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Read true or false."""
-        value = self._values.get(name, default)
-        if isinstance(value, bool):
-            return value
-        raise self._wrong(name, value, "true or false")
-
-    def integer(self, name: str, default: int, low: float = -math.inf) -> int:
-        """Read a whole number, however large: the engine refuses one that is too large."""
-        value = self._values.get(name, default)
-        if _is_integer(value) and value >= low:
-            return int(value)
-        raise self._wrong(name, value, f"a whole number from {low}" if _is_integer(value) else "a whole number")
-
-    def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """Read a list of whole numbers, or just one of them."""
-        value = self._values.get(name, list(default))
-        return self._integers(name, [value] if _is_integer(value) else value, "a whole number or a list of them")
-
-    def integer_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """Read a list of lists of whole numbers; `[1, 2]` is `[[1, 2]]`."""
-        value, allowed = self._values[name], "a list of whole numbers"
-        if isinstance(value, list) and value and isinstance(value[0], list):
-            return tuple(self._integers(f"{name}[{i}]", element, allowed) for i, element in enumerate(value))
-        return (self._integers(name, value, f"{allowed} or a list of such lists"),)
-
-    def _integers(self, what: str, value: object, allowed: str) -> tuple[int, ...]:
-        if not isinstance(value, list):
-            raise self._wrong(what, value, allowed)
-        for i, element in enumerate(value):
-            if not _is_integer(element):
-                raise self._wrong(f"{what}[{i}]", element, f"only whole numbers in {what}")
-        return tuple(value)
-
-    def number(self, name: str, default: float, high: float = math.inf, above: bool = False) -> float:
-        """Read a finite number of 0..high, without 0 if `above`; no float need hold it."""
-        value: Any = self._values.get(name, default)
-        is_number = isinstance(value, float) or _is_integer(value)
-        if is_number and value < math.inf and 0 <= value <= high and not (above and value == 0):
-            return value  # type: ignore[no-any-return]
-        least, most = "above 0" if above else "of at least 0", f" and at most {high:g}" if high < math.inf else ""
-        raise self._wrong(name, value, f"a finite number {least}{most}")
-
-    def _wrong(self, what: str, value: object, allowed: str) -> UsageError:
-        return self.error(f"{what} is {_show(value)}: give {allowed}")
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
             if name in found:
-                raise self.error(f"field {_show(name)} stands here twice: give it once")
+                raise UsageError(f"{where}: field {_show(name)} stands here twice: give it once.")
             found[name] = value
         return found
+
+    try:
+        return kind.model_validate(json.loads(line, object_pairs_hook=once))
+    except ValidationError as error:
+        problem = _wrong_field(error.errors(), kind.model_fields)
+    except json.JSONDecodeError as error:
+        problem = f"not JSON ({error.msg} at column {error.colno}): give one object on each line"
+    except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
+        problem = "not readable as JSON: give numbers and lists of sane size"
+    raise UsageError(f"{where}: {problem}.")
+
+
+def _wrong_field(errors: Sequence[Any], known: Collection[str]) -> str:
+    """Say what is wrong where the alternative that fits best does not fit."""
+    wrong = max(errors, key=lambda error: len(error["loc"]))
+    path = _path(wrong["loc"])
+    if wrong["type"] == "extra_forbidden":
+        return f"unknown field {_show(path)}{did_you_mean(path, known)}: give {one_of(known)}"
+    allowed = one_of(dict.fromkeys(error["msg"] for error in errors if _path(error["loc"]) == path))
+    return f"{path} is {_show(wrong['input'])}: {allowed}"
+
+
+def _path(loc: tuple[str | int, ...]) -> str:
+    """Write where in the line a value stands, such as `prompt[1]`."""
+    name, *rest = loc or ("the line",)
+    return str(name) + "".join(f"[{part}]" for part in rest if isinstance(part, int))
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -386,10 +330,6 @@ def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
 def too_long(name: str, most: int) -> MachineError:
     """Make the refusal of a text that takes too much memory."""
     return MachineError(f"{name} has more than {most >> 20:,} MiB, the most that is read: give less.")
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _show(value: object) -> str:
