@@ -87,7 +87,7 @@ def class_site(cls: type[Any]) -> str:
         return f"{Path(inspect.getsourcefile(cls) or '?').name}, line {inspect.getsourcelines(cls)[1]}"
     except (OSError, TypeError):
         codes = [code for member in vars(cls).values() if (code := _code_of(member))]
-        return _site(codes[0]) if codes else cls.__module__
+        return f"{Path(codes[0].co_filename).name}, line {codes[0].co_firstlineno}" if codes else cls.__module__
 
 
 def method_site(cls: type[Any], name: str) -> str:
@@ -102,11 +102,7 @@ def method_site(cls: type[Any], name: str) -> str:
         return f"{method} (inherited from {owner.__qualname__}; {class_site(cls)})"
     if code is None:
         return f"{method} ({class_site(cls)})"
-    return f"{method} ({_site(code)})"
-
-
-def _site(code: CodeType) -> str:
-    return f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+    return f"{method} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
 
 
 def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str | None:
