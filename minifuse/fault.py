@@ -1,4 +1,4 @@
-"""Whose mistake an error is: the sentence that names a stage's class, method and line."""
+"""Finds whose mistake an error is, and names the stage's class, method and line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from minifuse.core.errors import (
     WrongReturn,
 )
 
-PASSED = (StageFault, KeyboardInterrupt)  # whatever else a stage raises is its own
 NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
 NOTES = {  # what is easily forgotten of a method
     "propose": "what cannot be done now waits, with a Reason",
@@ -38,7 +37,7 @@ LONGEST = 120  # characters of a value in a sentence
 
 
 class Wrong(LawBroken):
-    """A stage returned what is not allowed: what was found, what is allowed, which law it breaks."""
+    """A stage returned what is not allowed: what was found, what is allowed, the law."""
 
     def __init__(self, found: str, allowed: str, law: str = "contract") -> None:
         super().__init__(law, f"{found}: {allowed}")
@@ -58,7 +57,7 @@ def is_own(cls: type[Any]) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value in a sentence: on one line, cut if long, whatever its `repr` does."""
+    """Show a value on one line, cut if long, whatever its `repr` does."""
     if inspect.isgenerator(value):
         return "a generator (a function with a `yield` returns one)"
     if inspect.iscoroutine(value):
@@ -72,7 +71,7 @@ def shown(value: Any) -> str:
 
 
 def _code_of(member: Any) -> CodeType | None:
-    """The code of a member of a class: of a function, however it is decorated."""
+    """Return the code of a function in a class, however it is decorated, or None."""
     if isinstance(member, property):
         member = member.fget
     member = getattr(member, "__func__", getattr(member, "func", member))
@@ -80,7 +79,7 @@ def _code_of(member: Any) -> CodeType | None:
 
 
 def class_site(cls: type[Any]) -> str:
-    """The file and the line of a class.
+    """Return the file and the line of a class.
 
     >>> # "mine.py, line 12"
     """
@@ -92,7 +91,7 @@ def class_site(cls: type[Any]) -> str:
 
 
 def method_site(cls: type[Any], name: str) -> str:
-    """A method with its file and line; those of the class if minifuse has the method.
+    """Name a method with its file and line; with its class's if minifuse has it.
 
     >>> # "Mine.propose (mine.py, line 20)", "Mine.propose (inherited from QueuePolicy; mine.py, line 12)"
     """
@@ -107,17 +106,15 @@ def method_site(cls: type[Any], name: str) -> str:
 
 
 def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str | None:
-    """The last file and line in these folders that an error passed through, or None.
+    """Return the last line in these folders that an error passed through, or None.
 
-    Installed packages below a folder, and minifuse itself, are not in it.
+    Installed packages below a folder, and minifuse itself, do not count.
     """
     place = None
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        module = traceback.tb_frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] != "minifuse" and _is_in(code.co_filename, folders):
-            place = f"{Path(code.co_filename).name}, line {traceback.tb_lineno}, in {code.co_name}"
-        traceback = traceback.tb_next
+    for frame, line in walk_tb(traceback):
+        file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] != "minifuse" and _is_in(file, folders):
+            place = f"{Path(file).name}, line {line}, in {frame.f_code.co_name}"
     return place
 
 
@@ -131,9 +128,10 @@ def _is_in(file: str, folders: Collection[Path]) -> bool:
 
 
 def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> StageFault:
-    """The fault of a method that raised what it may not, or did not return.
+    """Make the fault of a method that raised what is not allowed, or hung.
 
-    `note`: what is easily forgotten of this method, or the likely cause.
+    Args:
+        note: what is easily forgotten of this method, or the likely cause.
     """
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     place = last_line(error.__traceback__, () if file is None else (Path(file).resolve().parent,))
@@ -147,12 +145,12 @@ def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> S
 
 
 def blamed(error: BaseException, *stages: Any) -> StageFault | None:
-    """The fault of the user's stage that raised an error, or None.
+    """Return the fault of the user's stage that raised an error, or None.
 
-    The innermost method that is written in the stage's file is named, or else the outermost that it inherits. What a
-    method may raise is no fault.
+    It names the innermost method that is written in the stage's file, or else the outermost that the stage inherits.
+    What a method may raise is no fault.
     """
-    if isinstance(error, PASSED):
+    if isinstance(error, (StageFault, KeyboardInterrupt)):  # whatever else a stage raises is its own
         return None
     if isinstance(error, WrongReturn):
         site = method_site(type(error.stage), error.method)
@@ -177,7 +175,7 @@ def blamed(error: BaseException, *stages: Any) -> StageFault | None:
 
 @contextmanager
 def returned_by(stage: Any, method: str) -> Iterator[None]:
-    """A block of checks: what is wrong becomes a `StageFault` that names the method."""
+    """Run a block of checks: a `Wrong` becomes a `StageFault` that names the method."""
     try:
         yield
     except Wrong as wrong:
@@ -195,7 +193,7 @@ def call_check(stage: Any, *arguments: Any) -> None:
 
 @contextmanager
 def blaming(*stages: Any) -> Iterator[None]:
-    """A block in which stages run: what a user's stage raises becomes a `StageFault`."""
+    """Run a block that calls stages: what a user's stage raises becomes a `StageFault`."""
     try:
         yield
     except BaseException as error:  # of SystemExit, too: a stage that calls exit() must not end the run so
@@ -205,13 +203,13 @@ def blaming(*stages: Any) -> Iterator[None]:
 
 
 def _name_of(code: CodeType, cls: type[Any]) -> str | None:
-    """The name under which a class has the method with this code."""
+    """Return the name under which a class has the method with this code, or None."""
     names = [code.co_name, *(name for base in cls.__mro__ for name in vars(base))]
     return next((name for name in names if _code_of(getattr(cls, name, None)) is code), None)
 
 
 def forgotten_base(cls: type[Any]) -> str:
-    """The hint that an `__init__` does not call its base class's; "" if it does."""
+    """Hint that an `__init__` does not call its base class's; "" if it does."""
     owner, *bases = (base for base in cls.__mro__ if "__init__" in vars(base))
     code = getattr(vars(owner)["__init__"], "__code__", None)
     if code is None or is_own(owner) or bases[0] is object or {"super", "__init__"} & {*code.co_names}:

@@ -1,10 +1,11 @@
-"""The lives of a run's requests, as its trace tells them: when each waited, began and got its tokens."""
+"""Follows a run's requests in its trace: when each waited, began and got its tokens."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,7 +15,7 @@ from minifuse.core.request import FinishReason
 
 
 class Spans:
-    """Tokens computed so far, as half-open spans apart from each other: mostly one, from the first token on."""
+    """Keeps the tokens computed so far as half-open spans: mostly one, from the first token."""
 
     __slots__ = ("bounds",)
 
@@ -58,28 +59,21 @@ class Life:
     token_times: array[float] = field(default_factory=lambda: array("d"))
     ended_s: float = math.nan
     reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
-    computed: dict[str, Spans] = field(default_factory=dict)  # of each cell
+    computed: dict[str, Spans] = field(default_factory=lambda: defaultdict(Spans))  # of each cell
     history: int = 0  # leading tokens of its prompt that earlier requests have computed
     user: str | None = None
     priority: int = 0
     conversation: str | None = None
 
-    def compute(self, start: int, stop: int, cell: str) -> int:
-        """Notes that tokens [start, stop) were computed; returns how many of them had been before."""
-        spans = self.computed.get(cell)
-        if spans is None:
-            spans = self.computed[cell] = Spans()
-        return spans.add(start, stop)
-
     def admit(self, now: float) -> None:
-        """It is admitted, for the first time or after an eviction."""
+        """Admit it, for the first time or after an eviction."""
         self.admitted_s = min(self.admitted_s, now)
         if self.evicted_s is not None:
             self.evictions.append((self.evicted_s, now))
             self.evicted_s = None
 
     def waits(self) -> list[tuple[float, float]]:
-        """The times for which it waited for its turn: until it was admitted, until it was given up, or for ever."""
+        """Return the times it waited: until it was admitted or given up, or for ever."""
         if not self.arrived:
             return []
         end_s = math.inf if math.isnan(self.ended_s) else self.ended_s
@@ -92,8 +86,8 @@ class Life:
 
     @property
     def latencies(self) -> dict[str, float]:
-        """Of a finished request, by the metric's name; only those it has."""
-        times = sorted(self.token_times)
+        """Return the latencies that a finished request has, by the metric's name."""
+        times = self.token_times
         found = {
             "queueing_s": self.started_s - self.arrival_s,
             "computing_s": self.ended_s - self.started_s,
@@ -108,8 +102,9 @@ class Life:
 
 
 def most_overtaken(lives: Iterable[Life]) -> int:
-    """The largest number of requests that overtook a single one: they arrived after it, and were admitted for the first
-    time while it waited.
+    """Return the largest number of requests that overtook a single one.
+
+    They arrived after it, and were admitted for the first time while it waited.
 
     A request waits from its arrival until it is admitted, and again from each eviction until it is admitted again. What
     arrives or is admitted at the same time has overtaken nothing. One pass when the run has ended: an iteration pays

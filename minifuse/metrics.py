@@ -1,4 +1,4 @@
-"""Every metric of a run, computed from its trace alone.
+"""Computes every metric of a run from its trace alone.
 
     metrics = compute_metrics(trace.events(), parse_goodput("ttft:200,tpot:50"))  # of a trace that was kept, or read
     counted = RunningMetrics()  # or while it runs: `build_engine(..., into=counted.read)`, then
@@ -36,6 +36,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
+from statistics import fmean
 from typing import Any, get_args
 
 from minifuse.core.errors import UsageError
@@ -48,10 +49,11 @@ from minifuse.trace import Event
 Metrics = dict[str, Any]
 Groups = dict[str | int | None, Metrics]  # by user, priority or conversation
 GROUPINGS = ("user", "priority", "conversation")  # what metrics can be told by
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s", "itl_s")
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values lie, interpolated linearly between the two neighbours.
+    """Return the value below which `percent` of the values lie, interpolated linearly.
 
     The k-th of n ascending values is the 100 * k / (n - 1) th percentile (k from 0): numpy's default.
 
@@ -65,16 +67,16 @@ def percentile(ascending: Sequence[float], percent: float) -> float:
 
 
 def summary(values: Iterable[float]) -> dict[str, float] | None:
-    """Mean, percentiles and maximum; None without values."""
+    """Return mean, percentiles and maximum; None without values."""
     ascending = sorted(values)
     if not ascending:
         return None
     points = {f"p{percent}": percentile(ascending, percent) for percent in (50, 90, 99)}
-    return {"mean": math.fsum(ascending) / len(ascending), **points, "max": ascending[-1]}
+    return {"mean": fmean(ascending), **points, "max": ascending[-1]}
 
 
 class _Memory:
-    """KV in use, set aside, on the host, and kept for conversations in either tier, step by step."""
+    """Counts KV in use, set aside, on the host, and kept, step by step."""
 
     def __init__(self) -> None:
         self.num_steps, self.seconds, self.capacity = 0, 0.0, 0
@@ -93,7 +95,10 @@ class _Memory:
             self.token_seconds[kind] += tokens * seconds
 
     def result(self, bytes_per_token: int | None) -> dict[str, float | None]:
-        """Peak and mean of each kind, in tokens and in bytes; the mean is weighted with the time of each step."""
+        """Return peak and mean of each kind, in tokens and in bytes.
+
+        The mean is weighted with the time of each step.
+        """
         found: dict[str, float | None] = {"capacity_tokens": self.capacity if self.num_steps else None}
         for kind, peak in self.peak.items():
             mean = _ratio(self.token_seconds[kind], self.seconds)
@@ -105,9 +110,10 @@ class _Memory:
 
 
 class RunningMetrics:
-    """The metrics of a run, counted event by event. It keeps numbers only: a few for each request, one for each token.
+    """Counts the metrics of a run event by event.
 
-    `read` takes events as a trace tells them, or as it hands them on while the run goes on.
+    It keeps numbers only: a few for each request, one for each token. `read` takes events as a trace tells them, or as
+    it hands them on while the run goes on.
     """
 
     def __init__(self) -> None:
@@ -135,7 +141,7 @@ class RunningMetrics:
                 life.conversation = event.get("conversation")
                 # All of a history has been computed before but its last token, which no token followed then.
                 life.history = max(0, event.get("history_tokens", 0) - 1)
-                life.compute(0, life.history, TRANSFORMER)
+                life.computed[TRANSFORMER].add(0, life.history)
             case "refused":
                 self.num["refused"] += 1
                 if event.get("received"):  # otherwise not by id: a refused duplicate bears that of one that is served
@@ -160,7 +166,7 @@ class RunningMetrics:
             # One token past the prompt is a decode step; a prompt, or an answer computed anew, is prefill.
             decode = stop - start == 1 and start >= life.prompt_tokens
             num["nodes" if of_cells else "decode" if decode else "prefill"] += stop - start
-            num["recomputed"] += life.compute(start, stop, kind)
+            num["recomputed"] += life.computed[kind].add(start, stop)
         if event["phase"] == Phase.PREPROCESSING.value:
             num["preprocessing"] += 1
         elif of_cells:  # every wave is a batch
@@ -206,7 +212,7 @@ class RunningMetrics:
         self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
 
     def _admit(self, name: str, now: float, on_device: int, on_host: int) -> None:
-        """A request is admitted, which has so many tokens of its text in memory."""
+        """Admit a request; memory has so many tokens of its text."""
         life = self.lives[name]
         self.num["reused"] += on_device + on_host
         if life.history and life.admitted_s == math.inf:
@@ -217,7 +223,7 @@ class RunningMetrics:
         life.admit(now)
 
     def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
-        """Every metric of what has been read so far; `goodput` as from `parse_goodput`.
+        """Return every metric of the events so far; `goodput` as from `parse_goodput`.
 
         Raises:
             UsageError: a bound is unknown, or no time.
@@ -235,7 +241,6 @@ class RunningMetrics:
         )
         reasons = Counter(life.reason for life in served) + Counter(refused=self.num["refused"])
         num = self.num
-        found = {tier: num[f"history_on_{tier}"] for tier in ("device", "host")}
         return {
             "requests": {
                 "total": reasons.total(),
@@ -258,8 +263,10 @@ class RunningMetrics:
             },
             "history": {
                 "tokens": num["history"],
-                **{f"on_{tier}": tokens for tier, tokens in found.items()},
-                **{f"{tier}_hit_rate": _ratio(tokens, num["history"]) for tier, tokens in found.items()},
+                "on_device": num["history_on_device"],
+                "on_host": num["history_on_host"],
+                "device_hit_rate": _ratio(num["history_on_device"], num["history"]),
+                "host_hit_rate": _ratio(num["history_on_host"], num["history"]),
             },
             "nodes": num["nodes"],
             "discarded": num["discarded"],
@@ -285,7 +292,7 @@ class RunningMetrics:
         }
 
     def grouped(self, by: str) -> Groups:
-        """The requests of each user, priority or conversation: how many there are, their tokens and their latencies.
+        """Return count, tokens and latencies of the requests of each user, priority or conversation.
 
         None stands for no user, or no conversation. Groups are in the order of their first arrival, priorities from the
         highest. Requests that were refused when they were submitted are in no group.
@@ -312,16 +319,17 @@ def _of_group(lives: Sequence[Life]) -> Metrics:
 
 
 def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
-    """Of these requests, each latency of the table above but the bound, summed up."""
-    lives = list(finished)
-    own = [life.latencies for life in lives]
-    gaps = [late - early for life in lives for early, late in pairwise(sorted(life.token_times))]
-    names = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s")
-    return {**{name: summary(one[name] for one in own if name in one) for name in names}, "itl_s": summary(gaps)}
+    """Summarise each latency of these requests: those of the table above, without the bound."""
+    found: dict[str, list[float]] = {name: [] for name in LATENCIES}
+    for life in finished:
+        found["itl_s"] += [late - early for early, late in pairwise(life.token_times)]
+        for name, seconds in life.latencies.items():
+            found[name].append(seconds)
+    return {name: summary(values) for name, values in found.items()}
 
 
 def read_events(events: Iterable[Event]) -> RunningMetrics:
-    """What has been counted of a trace, complete or cut off anywhere.
+    """Count the events of a trace, complete or cut off anywhere.
 
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.
@@ -339,7 +347,7 @@ def read_events(events: Iterable[Event]) -> RunningMetrics:
 
 
 def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
-    """Every metric of the trace, complete or cut off anywhere; `goodput` as from `parse_goodput`.
+    """Compute every metric of a trace, complete or cut off; `goodput` as from `parse_goodput`.
 
     A request that neither finished nor was refused or aborted counts as interrupted. The run lasts from the first
     arrival to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
@@ -360,7 +368,7 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
 
 
 def flat_metrics(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested metrics as one dict, a row of a sweep's table.
+    """Flatten nested metrics into one dict, a row of a sweep's table.
 
     >>> flat_metrics({"ttft_s": {"p50": 0.25, "max": 1.0}, "iterations": 7, "itl_s": None})
     {'ttft_s.p50': 0.25, 'ttft_s.max': 1.0, 'iterations': 7, 'itl_s': None}

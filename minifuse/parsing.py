@@ -1,4 +1,4 @@
-"""Values from the text that users write: durations, sizes, numbers, JSON lines.
+"""Reads values from the text that users write: durations, sizes, numbers, JSON lines.
 
 Every refusal has one form: what was given, then what to give. `what` names the thing in the sentence, usually
 an option (`--kv-memory is "64 apples": give ...`), and `where` the place (`prompts.jsonl:3: ...`).
@@ -10,11 +10,14 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, AnyStr, TypeVar
+from typing import IO, TYPE_CHECKING, Any, AnyStr, TypeVar
 
 from minifuse.core.errors import MachineError, UsageError, one_line, shortened
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 INT64 = (-(2**63), 2**63 - 1)
 BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
@@ -23,8 +26,10 @@ LONGEST_S = 1e5  # more than a day: a million such gaps end before the last time
 MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters, where it is of text
 MOST_LINE = 1 << 26
 LONGEST_WORD = 100  # that is compared with others
+LEAST_LIKENESS = 0.6  # of a word to another that may be meant, as of `difflib.get_close_matches`
 QUOTED = 60  # characters of a value in a message
-_D = TypeVar("_D")
+
+M = TypeVar("M", bound="BaseModel")
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")  # fits 64 bits
@@ -38,7 +43,9 @@ _BYTES = {"": 1, "b": 1} | {
 
 
 def parse_duration(text: str, what: str = "The duration") -> float:
-    """Seconds from `500ms`, `2s`, `50us` or `1.5min`. The unit must be given: a bare 500 could be either.
+    """Read seconds from `500ms`, `2s`, `50us` or `1.5min`.
+
+    The unit must be given: a bare 500 could be either.
 
     Raises:
         UsageError: it is anything else.
@@ -50,7 +57,9 @@ def parse_duration(text: str, what: str = "The duration") -> float:
 
 
 def parse_size(text: str, what: str = "The size") -> int:
-    """Bytes from `64MiB`, `1.5GiB` (powers of 1024), `64MB` (powers of 1000) or `4096`; upper or lower case.
+    """Read bytes from `64MiB` (powers of 1024), `64MB` (powers of 1000) or `4096`.
+
+    Upper and lower case are the same.
 
     >>> parse_size("64MiB"), parse_size("64MB"), parse_size("4096")
     (67108864, 64000000, 4096)
@@ -69,7 +78,7 @@ def parse_size(text: str, what: str = "The size") -> int:
 
 
 def parse_int(text: str, what: str, low: int, high: int) -> int:
-    """A whole number of `low`..`high`, both included.
+    """Read a whole number of `low`..`high`, both included.
 
     Raises:
         UsageError: it is no whole number, or outside.
@@ -81,7 +90,7 @@ def parse_int(text: str, what: str, low: int, high: int) -> int:
 
 
 def parse_float(text: str, what: str, low: float, high: float) -> float:
-    """A number of `low`..`high`, both included.
+    """Read a number of `low`..`high`, both included.
 
     Raises:
         UsageError: it is no number, not finite, or outside.
@@ -99,7 +108,7 @@ def check_word(text: str, what: str, words: Collection[str]) -> None:
 
 
 def parse_goodput(text: str) -> dict[str, float]:
-    """Latency bounds in seconds, from milliseconds: ttft (first token), tpot (each further token), e2e.
+    """Read latency bounds, given in milliseconds: ttft (first token), tpot (each further one), e2e.
 
     >>> parse_goodput("ttft:200,tpot:50")
     {'ttft': 0.2, 'tpot': 0.05}
@@ -128,20 +137,21 @@ def check_goodput(bounds: Mapping[str, float]) -> None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """` (did you mean "poisson"?)`, or nothing when no other word is near; upper and lower case are the same here."""
+    """Return ` (did you mean "poisson"?)`, or "" if no word is near, in any case."""
     if not isinstance(word, str) or len(word) > LONGEST_WORD:
         return ""
-    folded = {name.casefold(): name for name in known}
-    near = difflib.get_close_matches(word.casefold(), folded)
-    if not near:
-        return ""
-    likeness = {name: difflib.SequenceMatcher(a=name, b=word.casefold()).ratio() for name in folded if name in near}
-    best = folded[max(likeness, key=likeness.__getitem__)]  # of those that are as near the first
-    return f' (did you mean "{best}"?)' if best != word else ""
+    matcher = difflib.SequenceMatcher(b=word.casefold())
+
+    def likeness(name: str) -> float:
+        matcher.set_seq1(name.casefold())
+        return matcher.ratio()
+
+    best = max(known, key=likeness, default=word)  # of those that are as near the first
+    return f' (did you mean "{best}"?)' if best != word and likeness(best) >= LEAST_LIKENESS else ""
 
 
 def quoted(text: str) -> str:
-    """What was typed, in quotes and on one line, short enough for a sentence.
+    """Quote what was typed, on one line, short enough for a sentence.
 
     >>> quoted("64 apples\\n")
     '"64 apples\\\\n"'
@@ -151,11 +161,11 @@ def quoted(text: str) -> str:
 
 def fits_utf8(text: str) -> bool:
     """Whether UTF-8 can spell a text: it has no half of a surrogate pair."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 def brief(value: object) -> str:
-    """What was given as Python writes it, short enough for a sentence."""
+    """Show what was given as Python writes it, short enough for a sentence."""
     try:
         text = repr(value)
     except ValueError:  # Python spells no number of more than 4300 digits
@@ -164,29 +174,29 @@ def brief(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as Python numbers, or lists of them, if numpy or torch made it; any other value unchanged."""
+    """Turn what numpy or torch made into Python numbers, or lists; leave other values."""
     as_list = getattr(value, "tolist", None)
     return as_list() if callable(as_list) else value
 
 
 def number(count: int, noun: str) -> str:
-    """`1 request`, `2 requests`."""
+    """Write `1 request`, `2 requests`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def one_of(words: Iterable[str], conjunction: str = "or") -> str:
-    """`a, b or c`: the words allowed, for a sentence."""
+    """Join the words allowed for a sentence: `a, b or c`."""
     *rest, last = words
     return f"{', '.join(rest)} {conjunction} {last}" if rest else last
 
 
 def all_of(words: Iterable[str]) -> str:
-    """`a, b and c`."""
+    """Join words for a sentence: `a, b and c`."""
     return one_of(words, "and")
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
-    """The refusal of a name that is not one of `known`.
+    """Make the refusal of a name that is not one of `known`.
 
     >>> print(unknown("technique", "orka", ["static", "orca"]))
     There is no technique 'orka' (did you mean "orca"?): give static or orca.
@@ -198,7 +208,7 @@ def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
 
 
 def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
-    """The options of a workload, as texts: of `sharegpt:scale=0.1,reaction=30s`, scale and reaction.
+    """Read a workload's options as texts: of `sharegpt:scale=0.1,reaction=30s`, scale and reaction.
 
     Args:
         examples: a value of each option that the workload has.
@@ -223,115 +233,61 @@ def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quantity(text: str) -> tuple[float, str]:
-    """Number and unit; not a number (NaN), which no range contains, when it is not one."""
+    """Read number and unit; NaN, which no range contains, if it is none."""
     match = _QUANTITY.fullmatch(text.strip())
     return (float(match[1]), match[2]) if match else (math.nan, "")
 
 
-class Fields:
-    """One line holding a JSON object, read field by field. A field that is absent or null has its default.
+def read_object(where: str, line: str, kind: type[M]) -> M:
+    """Read a line that holds a JSON object as a model of pydantic's.
 
-    >>> Fields("a.jsonl:1", '{"seed": true}', known=["seed"]).integer("seed", 0)
-    Traceback (most recent call last):
-    minifuse.core.errors.UsageError: a.jsonl:1: seed is true: give a whole number.
+    Args:
+        where: the line's place, for messages.
 
     Raises:
-        UsageError: from every method, as soon as a value is not of the kind that the method reads.
+        UsageError: it holds something else, or a field is unknown, stands twice, or is not of the model's type.
     """
+    from pydantic import ValidationError  # it takes longer to import than most commands need
 
-    def __init__(self, where: str, line: str, known: Collection[str]) -> None:
-        self.where = where
-        try:
-            values = json.loads(line, object_pairs_hook=self._object)
-        except json.JSONDecodeError as error:
-            raise self.error(f"not JSON ({error.msg} at column {error.colno}): give one object on each line") from None
-        except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
-            raise self.error("not readable as JSON: give numbers and lists of sane size") from None
-        if not isinstance(values, dict):
-            raise self.error(f"{_show(values)} is not an object: give one JSON object on each line")
-        for name in values:
-            if name not in known:
-                raise self.error(f"unknown field {_show(name)}{did_you_mean(name, known)}: give {one_of(known)}")
-        self._values: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise UsageError(f"{where}: field {_show(name)} stands here twice: give it once.")
+            found[name] = value
+        return found
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
+    try:
+        return kind.model_validate(json.loads(line, object_pairs_hook=once))
+    except ValidationError as error:
+        problem = _wrong_field(error.errors(), kind.model_fields)
+    except json.JSONDecodeError as error:
+        problem = f"not JSON ({error.msg} at column {error.colno}): give one object on each line"
+    except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
+        problem = "not readable as JSON: give numbers and lists of sane size"
+    raise UsageError(f"{where}: {problem}.")
 
-    def error(self, problem: str) -> UsageError:
-        return UsageError(f"{self.where}: {problem}.")
 
-    def text(self, name: str, default: _D) -> str | _D:
-        return self._text(name, self._values[name]) if name in self else default
+def _wrong_field(errors: Sequence[Any], known: Collection[str]) -> str:
+    """Say what is wrong where the alternative that fits best does not fit."""
+    wrong = max(errors, key=lambda error: len(error["loc"]))
+    path = _path(wrong["loc"])
+    if wrong["type"] == "extra_forbidden":
+        return f"unknown field {_show(path)}{did_you_mean(path, known)}: give {one_of(known)}"
+    allowed = one_of(dict.fromkeys(error["msg"] for error in errors if _path(error["loc"]) == path))
+    return f"{path} is {_show(wrong['input'])}: {allowed}"
 
-    def texts(self, name: str) -> str | tuple[str, ...] | None:
-        """A string, or a list of at least one; None when absent."""
-        value = self._values.get(name)
-        if not isinstance(value, list):
-            return None if value is None else self._text(name, value, "a string in quotes or a list of them")
-        if not value:
-            raise self._wrong(name, value, "at least one string in it")
-        return tuple(self._text(f"{name}[{i}]", element) for i, element in enumerate(value))
 
-    def _text(self, what: str, value: object, allowed: str = "a string in quotes") -> str:
-        if isinstance(value, str) and fits_utf8(value):
-            return value
-        raise self._wrong(what, value, "text without half a surrogate pair" if isinstance(value, str) else allowed)
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self._values.get(name, default)
-        if isinstance(value, bool):
-            return value
-        raise self._wrong(name, value, "true or false")
-
-    def integer(self, name: str, default: int, low: int | None = None) -> int:
-        """A whole number of at least `low`, however large: the engine refuses a request that asks for too much."""
-        value = self._values.get(name, default)
-        if _is_integer(value) and (low is None or value >= low):
-            return int(value)
-        raise self._wrong(name, value, "a whole number" + (f" from {low}" if _is_integer(value) else ""))
-
-    def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """A list of whole numbers, or just one of them."""
-        value = self._values.get(name, list(default))
-        return self._integers(name, [value] if _is_integer(value) else value, "a whole number or a list of them")
-
-    def integer_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """A list of whole numbers, or a list of such lists: `[1, 2]` is `[[1, 2]]`."""
-        value, allowed = self._values[name], "a list of whole numbers"
-        if isinstance(value, list) and value and isinstance(value[0], list):
-            return tuple(self._integers(f"{name}[{i}]", element, allowed) for i, element in enumerate(value))
-        return (self._integers(name, value, f"{allowed} or a list of such lists"),)
-
-    def _integers(self, what: str, value: object, allowed: str) -> tuple[int, ...]:
-        if not isinstance(value, list):
-            raise self._wrong(what, value, allowed)
-        for i, element in enumerate(value):
-            if not _is_integer(element):
-                raise self._wrong(f"{what}[{i}]", element, f"only whole numbers in {what}")
-        return tuple(value)
-
-    def number(self, name: str, default: float, high: float = math.inf, above: bool = False) -> float:
-        """A finite number of 0..high, which may be a whole number that no float holds; with `above`, not 0."""
-        value: Any = self._values.get(name, default)
-        is_number = isinstance(value, float) or _is_integer(value)
-        if is_number and value < math.inf and 0 <= value <= high and not (above and value == 0):
-            return value  # type: ignore[no-any-return]
-        least, most = "above 0" if above else "of at least 0", f" and at most {high:g}" if high < math.inf else ""
-        raise self._wrong(name, value, f"a finite number {least}{most}")
-
-    def _wrong(self, what: str, value: object, allowed: str) -> UsageError:
-        return self.error(f"{what} is {_show(value)}: give {allowed}")
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise self.error(f"field {_show(name)} stands here twice: give it once")
-        return dict(pairs)
+def _path(loc: tuple[str | int, ...]) -> str:
+    """Write where in the line a value stands, such as `prompt[1]`."""
+    name, *rest = loc or ("the line",)
+    return str(name) + "".join(f"[{part}]" for part in rest if isinstance(part, int))
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file. Only a newline ends one: JSON strings may hold Unicode's other separators.
+    """Read the lines of a UTF-8 file.
+
+    Only a newline ends one: JSON strings may hold Unicode's other separators.
 
     Raises:
         UsageError: the file cannot be read, or a line is not UTF-8.
@@ -346,7 +302,11 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def split_lines(data: bytes, name: str) -> Iterator[str]:
-    """The lines of a UTF-8 text, which messages call `name`; raises as `read_lines`. A byte order mark is dropped."""
+    """Split a UTF-8 text, without a byte order mark, into lines; raises as `read_lines`.
+
+    Args:
+        name: names the text in messages.
+    """
     for number, line in enumerate(data.removeprefix(BYTE_ORDER_MARK.encode()).split(b"\n"), start=1):
         if len(line) > MOST_LINE:
             raise too_long(f"{name}:{number}", MOST_LINE)
@@ -359,7 +319,7 @@ def split_lines(data: bytes, name: str) -> Iterator[str]:
 
 
 def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
-    """All that a stream has, which messages call `name`; one without an end is refused.
+    """Read all of a stream, which messages call `name`; refuse one without an end.
 
     Raises:
         MachineError: it has more than `MOST_TEXT`.
@@ -374,15 +334,11 @@ def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
 
 
 def too_long(name: str, most: int) -> MachineError:
-    """The refusal of a text that would take more memory than any use of it is worth."""
+    """Make the refusal of a text that takes too much memory."""
     return MachineError(f"{name} has more than {most >> 20:,} MiB, the most that is read: give less.")
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _show(value: object) -> str:
-    """What was given as JSON, short enough for a sentence."""
+    """Show what was given as JSON, short enough for a sentence."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""Computations that take turns, and are timed alike: on a CPU by the clock, on a GPU by its own time."""
+"""Times computations in turns: on a CPU by the clock, on a GPU by events."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SLEEP = 20_000_000  # cycles, about 10 ms: the GPU sleeps while the launches beh
 
 
 def take_turns(runs: Mapping[str, Callable[[], T]], rounds: int, first: int = 0) -> dict[str, list[T]]:
-    """Run every contender once a round, and return what its runs returned; each round begins with another contender.
+    """Run every contender once a round, and return what its runs returned.
 
-    So a machine that grows slower or is busy for a while treats all contenders alike.
+    Each round begins with another contender, so that a machine that grows slower treats all alike.
 
     Args:
         first: number of the contender that begins the first round; the next one begins the second.
@@ -36,14 +36,17 @@ def take_turns(runs: Mapping[str, Callable[[], T]], rounds: int, first: int = 0)
 def time_in_turns(
     runs: Mapping[str, Callable[[], object]], rounds: int, device: str = "cpu"
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of every run, after a round that does not count. On a GPU it is the GPU's own time, without launches."""
+    """Return the seconds of every run, after a round that does not count.
+
+    On a GPU it is the GPU's own time, without launches.
+    """
     clock = _gpu_seconds if device == "cuda" else _seconds
     taken = take_turns({name: partial(clock, run) for name, run in runs.items()}, rounds + 1, first=-1)
     return {name: tuple(seconds[1:]) for name, seconds in taken.items()}
 
 
 def timed(run: Callable[[], object], rounds: int, device: str = "cpu") -> float:
-    """Median seconds of a computation, after a run that does not count."""
+    """Return the median seconds of a computation, after a run that does not count."""
     return median(time_in_turns({"": run}, rounds, device)[""])
 
 

@@ -1,4 +1,4 @@
-"""One versioned log of everything a run decided and when: one JSON object per line.
+"""Logs everything a run decided and when, versioned: one JSON object per line.
 
     {"event": "run", "schema": "minifuse.trace/5", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
@@ -50,12 +50,12 @@ Event = dict[str, Any]
 
 
 class Texts(Protocol):
-    """Makes texts of tokens; None of tokens that there is no text for."""
+    """Decodes tokens; None if undecodable."""
 
     def text(self, tokens: Seq[int]) -> str | None: ...
 
     def pieces(self, tokens: Seq[int]) -> tuple[str, list[int]] | None:
-        """The text, and how many of its characters are there after each token."""
+        """Return the text, and how many of its characters there are after each token."""
         ...
 
 
@@ -96,13 +96,15 @@ class Trace(RunObserver):
 
     @property
     def failure(self) -> str | None:
-        """Why the file ends before the run does, in a sentence; None: it does not."""
+        """Say why the file ends before the run does, or None if it does not."""
         return None if self._file is None else self._file.failure
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """A request was submitted, or, if it follows another, arrived; with a history of so many tokens.
+        """Write that a request was submitted or, if it follows another, arrived.
 
-        `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
+        Args:
+            num_history: leading tokens of its prompt that are history.
+            measured: its arrival was not asked for: it is that of its submission, or of the last turn's end.
         """
         arrival = {"arrival_s": request.arrival_s}
         history = None if request.after is None and not num_history else num_history
@@ -123,7 +125,7 @@ class Trace(RunObserver):
         )
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
-        """A request was refused: at `submit`, or, if `received`, when it had arrived and was unfolded."""
+        """Write that a request was refused: at `submit` or, if `received`, after its arrival."""
         self._add({"event": "refused", "id": request_id, "why": why, **({"received": True} if received else {})})
 
     def aborted(self, request_id: str, end_s: float) -> None:
@@ -136,12 +138,12 @@ class Trace(RunObserver):
         """Write a wait in which the engine had requests and ran nothing."""
         if requests.sequences and not requests.in_flight:
             wall = {"start_s": requests.now, "end_s": end_s}
-            self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
+            self._add({"event": "wait", "reasons": list(reasons), "wall": wall})
 
     def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
-        """The run has ended; `finished` are all requests that have, in the order in which they did.
+        """Write that the run has ended; `finished` are all requests that have, in order.
 
-        The texts of their answers are made now, and not before: it takes longer than an iteration may.
+        The texts of their answers are made only now: that takes longer than an iteration may.
         """
         if self._texts is not None:
             for sequence in islice(finished, self._num_answers, None):  # a trace may end more than once
@@ -159,7 +161,7 @@ class Trace(RunObserver):
             self._file.close()
 
     def events(self) -> Iterator[Event]:
-        """Every event so far, in order.
+        """Return every event so far, in order, as a file has it.
 
         Raises:
             UsageError: they were handed on instead of being kept.
@@ -170,7 +172,7 @@ class Trace(RunObserver):
                 "give a path and read its file."
             )
         told = BlockTables()
-        return (_as_event(event, told) for event in self._events)
+        return (json.loads(json.dumps(_as_event(event, told))) for event in self._events)
 
     def _add(self, event: Event | StepReport) -> None:
         if self._into is None:
@@ -184,7 +186,7 @@ class Trace(RunObserver):
 
 
 def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
-    """An event for JSON; a step of which the block tables were `told` so far."""
+    """Make a step an event, with what is new to the block tables `told`."""
     if isinstance(event, StepReport):
         event = {"event": "step", **step_decisions(event, told), "wall": _wall(event)}
     told.forget(event)
@@ -192,7 +194,7 @@ def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
 
 
 def _wall(event: StepReport) -> dict[str, Any]:
-    """What was measured of a step."""
+    """Return what was measured of a step."""
     wall: dict[str, Any] = {"start_s": event.started_s, "end_s": event.ended_s}
     measured = measured_of(event)
     if event.plan.moves:
@@ -212,13 +214,13 @@ def _wall(event: StepReport) -> dict[str, Any]:
 
 
 def decisions(events: Iterable[Event]) -> bytes:
-    """The events without their wall times, one per line: equal bytes mean equal decisions."""
+    """Write the events without wall times, one per line: equal bytes mean equal decisions."""
     lines = (json.dumps({k: v for k, v in event.items() if k != "wall"}, sort_keys=True) for event in events)
     return "\n".join(lines).encode()
 
 
 def whole_tables(events: Iterable[Event]) -> Iterator[Event]:
-    """The events, the places of every step told whole: [blocks, size] for what lies in blocks."""
+    """Yield the events with whole block tables: [blocks, size] for what lies in blocks."""
     told = BlockTables()
     for event in events:
         if event["event"] == "step":
@@ -229,7 +231,7 @@ def whole_tables(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def read_trace(path: Path | str) -> list[Event]:
-    """The events of a trace file; of one that was cut off, as when its run was killed, up to there.
+    """Read the events of a trace file, or as many as a killed run wrote.
 
     Raises:
         UsageError: the file is missing, is not a trace, or is one of another version.

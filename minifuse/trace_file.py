@@ -1,4 +1,4 @@
-"""A trace on disk: an object of JSON a line."""
+"""Writes and reads a trace on disk: an object of JSON a line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minifuse.parsing import BYTE_ORDER_MARK, read_bounded
 
 
 class TraceFile:
-    """Writes events. Each is in the file when `write` returns: what a run shows after that can be read up in it.
+    """Writes events; each is in the file when `write` returns.
 
     If the file cannot be written any more, as on a full disk, it ends there: `failure` says why, and the run goes on. A
     stream whose reader has gone away ends as well, with a `failure` of "": nothing failed.
@@ -69,7 +69,7 @@ class TraceFile:
 
 
 def read_text(where: Path | TextIO, name: str) -> str:
-    """What a file holds, or a stream, which messages call `name`.
+    """Read a file, or a stream, which messages call `name`.
 
     Raises:
         UsageError: it cannot be read, or holds no text.
@@ -89,11 +89,13 @@ def read_text(where: Path | TextIO, name: str) -> str:
 
 
 def parse(text: str, name: str, schema: str) -> tuple[list[dict[str, Any]], int | None]:
-    """The events of a trace, and the number of the line in which it was cut off, as when its run was killed.
+    """Return the events of a trace, and the number of its cut line, if any.
+
+    A trace is cut off when its run is killed.
 
     Args:
-        name: what messages call it.
-        schema: the version that it is to be of.
+        name: names the trace in messages.
+        schema: the version that is read.
 
     Raises:
         UsageError: it is empty, is not a trace, or is one of another version.

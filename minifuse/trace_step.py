@@ -1,4 +1,4 @@
-"""A step of the trace: what was decided, and the block tables that it tells only as far as they are new."""
+"""Tells a step in the trace: what was decided, what is new in block tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minifuse.core.shapes import Rectangle, Region, StateRows
 
 
 def step_figures(report: StepReport) -> dict[str, Any]:
-    """A step with nothing copied, without places and layout: decisions, and what metrics need."""
+    """Return a step without places and layout, nothing copied: decisions, and what metrics need."""
     plan = report.plan
     return {
         "step": plan.step,
@@ -37,29 +37,25 @@ def step_figures(report: StepReport) -> dict[str, Any]:
 
 
 def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dict[str, Any]:
-    """The part of a report that must not depend on how busy the machine was, ready for JSON.
+    """Return what in a report must not depend on how busy the machine was.
 
     Args:
         tables: the block tables that earlier steps have told; None: tell them whole.
     """
-    plan, tell, told = report.plan, (tables or BlockTables()).told, step_figures(report)
-    told |= {name: list(told[name]) for name in ("admitted", "evicted", "kv", "kept") if name in told}
-    rows = ("waves", "moves", "reasons", "reused")
-    told |= {name: [list(row) for row in told[name]] for name in rows if name in told}
+    plan, tell = report.plan, (tables or BlockTables()).told
     return {
-        **told,
-        "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
+        **step_figures(report),
+        "work": [work[:3] if work.cell == TRANSFORMER else work for work in plan.work],
         "places": [tell(work.sequence, place) for work, place in zip(plan.work, plan.places, strict=True)],
         "shape": _named(plan.shape),
-        "lanes": [list(lane) for lane in plan.layout.lanes],
-        "tokens": {name: list(tokens) for name, tokens in report.tokens.items()},
+        "lanes": plan.layout.lanes,
     }
 
 
 def _named(shape: Shape | None) -> dict[str, Any] | None:
-    """A shape as a JSON object whose `kind` is its class: {"kind": "Region", "offset": 0, "size": 3, "width": 8}.
+    """Make a JSON object of a shape: {"kind": "Region", "offset": 0, "size": 3, "width": 8}.
 
-    A rectangle's `begin` is left out while it is 0.
+    Its `kind` is its class. A rectangle's `begin` is left out while it is 0.
     """
     if shape is None:
         return None
@@ -69,7 +65,7 @@ def _named(shape: Shape | None) -> dict[str, Any] | None:
 
 
 class BlockTables:
-    """The block tables of sequences as steps tell them: of each, only what is new since the last step that had it.
+    """Tells block tables step by step: of each, only what is new since last time.
 
     A place that is `Pages` is told as [kept, new, size]: the first `kept` blocks of the sequence's table as it was told
     last, then the `new` ones. Other places are told as they are.
@@ -87,7 +83,7 @@ class BlockTables:
         self.last: dict[str, Seq[int]] = {}
 
     def told(self, name: str, place: Place) -> list[Any]:
-        """A place of a sequence, for JSON."""
+        """Make JSON of a sequence's place."""
         if not isinstance(place, Pages):
             assert isinstance(place, tuple)
             return list(place)
@@ -99,7 +95,7 @@ class BlockTables:
         return [kept, list(blocks[kept:]), place.size]
 
     def whole(self, name: str, told: list[Any]) -> list[Any]:
-        """What `told` was told of: of `Pages` the block table and the size."""
+        """Put together what `told` has told: of `Pages` the block table and the size."""
         if len(told) != 3:
             return told
         kept, new, size = told
@@ -107,7 +103,7 @@ class BlockTables:
         return [list(blocks), size]
 
     def forget(self, event: Mapping[str, Any]) -> None:
-        """Tell whole whatever is told later of the sequences that ended with this event."""
+        """Forget the tables of sequences that ended with this event: later ones are told whole."""
         if event["event"] in ("step", "aborted"):
             for name in event["finished"] if event["event"] == "step" else [event["id"]]:
                 self.last.pop(name, None)

@@ -1,4 +1,4 @@
-"""Why each waiting request was not admitted: the reasons that a policy gave, and one for every other that waits.
+"""Gives a reason for each waiting request that a policy gave none for.
 
 A policy names the first that it could not admit and stops there: an iteration's host work must not grow with the queue.
 What can be said of the others is told here, and nowhere else: at once by an observer of the loop, for a run that is to
@@ -22,9 +22,9 @@ Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what
 
 
 class Choice(NamedTuple):
-    """What was chosen to run, as far as it is why others wait; of a pause, in which nothing runs, nothing.
+    """What was chosen to run, so that others wait; nothing in a pause.
 
-    >>> Choice(0, (), {"transformer": 12}).passed_over(None)
+    >>> Choice(0, (), {"transformer": 12}).passed_over((), "b")
     ('not-in-batch', 'not admitted: worker 0 runs 12 tokens without it')
     """
 
@@ -32,16 +32,11 @@ class Choice(NamedTuple):
     evicted: Collection[str] = ()
     batch: Mapping[str, int] = {}
 
-    def stopped_at(self, reasons: Iterable[Told], waiting: Collection[str]) -> str | None:
-        """The request at which the policy stopped: of those that wait, the last that it gave a reason for.
+    def passed_over(self, reasons: Iterable[Told], waiting: Collection[str]) -> tuple[str, str]:
+        """Return code and text for waiting requests that the policy gave no reason for.
 
-        One that this very choice evicts waits only from now on: the policy did not stop at it.
-        """
-        named = [name for _, name, _ in reasons if name in waiting and name not in self.evicted]
-        return named[-1] if named else None
-
-    def passed_over(self, stopped_at: str | None) -> tuple[str, str]:
-        """The code and the text of the reason of a request that waits, and for which the policy gave none.
+        The policy stopped at the last waiting request that it gave a reason for. A request that this choice evicts
+        waits only from now on: the policy did not stop at it.
 
         | code | when |
         |---|---|
@@ -50,9 +45,9 @@ class Choice(NamedTuple):
         | not-in-batch | it gave none, and others run |
         | no-reason | it gave none, and nothing runs |
         """
-        if stopped_at is not None:
+        if named := [name for _, name, _ in reasons if name in waiting and name not in self.evicted]:
             admits = "none is admitted" if self.worker is None else f"worker {self.worker} admits none"
-            return "behind", f"not considered: {admits} behind {stopped_at}"
+            return "behind", f"not considered: {admits} behind {named[-1]}"
         if self.evicted:
             return "evicting", f"not admitted: worker {self.worker} evicts {', '.join(self.evicted)}"
         if self.batch:
@@ -62,7 +57,7 @@ class Choice(NamedTuple):
 
 
 class Accounting(Observer):
-    """Adds a reason for each sequence that waits and has none: an iteration costs as much as the queue is long."""
+    """Adds a reason for each waiting sequence without one; its cost grows with the queue."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is not None and not proposal.work:
@@ -72,14 +67,14 @@ class Accounting(Observer):
             one.id for one in requests.sequences.values() if one.phase in WAITING and one.id not in joining
         )
         choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
-        code, text = choice.passed_over(choice.stopped_at(proposal.reasons, waiting))
+        code, text = choice.passed_over(proposal.reasons, waiting)
         given = {reason.sequence for reason in proposal.reasons}
         others = tuple(Reason(code, name, text) for name in waiting if name not in given)
         return replace(proposal, reasons=proposal.reasons + others) if others else proposal
 
 
 def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collection[str]) -> tuple[Told, ...]:
-    """Of the reasons in a trace those that a policy gave: without what `Accounting` has put behind them.
+    """Return the reasons in a trace that a policy gave, without what `Accounting` added.
 
     >>> full, behind = ("batch-full", "b", "..."), "not considered: worker 0 admits none behind b"
     >>> told_by_policy((full, ("behind", "c", behind), ("behind", "d", behind)), Choice(0), "bcd")
@@ -92,11 +87,11 @@ def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collectio
     while count and reasons[count - 1][::2] == (code, text):
         count -= 1
     own = reasons[:count]
-    return own if choice.passed_over(choice.stopped_at(own, waiting)) == (code, text) else reasons
+    return own if choice.passed_over(own, waiting) == (code, text) else reasons
 
 
 def _amounts(works: Iterable[Work]) -> Counter[str]:
-    """How many tokens are computed, or nodes of each type of cell."""
+    """Count the tokens computed, or the nodes of each type of cell."""
     found: Counter[str] = Counter()
     for work in works:
         found[work.cell] += work.num_tokens
@@ -104,5 +99,5 @@ def _amounts(works: Iterable[Work]) -> Counter[str]:
 
 
 def _counted(count: int, cell: str) -> str:
-    """`12 tokens`, or `64 nodes of encoder`."""
+    """Write `12 tokens`, or `64 nodes of encoder`."""
     return number(count, "token") if cell == TRANSFORMER else f"{number(count, 'node')} of {cell}"

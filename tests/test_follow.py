@@ -230,7 +230,7 @@ def test_the_turns_of_a_file_follow_each_other(tmp_path: Path) -> None:
 def test_a_conversation_has_a_name() -> None:
     from minifuse.workload.files import read_jsonl
 
-    with pytest.raises(UsageError, match='conversation is "": give it a name, or leave it out'):
+    with pytest.raises(UsageError, match='conversation is "": String should have at least 1 character'):
         read_jsonl(['{"prompt_token_ids": [1], "conversation": ""}'], lambda text: ())
 
 

@@ -6,6 +6,7 @@ import doctest
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from minifuse.core.errors import ModelError, RequestRefused, UsageError
 from minifuse.core.request import Request
 from minifuse.model.text.reader import TextReader
 from minifuse.parsing import (
-    Fields,
     did_you_mean,
     one_of,
     parse_duration,
@@ -27,8 +27,9 @@ from minifuse.parsing import (
     parse_int,
     parse_size,
     read_lines,
+    read_object,
 )
-from minifuse.workload.files import Encode, read_jsonl
+from minifuse.workload.files import Encode, Line, read_jsonl
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -133,14 +134,14 @@ def test_lists_and_suggestions_in_sentences() -> None:
 
 
 def test_null_and_absent_fields_have_their_default() -> None:
-    fields = Fields("f:1", '{"seed": null}', ["seed"])
-    assert "seed" not in fields
-    assert (fields.integer("seed", 3), fields.text("id", None), fields.number("p", 0.5)) == (3, None, 0.5)
+    absent, null, default = read({"prompt": "x"}, {"prompt": "x", "seed": None, "temperature": None}, {"prompt": "x"})
+    assert null.sampling == replace(absent.sampling, seed=absent.sampling.seed + 1)
+    assert (null.sampling.temperature, null.id, null.user) == (default.sampling.temperature, "r1", None)
 
 
 @given(st.text())
 def test_no_line_breaks_the_reader(line: str) -> None:
-    sentence = refusal(lambda: Fields("f:1", line, ["prompt"]))
+    sentence = refusal(lambda: read_object("f:1", line, Line))
     assert not sentence or sentence.startswith("f:1: ")
 
 
@@ -163,7 +164,12 @@ def read(*lines: str | dict[str, Any], encode: Encode = encode) -> list[Request]
 
 
 P = '"prompt": "x"'
-SECONDS = "give a finite number of at least 0"
+STRING, INTEGER, LIST = (f"Input should be a valid {kind}" for kind in ("string", "integer", "list"))
+FILLED = "List should have at least 1 item after validation, not 0"
+NAMED = "String should have at least 1 character"
+BROKEN = f"{STRING}, unable to parse raw data as a unicode string"
+AT_LEAST_0, FINITE = "Input should be greater than or equal to 0", "Input should be a finite number"
+NUMBER = "Input should be a valid number"
 ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
 
 
@@ -173,8 +179,8 @@ ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
         ("{", "not JSON (Expecting property name enclosed in double quotes at column 2): give one object on each line"),
         ("[" * 100_000, "not readable as JSON: give numbers and lists of sane size"),
         (f'{{{P}, "seed": {"9" * 5000}}}', "not readable as JSON: give numbers and lists of sane size"),
-        ("[1, 2]", "[1, 2] is not an object: give one JSON object on each line"),
-        ("3", "3 is not an object: give one JSON object on each line"),
+        ("[1, 2]", "the line is [1, 2]: Input should be a valid dictionary or instance of Line"),
+        ("3", "the line is 3: Input should be a valid dictionary or instance of Line"),
         ('{"promt": "x"}', 'unknown field "promt" (did you mean "prompt"?): give id, prompt, prompt_token_ids, '
          "max_new_tokens, arrival_s, priority, user, conversation, think_s, eos_token_id, ignore_eos, temperature, "
          "top_k, top_p or seed"),
@@ -182,45 +188,44 @@ ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
         (f'{{{P}, "prompt_token_ids": [1]}}', "both prompt and prompt_token_ids are given: give exactly one of them"),
         ("{}", "no prompt or prompt_token_ids is given: give exactly one of them"),
         ('{"prompt": null}', "no prompt or prompt_token_ids is given: give exactly one of them"),
-        ('{"prompt": 5}', "prompt is 5: give a string in quotes or a list of them"),
-        ('{"prompt": []}', "prompt is []: give at least one string in it"),
-        ('{"prompt": ["x", null]}', "prompt[1] is null: give a string in quotes"),
-        ('{"prompt": ["x", "\\ud800"]}', 'prompt[1] is "\\ud800": give text without half a surrogate pair'),
-        ('{"prompt": "\\ud800"}', 'prompt is "\\ud800": give text without half a surrogate pair'),
-        (f'{{{P}, "id": 7}}', "id is 7: give a string in quotes or a list of them"),
-        (f'{{{P}, "id": ""}}', 'id is "": give at least one letter'),
-        (f'{{{P}, "id": []}}', "id is []: give at least one string in it"),
+        ('{"prompt": 5}', f"prompt is 5: {STRING} or {LIST}"),
+        ('{"prompt": []}', f"prompt is []: {STRING} or {FILLED}"),
+        ('{"prompt": ["x", null]}', f"prompt[1] is null: {STRING}"),
+        ('{"prompt": ["x", "\\ud800"]}', f'prompt[1] is "\\ud800": {BROKEN}'),
+        ('{"prompt": "\\ud800"}', f'prompt is "\\ud800": {BROKEN} or {LIST}'),
+        (f'{{{P}, "id": 7}}', f"id is 7: {STRING} or {LIST}"),
+        (f'{{{P}, "id": ""}}', f'id is "": {NAMED} or {LIST}'),
+        (f'{{{P}, "id": []}}', f"id is []: {STRING} or {FILLED}"),
         (f'{{{P}, "id": ["a", "b"]}}', f"id is a list of 2 and there is 1 prompt: {ONE_ID_EACH}"),
         ('{"prompt": ["x", "y", "z"], "id": ["a", "b"]}', f"id is a list of 2 and there are 3 prompts: {ONE_ID_EACH}"),
         ('{"prompt": ["x", "y"], "id": ["a"]}', f"id is a list of 1 and there are 2 prompts: {ONE_ID_EACH}"),
         ('{"prompt": ["x", "y"], "id": ["a", "a"]}', 'id holds "a" twice: give every prompt an id of its own'),
-        ('{"prompt": ["x", "y"], "id": ["a", ""]}', 'id is "": give at least one letter'),
-        ('{"prompt": ["x", "y"], "id": ["a", 3]}', "id[1] is 3: give a string in quotes"),
-        (f'{{{P}, "conversation": ["{"c" * 99}"]}}', f'conversation is ["{"c" * 35}...: give a string in quotes'),
-        ('{"prompt_token_ids": 5}', "prompt_token_ids is 5: give a list of whole numbers or a list of such lists"),
-        ('{"prompt_token_ids": [[1], 2]}', "prompt_token_ids[1] is 2: give a list of whole numbers"),
-        ('{"prompt_token_ids": [[1], [2, true]]}',
-         "prompt_token_ids[1][1] is true: give only whole numbers in prompt_token_ids[1]"),
-        ('{"prompt_token_ids": [1, [2]]}', "prompt_token_ids[1] is [2]: give only whole numbers in prompt_token_ids"),
-        ('{"prompt_token_ids": [1, true]}', "prompt_token_ids[1] is true: give only whole numbers in prompt_token_ids"),
-        ('{"prompt_token_ids": [1.0]}', "prompt_token_ids[0] is 1.0: give only whole numbers in prompt_token_ids"),
-        (f'{{{P}, "max_new_tokens": true}}', "max_new_tokens is true: give a whole number"),
-        (f'{{{P}, "max_new_tokens": 8.0}}', "max_new_tokens is 8.0: give a whole number"),
-        (f'{{{P}, "priority": "high"}}', 'priority is "high": give a whole number'),
-        (f'{{{P}, "arrival_s": -0.1}}', f"arrival_s is -0.1: {SECONDS}"),
-        (f'{{{P}, "arrival_s": NaN}}', f"arrival_s is NaN: {SECONDS}"),
-        (f'{{{P}, "arrival_s": Infinity}}', f"arrival_s is Infinity: {SECONDS}"),
-        (f'{{{P}, "arrival_s": true}}', f"arrival_s is true: {SECONDS}"),
-        (f'{{{P}, "arrival_s": "1s"}}', f'arrival_s is "1s": {SECONDS}'),
-        (f'{{{P}, "temperature": -1}}', "temperature is -1: give a finite number of at least 0"),
-        (f'{{{P}, "temperature": NaN}}', "temperature is NaN: give a finite number of at least 0"),
-        (f'{{{P}, "top_p": 0}}', "top_p is 0: give a finite number above 0 and at most 1"),
-        (f'{{{P}, "top_p": 1.5}}', "top_p is 1.5: give a finite number above 0 and at most 1"),
-        (f'{{{P}, "top_k": -1}}', "top_k is -1: give a whole number from 0"),
-        (f'{{{P}, "seed": -1}}', "seed is -1: give a whole number from 0"),
-        (f'{{{P}, "ignore_eos": 1}}', "ignore_eos is 1: give true or false"),
-        (f'{{{P}, "eos_token_id": "2"}}', 'eos_token_id is "2": give a whole number or a list of them'),
-        (f'{{{P}, "eos_token_id": [2, null]}}', "eos_token_id[1] is null: give only whole numbers in eos_token_id"),
+        ('{"prompt": ["x", "y"], "id": ["a", ""]}', f'id[1] is "": {NAMED}'),
+        ('{"prompt": ["x", "y"], "id": ["a", 3]}', f"id[1] is 3: {STRING}"),
+        (f'{{{P}, "conversation": ["{"c" * 99}"]}}', f'conversation is ["{"c" * 35}...: {STRING}'),
+        ('{"prompt_token_ids": 5}', f"prompt_token_ids is 5: {LIST}"),
+        ('{"prompt_token_ids": [[1], 2]}', "prompt_token_ids mixes token ids and lists of them: give one or the other"),
+        ('{"prompt_token_ids": [[1], [2, true]]}', f"prompt_token_ids[1][1] is true: {INTEGER}"),
+        ('{"prompt_token_ids": [1, [2]]}', "prompt_token_ids mixes token ids and lists of them: give one or the other"),
+        ('{"prompt_token_ids": [1, true]}', f"prompt_token_ids[1] is true: {INTEGER} or {LIST}"),
+        ('{"prompt_token_ids": [1.0]}', f"prompt_token_ids[0] is 1.0: {INTEGER} or {LIST}"),
+        (f'{{{P}, "max_new_tokens": true}}', f"max_new_tokens is true: {INTEGER}"),
+        (f'{{{P}, "max_new_tokens": 8.0}}', f"max_new_tokens is 8.0: {INTEGER}"),
+        (f'{{{P}, "priority": "high"}}', f'priority is "high": {INTEGER}'),
+        (f'{{{P}, "arrival_s": -0.1}}', f"arrival_s is -0.1: {AT_LEAST_0}"),
+        (f'{{{P}, "arrival_s": NaN}}', f"arrival_s is NaN: {FINITE}"),
+        (f'{{{P}, "arrival_s": Infinity}}', f"arrival_s is Infinity: {FINITE}"),
+        (f'{{{P}, "arrival_s": true}}', f"arrival_s is true: {NUMBER}"),
+        (f'{{{P}, "arrival_s": "1s"}}', f'arrival_s is "1s": {NUMBER}'),
+        (f'{{{P}, "temperature": -1}}', f"temperature is -1: {AT_LEAST_0}"),
+        (f'{{{P}, "temperature": NaN}}', f"temperature is NaN: {FINITE}"),
+        (f'{{{P}, "top_p": 0}}', "top_p is 0: Input should be greater than 0"),
+        (f'{{{P}, "top_p": 1.5}}', "top_p is 1.5: Input should be less than or equal to 1"),
+        (f'{{{P}, "top_k": -1}}', f"top_k is -1: {AT_LEAST_0}"),
+        (f'{{{P}, "seed": -1}}', f"seed is -1: {AT_LEAST_0}"),
+        (f'{{{P}, "ignore_eos": 1}}', "ignore_eos is 1: Input should be a valid boolean"),
+        (f'{{{P}, "eos_token_id": "2"}}', f'eos_token_id is "2": {INTEGER} or {LIST}'),
+        (f'{{{P}, "eos_token_id": [2, null]}}', f"eos_token_id[1] is null: {INTEGER}"),
     ],
 )  # fmt: skip
 def test_lines_refused(line: str, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""What an attention may lay out, and what its backend may make of it (docs/stages.md)."""
+"""Checks what an attention lays out, and what its backend makes of it (docs/stages.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> N
 
 
 def check_batch(batch: Any, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-    """Raise `Wrong` unless a batch has the rows of its plan. Reads no tensor."""
+    """Raise `Wrong` unless a batch has the rows of its plan; read no tensor."""
     if not all(hasattr(batch, name) for name in BATCH):
         raise Wrong(shown(batch), "give a Batch (minifuse.attention.batch)")
     sampled, rows = [plan.work[i].sequence for i in sampled_work(plan, sequences)], plan.num_computed
@@ -50,10 +50,10 @@ def check_batch(batch: Any, plan: Plan, sequences: Mapping[str, Sequence]) -> No
 
 
 def checked_backend(attention: Any, *arguments: Any) -> Any:
-    """Make an attention's backend; one of a user's own is checked at each call.
+    """Make an attention's backend, with checks around one that is not minifuse's own.
 
     Raises:
-        StageFault: it has not what a backend must have.
+        StageFault: it lacks what a backend must have.
     """
     with blaming(attention):
         backend = attention.backend(*arguments)
@@ -67,7 +67,7 @@ def checked_backend(attention: Any, *arguments: Any) -> Any:
 
 
 class CheckedBackend:
-    """Checks what a backend of a user's own returns."""
+    """Checks what a user's backend returns."""
 
     def __init__(self, backend: Any) -> None:
         self.inner = backend

@@ -1,4 +1,4 @@
-"""An observer of the loop that checks what stages of a user's own return."""
+"""Checks what a user's own stages return, as an observer of the loop."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from traceback import walk_tb
 from typing import Any
 
 from minifuse.contracts.attention import check_layout
-from minifuse.contracts.known import Known
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
-from minifuse.contracts.proposal import check_proposal
+from minifuse.contracts.proposal import Known, check_proposal
 from minifuse.core.errors import LawBroken, StageFault
 from minifuse.core.observers import RunObserver
 from minifuse.core.plan import Placement, Plan, Proposal
@@ -90,12 +89,12 @@ class Checks(RunObserver):
                 check_usage(report.usage, self.memory)
 
     def fault_of(self, error: BaseException, requests: Requests) -> StageFault | None:
-        """The fault of a stage of a user's own that caused an error, or None."""
+        """Return the fault of the user's stage that caused an error, or None."""
         if fault := blamed(error, self.batching, self.memory, self.attention):
             return fault
         own_policy, own_memory = is_own(type(self.batching)), is_own(type(self.memory))
-        called = [(frame.f_locals.get("self"), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)]
-        placing = any(owner is self.memory and name == "place" for owner, name in called)
+        called = {(id(frame.f_locals.get("self")), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)}
+        placing = (id(self.memory), "place") in called
         if isinstance(error, LawBroken) and own_memory and not own_policy and placing:
             site, what = method_site(type(self.batching), "propose"), str(error).rstrip(".")
             return StageFault(
@@ -103,13 +102,13 @@ class Checks(RunObserver):
                 "in that order",
                 error.law,
             )
-        asked = any(owner is self.batching and name == "propose" for owner, name in called)
+        asked = (id(self.batching), "propose") in called
         if not own_memory and (asked or (isinstance(error, LawBroken) and error.law == "progress")):
             return self._fault_of_memory(requests)
         return None
 
     def _fault_of_memory(self, requests: Requests) -> StageFault | None:
-        """What a memory tells a policy is asked again: it may be the cause of an error."""
+        """Ask a memory again what it tells a policy: that may have caused the error."""
         try:
             self._check_missing(requests.sequences, requests)
             with returned_by(self.memory, "room"):
@@ -122,7 +121,7 @@ class Checks(RunObserver):
 
 
 def checks_of(batching: Batching, memory: Memory, attention: Attention) -> tuple[Checks, ...]:
-    """The checks that these stages need: none, if all of them are minifuse's own."""
+    """Return the checks that these stages need: none if all are minifuse's own."""
     if all(is_own(type(stage)) for stage in (batching, memory, attention)):
         return ()
     return (Checks(batching, memory, attention),)

@@ -1,4 +1,4 @@
-"""The form of what a stage returns: its annotated type, through and through; waves; lanes."""
+"""Checks the form of what a stage returns: its annotated type, waves, lanes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Form(NamedTuple):
 
 
 def check_form(value: Any, hint: Any, what: str = "") -> None:
-    """Raise `Wrong` unless a value, and all that it is made of, has the annotated type.
+    """Raise `Wrong` unless a value, and everything in it, has the annotated type.
 
     A list in place of a tuple is wrong, since it could change later; so is a number of numpy, which no trace can hold.
 
     Args:
-        what: how the sentence calls the value.
+        what: names the value in the sentence.
     """
     if misfit := _misfit(value, hint):
         path, found, wanted = misfit
@@ -55,7 +55,7 @@ def _form(hint: Any) -> Form:
 
 
 def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
-    """The path to what has the wrong type, what it is, and the type wanted; None: nothing has."""
+    """Return the path to a wrong type, its value, the type wanted; or None."""
     kind, parts, names, plain = _form(hint)
     if kind is UnionType:
         for part in parts:
@@ -82,7 +82,7 @@ def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
 
 
 def _is(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
-    """Whether a value is of this class; a number one of Python's, and no bool."""
+    """Whether a value is of this class; numbers are Python's own, and no bool."""
     if kind is int or kind is float:
         return type(value) is int or (kind is float and isinstance(value, float))
     if kind is Literal:
@@ -91,7 +91,7 @@ def _is(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
 
 
 def _told(hint: Any) -> str:
-    """An annotation without the names of modules.
+    """Write an annotation without the names of modules.
 
     >>> _told(tuple[Span, ...]), _told(float | None)
     ('tuple[Span, ...]', 'float | None')
@@ -100,13 +100,13 @@ def _told(hint: Any) -> str:
 
 
 def check_cover(where: str, waves: tuple[Span, ...], total: int) -> None:
-    """Raise `Wrong` unless waves, if there are any, are consecutive ranges that cover `total` pieces or rows."""
+    """Raise `Wrong` unless waves, if any, are consecutive ranges that cover `total` pieces."""
     starts, stops = [wave.start for wave in waves], [wave.stop for wave in waves]
     if waves and ([*starts, total] != [0, *stops] or stops != sorted(stops)):
         raise Wrong(f"{where}{shown(waves)}", f"waves are consecutive ranges that cover all {total}", "layout")
 
 
 def check_lanes(where: str, lanes: tuple[tuple[int, ...], ...], total: int) -> None:
-    """Raise `Wrong` unless lanes, if there are any, name each of `total` pieces of work once."""
+    """Raise `Wrong` unless lanes, if any, name each of `total` pieces once."""
     if lanes and sorted(chain.from_iterable(lanes)) != list(range(total)):
         raise Wrong(f"{where}{shown(lanes)}", f"name each of the {total} pieces of work once", "layout")

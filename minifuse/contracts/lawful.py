@@ -1,4 +1,4 @@
-"""The checks that every run has: of the sequences that a proposal names, and of the moves of a plan."""
+"""Checks every run: the sequences that a proposal names, and the moves of a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)
 
 
 class Lawful(Observer):
-    """Raises `LawBroken` where a plan must not begin: its cost grows with the plan alone."""
+    """Raises `LawBroken` where a plan must not begin; its cost grows with the plan."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is not None and proposal.work:
@@ -47,7 +47,7 @@ def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None
 
 
 def _in_order(worker: int, name: str, in_flight: InFlight) -> bool:
-    """Whether the plans that use a sequence are all queued on this worker, which runs them in order."""
+    """Whether all plans that use a sequence are queued on this worker, in order."""
     if in_flight.depth == 1:
         return False
     own = [one for one in in_flight.running.values() if one.worker == worker and name in one.sequences]
@@ -55,7 +55,7 @@ def _in_order(worker: int, name: str, in_flight: InFlight) -> bool:
 
 
 def _check_changes(worker: int, proposal: Proposal, names: set[str], requests: Requests) -> None:
-    """Raise `Wrong` unless each sequence that is admitted waits, and each that is evicted runs and has no work."""
+    """Raise `Wrong` unless admitted sequences wait, and evicted ones run and have no work."""
     for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
         for one in some:
             if requests.sequences.get(one.id) is not one:
@@ -76,12 +76,12 @@ def _wrong(worker: int, what: str) -> Wrong:
 
 
 def by_layer(move: Move) -> bool:
-    """Whether it is made layer by layer, beside the waves."""
+    """Whether a move is made layer by layer, beside the waves."""
     return move.moment in ("before", "after")
 
 
 def check_move(move: Move, num_waves: int) -> None:
-    """Raise `Wrong` if there can be no such move in a plan of so many waves; 0: in a plan without work."""
+    """Raise `Wrong` if a plan of `num_waves` cannot make a move; 0: without work."""
     behind = move.moment == "behind"
     if move.source_tier == move.target_tier == "host":
         allowed = "move KV on the device, or to or from it"

@@ -65,7 +65,7 @@ def _check_attributes(kind: Kind, stage: Any, *arguments: Any) -> None:
 
 
 def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:
-    """The methods that minifuse calls: of the protocol, and of its own base classes."""
+    """Return the methods that minifuse calls: of the protocol, and of its own base classes."""
     bases = [base for base in (*PROTOCOLS[kind].__mro__, *cls.__mro__) if is_own(base)]
     return {
         name: member
@@ -76,8 +76,8 @@ def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:
 
 
 def _check_spelling(cls: type[Any], called: dict[str, Any]) -> None:
-    """Raise `UsageError` if a class has a method that is named nearly as one that is called."""
-    own = {name for base in cls.__mro__ if not is_own(base) and base is not object for name in vars(base)}
+    """Raise `UsageError` if the name of a method is nearly that of a called one."""
+    own = {name for base in cls.__mro__ if not is_own(base) for name in vars(base)}
     inherited = {name for base in cls.__mro__ if is_own(base) for name in vars(base)}
     for name in sorted(own - inherited - called.keys()):
         if name.startswith("_") or not inspect.isroutine(getattr(cls, name)):
@@ -100,13 +100,12 @@ def _check_signature(stage: Any, name: str, called: Callable[..., Any]) -> None:
     parameters = [*inspect.signature(called).parameters.values()][1:]
     words = [one.name for one in parameters if one.kind is WORD]
     needed = [one.name for one in parameters if one.kind is WORD and one.default is one.empty]
-    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     many = [one.name.removesuffix("s") for one in parameters if one.kind is one.VAR_POSITIONAL]
-    for given, by_name in ((needed + many, []), (words + many + many, named)):  # the shortest call, and the longest
+    for given in (needed + many, words + many + many):  # the shortest call, and the longest
         try:
-            signature.bind(*given, **dict.fromkeys(by_name))
+            signature.bind(*given)
         except TypeError as error:
-            call = ", ".join([*given, *(f"{word}=" for word in by_name)])
+            call = f"{name}({', '.join(given)})"
             raise UsageError(
-                f"{method_site(cls, name)} has the parameters {signature}, and is called as {name}({call}): {error}."
+                f"{method_site(cls, name)} has the parameters {signature}, and is called as {call}: {error}."
             ) from None

@@ -1,4 +1,4 @@
-"""What a memory may place, move and report (docs/stages.md)."""
+"""Checks what a memory places, moves and reports (docs/stages.md)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from operator import or_
 from typing import Any
 
 from minifuse.contracts.form import check_cover, check_form
-from minifuse.contracts.known import Known
 from minifuse.contracts.lawful import by_layer, check_move
+from minifuse.contracts.proposal import Known
 from minifuse.core.cell_graph import CellGraph
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Runs, State, runs_in
@@ -36,7 +36,7 @@ SHAPES: dict[str, type[Any]] = {"rectangle": Rectangle, "slots": Region}
 def check_placement(
     placement: Any, proposal: Proposal, memory: Any, requests: Requests, known: Mapping[str, Known]
 ) -> None:
-    """Raise `Wrong` unless each piece of work has a place, and they form the shape. Notes where nodes are written."""
+    """Raise `Wrong` unless places fit the work and the shape; note where nodes are written."""
     check_form(placement, Placement)
     if len(placement.places) != len(proposal.work):
         count = f"{len(placement.places)} places for {len(proposal.work)} pieces of work"
@@ -45,23 +45,23 @@ def check_placement(
     check_moves(placement.moves, memory, max(1, len(placement.waves)))
     kinds = reduce(or_, [PLACES.get(offer, Extent | Runs | Pages | State) for offer in sorted(memory.offers)])
     stayed = not placement.moves and not proposal.evict
-    for work, place in zip(proposal.work, placement.places, strict=True):
+    placed = list(zip(proposal.work, placement.places, strict=True))
+    for work, place in placed:
         last = known[work.sequence].place if stayed else None
         if last is None or place != last or place.capacity < work.stop:  # otherwise it is as it was, as most are
             _check_place(work, place, kinds, last, memory.layers_in_turn * memory.capacity)
     _check_shape(memory, placement, proposal)
-    for start, stop in placement.waves or proposal.waves or (Span(0, len(proposal.work)),):
-        placed = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
-        writer = _check_written(placed)
+    for start, stop in placement.waves or proposal.waves or (Span(0, len(placed)),):
+        wave = placed[start:stop]
+        writer = _check_written(wave)
         written = sorted(writer)
-        for work, place in placed:
+        for work, place in wave:
             if isinstance(place, State):
-                _check_state(work, place, unfolded(requests.sequences[work.sequence]), known[work.sequence].slots)
+                slots = known[work.sequence].slots
+                _check_state(work, place, unfolded(requests.sequences[work.sequence]), slots)
+                slots[work.start] = place.slot
             else:
                 _check_read(work, place, writer, written)
-        for work, place in placed:
-            if isinstance(place, State):
-                known[work.sequence].slots[work.start] = place.slot
 
 
 def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacity: int) -> None:
@@ -88,7 +88,7 @@ def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacit
 
 
 def _runs(place: Any) -> Iterable[tuple[int, int]]:
-    """The ranges of slots of a place, each with its first slot and its length."""
+    """Return the first slot and the length of each range of slots of a place."""
     if isinstance(place, Pages):
         return ((block * place.size, place.size) for block in place.blocks)
     if isinstance(place, State):
@@ -138,7 +138,7 @@ def _is_inside(shape: Shape, work: Work, place: Place) -> bool:
 
 
 def _check_written(placed: list[tuple[Work, Place]]) -> dict[int, Work]:
-    """The work that writes each slot. Raise `Wrong` if one is written twice; a later wave may overwrite it."""
+    """Return the work that writes each slot. Raise `Wrong` if a wave writes one twice."""
     writer: dict[int, Work] = {}
     for work, place in placed:
         for slot in place.slots(work.start, work.stop):
@@ -150,7 +150,7 @@ def _check_written(placed: list[tuple[Work, Place]]) -> dict[int, Work]:
 
 
 def _check_read(work: Work, place: Place, writer: dict[int, Work], written: list[int]) -> None:
-    """Raise `Wrong` if a text reads what another sequence writes; `written`: the slots, in order."""
+    """Raise `Wrong` if a text reads a slot that another sequence writes (`written`: all, ascending)."""
     left = work.start
     for first, length in _runs(place):
         for slot in written[bisect_left(written, first) : bisect_left(written, first + min(left, length))]:
@@ -170,7 +170,7 @@ def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, in
 
 
 def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
-    """Raise `Wrong` unless a plan of so many waves can make these moves; 0: behind everything."""
+    """Raise `Wrong` unless a plan of `num_waves` can make these moves; 0: without work."""
     check_form(moves, tuple[Move, ...])
     sizes = {"device": memory.layers_in_turn * memory.capacity, "host": memory.host_capacity}
     for move in moves:
@@ -186,7 +186,7 @@ def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
 
 
 def check_usage(usage: Any, memory: Any) -> None:
-    """Raise `Wrong` unless it counts what fits in memory."""
+    """Raise `Wrong` unless the usage counts what fits in memory."""
     check_form(usage, KVUsage)
     device, host = usage.reserved + usage.kept, usage.host + usage.kept_on_host
     fits = usage.used <= usage.reserved and device <= usage.capacity and host <= memory.host_capacity

@@ -1,23 +1,49 @@
-"""What a batching policy may propose (docs/stages.md)."""
+"""Checks what a batching policy proposes (docs/stages.md)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from minifuse.contracts.form import check_cover, check_form
-from minifuse.contracts.known import DONE, Known
 from minifuse.contracts.lawful import check_sequences
-from minifuse.core.plan import TRANSFORMER, Proposal, Span
+from minifuse.core.places import State
+from minifuse.core.plan import TRANSFORMER, Place, Proposal, Span, Work
 from minifuse.core.request import Phase
 from minifuse.core.requests import Requests
 from minifuse.core.unfolded import unfolded
 from minifuse.fault import Wrong
 from minifuse.stages import Memory
 
-IN_THIS_WAVE = -2  # instead of the worker that a node is planned on
+DONE, IN_THIS_WAVE = -1, -2  # instead of the worker that a node is planned on
+
+
+@dataclass(slots=True)
+class Known:
+    """An admitted sequence, as its plans tell."""
+
+    length: int  # in tokens, as the engine has written it
+    stop: int = 0  # the end of its last work
+    workers: dict[int, int] = field(default_factory=dict)  # of each node that is planned; DONE: it has run
+    slots: dict[int, int] = field(default_factory=dict)  # where each node was written: `check_placement` notes it
+    place: Place | None = None  # where it lay last, while nothing has been moved
+
+    def plan(self, work: Work, place: Place, worker: int) -> None:
+        """Note work of a worker's next plan, and its place."""
+        self.stop = max(self.stop, work.stop)
+        if isinstance(place, State):
+            self.workers[work.start] = worker
+        else:
+            self.place = place
+
+    def complete(self, work: Work, length: int) -> None:
+        """Note that a plan with this work has run; the sequence has `length` tokens."""
+        self.length = length
+        if work.start in self.workers:
+            self.workers[work.start] = DONE
 
 
 def check_proposal(
@@ -71,7 +97,7 @@ def _check_work(proposal: Proposal, requests: Requests) -> None:
 
 
 def _check_texts(proposal: Proposal, memory: Memory, requests: Requests, known: Mapping[str, Known]) -> None:
-    """Raise `Wrong` unless the work on each text is what memory misses of it, or the first of that, once."""
+    """Raise `Wrong` unless work on a text is the first tokens that memory misses, once."""
     spans: dict[str, list[Span]] = {}
     for work in proposal.work:
         if work.cell != TRANSFORMER:
@@ -99,7 +125,7 @@ def _listed(spans: Iterable[Span]) -> str:
 
 
 def _check_nodes(proposal: Proposal, requests: Requests, known: Mapping[str, Known], worker: int) -> None:
-    """Raise `Wrong` unless each node is computed once, and behind all that it reads."""
+    """Raise `Wrong` unless each node is computed once, and after the nodes that it reads."""
     planned = {name: {**known[name].workers} if name in known else {} for name, *_ in proposal.work}
     for wave in proposal.waves or (Span(0, len(proposal.work)),):
         nodes = proposal.work[slice(*wave)]

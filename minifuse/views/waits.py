@@ -213,7 +213,7 @@ class _Reader:
             if name in named and name in self._open and self._open[name].told[-1][1:] != (code, text):
                 self._change(at_s, name, [Told(at_s, code, text)], 0)
                 self._alone.add(name)
-        code, text = choice.passed_over(choice.stopped_at(own, named))
+        code, text = choice.passed_over(own, named)
         which = 1 if code in UNCERTAIN else 0
         passed = self._unasked if which else self._alone | self._following[1]
         passed = passed - {name for _, name, _ in own} - joining - {*choice.evicted}

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from minifuse.core.errors import ModelError, UsageError
 from minifuse.core.request import Request, Sampling
-from minifuse.parsing import Fields, read_lines
+from minifuse.parsing import read_lines, read_object
 from minifuse.workload.cells import leaves
 from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
 
@@ -23,10 +25,42 @@ class Encode(Protocol):
 
 ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
 
-_FIELDS = (
-    *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "user", "conversation", "think_s"),
-    *("eos_token_id", "ignore_eos", "temperature", "top_k", "top_p", "seed"),
-)
+Text = Annotated[str, Field(min_length=0)]  # with a bound, halves of surrogate pairs are refused
+Name = Annotated[str, Field(min_length=1)]
+Natural = Annotated[int, Field(ge=0)]
+Amount = Annotated[FiniteFloat, Field(ge=0)]
+
+
+class Line(BaseModel):
+    """A request as a line of a file."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    id: Name | Annotated[list[Name], Field(min_length=1)] | None = None
+    prompt: Text | Annotated[list[Text], Field(min_length=1)] | None = None
+    prompt_token_ids: list[int | list[int]] | None = None
+    max_new_tokens: int | None = None
+    arrival_s: Amount | None = None
+    priority: int | None = None
+    user: Name | None = None
+    conversation: Name | None = None
+    think_s: Amount | None = None
+    eos_token_id: int | list[int] | None = None
+    ignore_eos: bool | None = None
+    temperature: Amount | None = None
+    top_k: Natural | None = None
+    top_p: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
+    seed: Natural | None = None
+
+
+class TreeLine(Line):
+    """A line that may hold a tree."""
+
+    tree: str | int | list[Any] | None = None
+
+
+class Problem(Exception):
+    """What is wrong with a line, beside the types of its fields."""
 
 
 def read_jsonl(
@@ -68,8 +102,8 @@ def read_jsonl(
     already: their first turn here continues it.
 
     A request that can never be served (an empty prompt, a token out of the vocabulary, no token to generate, a text
-    that `encode` cannot encode, a number that is too large) is built as it is: the engine will refuse it and serve the
-    rest.
+    that `encode` cannot encode, a whole number that is too large) is built as it is: the engine will refuse it and
+    serve the rest.
 
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
@@ -83,97 +117,91 @@ def read_jsonl(
     for number, line in enumerate(source, start=1):
         if not line.strip():
             continue
-        fields = _Line(f"{name}:{number}", line, _FIELDS if tree is None else (*_FIELDS, "tree"))
+        where = f"{name}:{number}"
+        fields: Line | TreeLine = read_object(where, line, Line if tree is None else TreeLine)
         own = defaults(index) if callable(defaults) else defaults
-        if tree is not None and "tree" in fields:
-            prompts = [_tree_request(fields, f"r{index}", tree, own, len(requests))]
-        else:
-            conversation = fields.text("conversation", None)
-            later = conversation in last or conversation in begun
-            how = partial(encode, continues=True) if later else encode
-            prompts = _request(fields, f"r{index}", how, own, len(requests))
-        if limit is not None and "max_new_tokens" not in fields:
-            prompts = [replace(prompt, max_new_tokens=limit(prompt.prompt)) for prompt in prompts]
-        _take(taken, prompts, fields)
-        requests += _in_turn(last, prompts, fields)
+        try:
+            if tree is not None and isinstance(fields, TreeLine) and fields.tree is not None:
+                prompts = [_tree_request(fields, f"r{index}", tree, own, len(requests))]
+            else:
+                later = fields.conversation in last or fields.conversation in begun
+                how = partial(encode, continues=True) if later else encode
+                prompts = _request(fields, f"r{index}", how, own, len(requests), where)
+            if limit is not None and fields.max_new_tokens is None:
+                prompts = [replace(prompt, max_new_tokens=limit(prompt.prompt)) for prompt in prompts]
+            _take(taken, prompts, where)
+            requests += _in_turn(last, prompts, fields)
+        except Problem as problem:
+            raise UsageError(f"{where}: {problem}.") from None
         index += 1
     if not requests:
         raise UsageError(f'{name} holds no request: give one per line, such as {{"prompt": "Hello"}}.')
     return requests
 
 
-def _take(taken: dict[str, str], prompts: list[Request], fields: Fields) -> None:
+def _take(taken: dict[str, str], prompts: list[Request], where: str) -> None:
     """Note which line took which names: those of its prompts and that of their group, which may be the same."""
     for name in dict.fromkeys(name for prompt in prompts for name in (prompt.group, prompt.id) if name is not None):
         if name in taken:
-            raise fields.error(f'the id "{name}" is taken by {taken[name]}: give every request an id of its own')
-        taken[name] = fields.where
+            raise Problem(f'the id "{name}" is taken by {taken[name]}: give every request an id of its own')
+        taken[name] = where
 
 
-def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Fields) -> list[Request]:
+def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Line) -> list[Request]:
     """The request of a line behind the last turn of its conversation, if there was one; and note it as the last."""
-    conversation = prompts[0].conversation
-    for name in ("conversation", "user"):
-        if getattr(prompts[0], name) == "":
-            raise fields.error(f'{name} is "": give it a name, or leave it out')
+    conversation = fields.conversation
     if conversation is not None and len(prompts) > 1:
-        raise fields.error("conversation is given beside several prompts: give the prompts of a turn one line each")
+        raise Problem("conversation is given beside several prompts: give the prompts of a turn one line each")
     before = None if conversation is None else last.get(conversation)
-    if before is None and "think_s" in fields:
+    if before is None and fields.think_s is not None:
         why = "this is its first turn" if conversation is not None else "it names no conversation"
-        raise fields.error(f"think_s is given, and {why}: leave it out, or give arrival_s instead")
+        raise Problem(f"think_s is given, and {why}: leave it out, or give arrival_s instead")
     if before is not None:
-        arrival_s = fields.number("arrival_s", 0.0)
-        delay_s = fields.number("think_s", 0.0)
-        user = prompts[0].user or before.user
+        arrival_s, delay_s = fields.arrival_s or 0.0, fields.think_s or 0.0
+        user = fields.user or before.user
         prompts = [replace(prompts[0], after=before.id, arrival_s=arrival_s, delay_s=delay_s, user=user)]
     if conversation is not None:
         last[conversation] = prompts[0]
     return prompts
 
 
-class _Line(Fields):
-    """A line that may hold a tree."""
-
-    def tree(self, read: ReadTree) -> Any:
-        """Nested lists or tuples, whose contents are not checked: the engine refuses what a model cannot read."""
-        tree = self._values["tree"]
-        if isinstance(tree, str):
-            try:
-                return read(tree)
-            except UsageError as error:
-                raise UsageError(f"{self.where}: {error}") from None
-        if isinstance(tree, list) or (isinstance(tree, int) and not isinstance(tree, bool)):
-            return tree
-        raise self._wrong("tree", tree, 'nested lists of token ids, or a string such as "(3 (2 12) (2 (1 5) (2 7)))"')
-
-
 def _tree_request(
-    fields: _Line, default_id: str, read: ReadTree, defaults: RequestDefaults, num_before: int
+    fields: TreeLine, default_id: str, read: ReadTree, defaults: RequestDefaults, num_before: int
 ) -> Request:
-    """The request of a line with a tree. Its prompt is the tree's token ids, in order."""
+    """The request of a line with a tree. Its prompt is the tree's token ids, in order.
+
+    The contents of nested lists are not checked: the engine refuses what a model cannot read.
+    """
     for name in ("prompt", "prompt_token_ids"):
-        if name in fields:
-            raise fields.error(f"both {name} and tree are given: give exactly one of them")
-    tree = fields.tree(read)
+        if getattr(fields, name) is not None:
+            raise Problem(f"both {name} and tree are given: give exactly one of them")
+    tree: Any = fields.tree
+    if isinstance(tree, str):
+        try:
+            tree = read(tree)
+        except UsageError as error:
+            raise Problem(str(error).removesuffix(".")) from None
     (_, (id,)), first = _names(fields, default_id, 1), _first(fields, defaults, num_before)
     return replace(first, id=id, prompt=leaves(tree), structure=tree)
 
 
 def _request(
-    fields: Fields, default_id: str, encode: Encode, defaults: RequestDefaults, num_before: int
+    fields: Line, default_id: str, encode: Encode, defaults: RequestDefaults, num_before: int, where: str
 ) -> list[Request]:
     """The request of a line, as its prompts."""
-    if ("prompt" in fields) == ("prompt_token_ids" in fields):
-        given = "both prompt and prompt_token_ids are" if "prompt" in fields else "no prompt or prompt_token_ids is"
-        raise fields.error(f"{given} given: give exactly one of them")
-    texts = fields.texts("prompt")
+    texts, ids = fields.prompt, fields.prompt_token_ids
+    if (texts is None) == (ids is None):
+        given = "no prompt or prompt_token_ids is" if texts is None else "both prompt and prompt_token_ids are"
+        raise Problem(f"{given} given: give exactly one of them")
     prompts: Sequence[tuple[Sequence[int], str | None]]
     if texts is None:
-        prompts = [(token_ids, None) for token_ids in fields.integer_lists("prompt_token_ids")]
+        if len({type(one) for one in ids or ()}) > 1:
+            raise Problem("prompt_token_ids mixes token ids and lists of them: give one or the other")
+        lists: Any = ids if ids and isinstance(ids[0], list) else [ids]
+        prompts = [(token_ids, None) for token_ids in lists]
     else:
-        prompts = [_encoded(text, encode, fields.where) for text in ([texts] if isinstance(texts, str) else texts)]
-    group, ids = _names(fields, default_id, len(prompts))
+        prompts = [_encoded(text, encode, where) for text in ([texts] if isinstance(texts, str) else texts)]
+    group, names = _names(fields, default_id, len(prompts))
     first = _first(fields, defaults, num_before)
     sampling = first.sampling
     return [
@@ -185,29 +213,31 @@ def _request(
             group=group,
             problem=problem,
         )
-        for i, (id, (prompt, problem)) in enumerate(zip(ids, prompts, strict=True))
+        for i, (id, (prompt, problem)) in enumerate(zip(names, prompts, strict=True))
     ]
 
 
-def _first(fields: Fields, defaults: RequestDefaults, num_before: int) -> Request:
-    """What holds for all prompts of a line; the seed is that of the first."""
-    sampling = Sampling(
-        temperature=fields.number("temperature", defaults.sampling.temperature),
-        top_k=fields.integer("top_k", defaults.sampling.top_k, low=0),
-        top_p=fields.number("top_p", defaults.sampling.top_p, high=1, above=True),
-        seed=fields.integer("seed", 0, low=0) if "seed" in fields else defaults.sampling.seed + num_before,
-    )
+def _first(fields: Line, defaults: RequestDefaults, num_before: int) -> Request:
+    """The request of a line without its prompt, and with the seed of its first prompt."""
+    given = {name: value for name, value in vars(fields).items() if value is not None}
+    sampling = defaults.sampling
+    ids = given.get("eos_token_id", defaults.stop_ids)
     return Request(
         id="",
         prompt=(),
-        max_new_tokens=fields.integer("max_new_tokens", 1) if "max_new_tokens" in fields else defaults.max_new_tokens,
-        stop_ids=fields.integers("eos_token_id", defaults.stop_ids),
-        ignore_eos=fields.flag("ignore_eos", defaults.ignore_eos),
-        sampling=sampling,
-        arrival_s=fields.number("arrival_s", defaults.arrival_s),
-        priority=fields.integer("priority", 0),
-        conversation=fields.text("conversation", None),
-        user=fields.text("user", None),
+        max_new_tokens=given.get("max_new_tokens", defaults.max_new_tokens),
+        stop_ids=(ids,) if isinstance(ids, int) else tuple(ids),
+        ignore_eos=given.get("ignore_eos", defaults.ignore_eos),
+        sampling=Sampling(
+            temperature=given.get("temperature", sampling.temperature),
+            top_k=given.get("top_k", sampling.top_k),
+            top_p=given.get("top_p", sampling.top_p),
+            seed=given.get("seed", sampling.seed + num_before),
+        ),
+        arrival_s=given.get("arrival_s", defaults.arrival_s),
+        priority=given.get("priority", 0),
+        conversation=fields.conversation,
+        user=fields.user,
     )
 
 
@@ -219,19 +249,17 @@ def _encoded(text: str, encode: Encode, where: str) -> tuple[Sequence[int], str 
         return (), f"in {where} is text: {error}"
 
 
-def _names(fields: Fields, default_id: str, count: int) -> tuple[str | None, Sequence[str]]:
+def _names(fields: Line, default_id: str, count: int) -> tuple[str | None, Sequence[str]]:
     """The group of a request of so many prompts, and an id for each of them."""
-    ids = fields.texts("id")
-    if ids is not None and "" in ([ids] if isinstance(ids, str) else ids):
-        raise fields.error('id is "": give at least one letter')
+    ids = fields.id
     if ids is None or isinstance(ids, str):
         name = default_id if ids is None else ids
         return (None, (name,)) if count == 1 else (name, tuple(f"{name}/{i}" for i in range(count)))
     if len(ids) != count:
         there = "there is 1 prompt" if count == 1 else f"there are {count} prompts"
         allowed = "give one id for each prompt, or one string for the whole request"
-        raise fields.error(f"id is a list of {len(ids)} and {there}: {allowed}")
+        raise Problem(f"id is a list of {len(ids)} and {there}: {allowed}")
     if len(set(ids)) < count:
         twice = next(id for i, id in enumerate(ids) if id in ids[:i])
-        raise fields.error(f'id holds "{twice}" twice: give every prompt an id of its own')
+        raise Problem(f'id holds "{twice}" twice: give every prompt an id of its own')
     return None if count == 1 else default_id, ids

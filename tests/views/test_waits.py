@@ -167,7 +167,7 @@ def one_by_one(history: History) -> dict[str, list[Segment]]:
                     and any(waited.start_s <= decision.at_s <= waited.end_s for waited in one.waits)
                 ]
                 own = {other: (code, text) for code, other, text in decision.reasons}
-                new = decision.choice.passed_over(decision.choice.stopped_at(decision.reasons, there))
+                new = decision.choice.passed_over(decision.reasons, there)
                 if name in own:
                     reason = own[name]
                 elif name in decision.choice.evicted:
