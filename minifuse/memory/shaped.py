@@ -30,7 +30,7 @@ class ShapedTrial(Trial):
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
         self.memory = memory
-        self.window = memory.window.copy()  # without the evicted; newcomers are entered in copies of it
+        self.window = memory.window  # read alone: what is tried out changes a copy
         self.joining: dict[str, Entry] = {}  # sequences that get a row
         self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
         self.making_way: list[str] = []  # prefilled sequences that are swapped out for these
@@ -76,6 +76,7 @@ class ShapedTrial(Trial):
         return Reason(code, sequence.id, why) if code else None
 
     def evict(self, sequence: Sequence) -> None:
+        self.window = self.window.copy()
         self.window.leave(sequence.id)
         self._extended = None
         self.settled.append(sequence)
