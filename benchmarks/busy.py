@@ -21,12 +21,12 @@ from typing import Annotated, Any
 
 import typer
 
-from minifuse.cores import usable_cores
+from minifuse.execute.cores import usable_cores
 from minifuse.reproduce.provenance import provenance
 
 CORES = len(usable_cores())
 SPIN = "300000"  # what libgomp does by itself
-ALL_CORES = "import minifuse.cores; minifuse.cores.share_cores = lambda *given: None; "
+ALL_CORES = "import minifuse.execute.cores; minifuse.execute.cores.share_cores = lambda *given: None; "
 MAIN = "import sys; from minifuse.cli import main; sys.exit(main())"
 WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "all cores, spinning": (ALL_CORES + MAIN, {"GOMP_SPINCOUNT": SPIN}),

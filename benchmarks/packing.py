@@ -33,10 +33,10 @@ from minifuse.attention.layouts import PackedStage
 from minifuse.attention.packed import PackedAttention
 from minifuse.attention.packing import Lanes, bubbles_of, pack
 from minifuse.attention.paged import PagedAttention
+from minifuse.attention.storage import KVStorage
 from minifuse.core.places import Pages
 from minifuse.core.plan import Layout, Plan, Span, Work
 from minifuse.core.request import Request, Sequence
-from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.reproduce.provenance import provenance
 

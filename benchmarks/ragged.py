@@ -26,11 +26,11 @@ from rich.table import Table
 from minifuse.attention.batch import AttentionBackend
 from minifuse.attention.layouts import PaddedStage, PagedStage
 from minifuse.attention.stage import PerSequenceStage
+from minifuse.attention.storage import KVStorage
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Place, Plan, Work
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
-from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.reproduce.provenance import provenance
 

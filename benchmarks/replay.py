@@ -21,13 +21,13 @@ from typing import Annotated, Any
 import typer
 
 from minifuse.model.source import resolve
-from minifuse.replay.page import write_page
-from minifuse.replay.workload import TracedRun
 from minifuse.reproduce.provenance import provenance
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
+from minifuse.show.page import write_page
+from minifuse.show.traced_runs import TracedRun
 from minifuse.techniques import technique
 from minifuse.workload.laws import Uniform, parse_arrival
 from minifuse.workload.synthetic import synthetic

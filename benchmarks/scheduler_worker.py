@@ -48,7 +48,7 @@ except ImportError:  # `build_engine` resolves a run itself
     resolve_run = None
 
 try:
-    from minifuse.metrics import RunningMetrics
+    from minifuse.trace.metrics import RunningMetrics
 except ImportError:  # the metrics are computed from events that were kept
     RunningMetrics = None
 

@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import typer
 
 from minifuse.core.request import Request
-from minifuse.metrics import compute_metrics
 from minifuse.model.text.load import TextSource, load_weights, resolve_text
 from minifuse.reproduce.provenance import provenance
 from minifuse.serve.build import build_engine
@@ -28,6 +27,7 @@ from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
+from minifuse.trace.metrics import compute_metrics
 
 WAYS = ("blocking", "overlapped")
 SIMULATED = (("random:llama-7b", "a100-40g"), ("random:llama-2-13b", "h200"), ("random:opt-13b", "a100-40g"))

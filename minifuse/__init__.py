@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from minifuse.core.errors import MinifuseError
 from minifuse.core.request import Request, Sampling
-from minifuse.metrics import RunningMetrics, compute_metrics, flat_metrics
 from minifuse.model.source import Source, resolve
 from minifuse.serve.build import build_engine
 from minifuse.serve.engine import ServingEngine
@@ -32,7 +31,8 @@ from minifuse.serve.run import Answer, Served
 from minifuse.serve.settings import Settings
 from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique, mix, technique
-from minifuse.trace import Trace
+from minifuse.trace.log import Trace
+from minifuse.trace.metrics import RunningMetrics, compute_metrics, flat_metrics
 
 if TYPE_CHECKING:
     from minifuse.serve.run import serve  # when it runs, `minifuse.serve` is the package, which is called alike

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from minifuse.core.errors import UsageError
-from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
+from minifuse.core.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
 T = TypeVar("T")
 

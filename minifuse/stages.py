@@ -19,13 +19,13 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from minifuse.core import stages as core
+from minifuse.core.declarations import check_declared, claims_no_order, defaults
 from minifuse.core.errors import LawBroken, UsageError
+from minifuse.core.fault import class_site, is_own
+from minifuse.core.parsing import unknown
 from minifuse.core.plan import Move
 from minifuse.core.report import KVUsage
-from minifuse.declarations import check_declared, claims_no_order, defaults
-from minifuse.fault import class_site, is_own
 from minifuse.options import NoOptions
-from minifuse.parsing import unknown
 
 Kind = Literal["batching", "memory", "attention"]
 KINDS: tuple[Kind, ...] = ("batching", "memory", "attention")
@@ -129,7 +129,7 @@ def register(cls: StageClass) -> StageClass:
     What it does not declare has a default: it serves transformers, and claims nothing.
 
     Raises:
-        UsageError: it lacks something that a stage of its kind must have (`minifuse.declarations`), or another class
+        UsageError: it lacks something that a stage of its kind must have (`minifuse.core.declarations`), or another class
             has this name.
     """
     if not is_own(cls):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import UsageError
+from minifuse.core.parsing import one_of, unknown
 from minifuse.options import describe_options
-from minifuse.parsing import one_of, unknown
 from minifuse.stages import COMPUTED_WHOLE, KINDS, Kind, stage
 from minifuse.stages import stages as every_stage
 
@@ -19,7 +19,7 @@ class Technique:
 
     Attributes:
         options: settings that make the technique what it is, as `stage.option: value`.
-        idea: the deed that the technique is about, if it does it only when needed (`minifuse/replay/page/deeds.js`).
+        idea: the deed that the technique is about, if it does it only when needed (`minifuse/show/page/deeds.js`).
     """
 
     name: str

@@ -13,7 +13,7 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, technique
-from minifuse.trace import Event
+from minifuse.trace.log import Event
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import parse_arrival
 

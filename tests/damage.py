@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from minifuse.trace import Event
+from minifuse.trace.log import Event
 
 __all__ = ["WRONG", "damaged", "paths"]
 

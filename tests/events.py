@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minifuse.trace import Event
+from minifuse.trace.log import Event
 
 
 def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, list[int]], **fields: Any) -> Event:

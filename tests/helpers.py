@@ -36,8 +36,8 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.stages import Attention, Batching, Memory
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
-from minifuse.trace import Trace
-from minifuse.why import Accounting
+from minifuse.trace.log import Trace
+from minifuse.trace.why import Accounting
 
 T = TypeVar("T")
 

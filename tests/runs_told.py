@@ -6,7 +6,7 @@ from typing import Any
 
 from events import request, step
 
-from minifuse.trace import SCHEMA, Event
+from minifuse.trace.log import SCHEMA, Event
 
 HEADER: Event = {"event": "run", "schema": SCHEMA, "technique": "vllm", "model": "tiny", "clock": "virtual"}
 NO_ROOM = "evicted: no room"

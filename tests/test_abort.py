@@ -15,10 +15,10 @@ from minifuse.core.report import KVUsage, Ran, StepReport
 from minifuse.core.request import FinishReason, Phase, Sequence
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.memory.contiguous import Contiguous
-from minifuse.metrics import compute_metrics
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import Answer, serve
 from minifuse.techniques import serving
+from minifuse.trace.metrics import compute_metrics
 
 ABORTED = FinishReason.ABORTED
 

@@ -10,10 +10,10 @@ from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make
 from minifuse.attention.layouts import PagedStage
 from minifuse.core.clock import VirtualClock
 from minifuse.execute.link import Link
-from minifuse.metrics import compute_metrics
 from minifuse.serve.engine import ServingEngine
 from minifuse.testing.replay import ReplayExecutor
-from minifuse.trace import decisions
+from minifuse.trace.log import decisions
+from minifuse.trace.metrics import compute_metrics
 
 TIGHT = 16  # slots: two or three of the crowd at once
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from minifuse import cores
-from minifuse.cores import OtherWork, share_cores, usable_cores, used_by_others, wait_passively
+from minifuse.execute import cores
+from minifuse.execute.cores import OtherWork, share_cores, usable_cores, used_by_others, wait_passively
 
 
 @pytest.fixture

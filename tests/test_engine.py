@@ -12,7 +12,7 @@ from minifuse.core.plan import Proposal, Reason
 from minifuse.core.report import Completion, KVUsage, Ran
 from minifuse.core.request import FinishReason, Phase, Sequence
 from minifuse.stages import Memory
-from minifuse.trace import decisions
+from minifuse.trace.log import decisions
 
 # --- arrivals and waiting
 

@@ -9,10 +9,10 @@ from helpers import answers_of, asks, make_engine, run_all, schedule, sentence
 
 from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.request import FinishReason, Request
-from minifuse.metrics import compute_metrics
 from minifuse.techniques import serving
 from minifuse.testing.texts.models import CONTEXT, expected_answer
-from minifuse.trace import decisions, read_trace
+from minifuse.trace.log import decisions, read_trace
+from minifuse.trace.metrics import compute_metrics
 
 TURNS = [
     asks("a", (5, 6), 3, conversation="c", ignore_eos=True),
@@ -235,7 +235,7 @@ def test_a_conversation_has_a_name() -> None:
 
 
 def test_the_trace_of_a_file_is_read_back(tmp_path: Path) -> None:
-    from minifuse.trace import Trace
+    from minifuse.trace.log import Trace
 
     path = tmp_path / "trace.jsonl"
     engine = make_engine(trace=Trace(path))

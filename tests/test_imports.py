@@ -29,16 +29,15 @@ ROOMS = (
     "attention",
     "execute",
     "simulate",
+    "trace",
     "naive",
     "parallel",
     "workload",
     "serve",
     "testing",
+    "show",
     "reproduce",
-    "views",
-    "replay",
     "labs",
-    "notebook",
     "cli",
 )
 

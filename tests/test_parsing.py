@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse import parsing
+from minifuse.core import parsing
 from minifuse.core.errors import ModelError, RequestRefused, UsageError
-from minifuse.core.request import Request
-from minifuse.model.text.reader import TextReader
-from minifuse.parsing import (
+from minifuse.core.parsing import (
     did_you_mean,
     one_of,
     parse_duration,
@@ -29,6 +27,8 @@ from minifuse.parsing import (
     read_lines,
     read_object,
 )
+from minifuse.core.request import Request
+from minifuse.model.text.reader import TextReader
 from minifuse.workload.files import Encode, Line, read_jsonl
 
 

@@ -13,8 +13,8 @@ import minifuse.options
 import minifuse.serve.assembly
 from minifuse.cli import main
 from minifuse.labs.engine import served
-from minifuse.notebook import play
 from minifuse.serve.resolve import resolve_run
+from minifuse.show.notebook import play
 from minifuse.techniques import TECHNIQUES, technique
 
 VIRTUAL = ("--clock", "virtual", "--requests", "2")

@@ -17,9 +17,9 @@ from minifuse.core.plan import Layout, Placement, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage, Ran
 from minifuse.core.request import Request, Sequence
 from minifuse.execute import VirtualExecutor
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.kernels.operators import TORCH
 from minifuse.memory import Contiguous
-from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.text.reader import TextReader
 from minifuse.serve.engine import ServingEngine
 from minifuse.testing.texts.ghost import GhostRunner

@@ -7,11 +7,11 @@ from helpers import answers_of, asks, expected_answers, make_engine, run_all, sc
 
 from minifuse.core.errors import RequestRefused
 from minifuse.core.request import Request
-from minifuse.metrics import RunningMetrics, compute_metrics
 from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import serving
 from minifuse.testing.texts.models import CONTEXT
-from minifuse.trace import Trace
+from minifuse.trace.log import Trace
+from minifuse.trace.metrics import RunningMetrics, compute_metrics
 
 STORED = {"c": (5, 6, 7, 8), "long": tuple(range(1, 21)) * 2}
 

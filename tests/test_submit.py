@@ -13,8 +13,8 @@ from helpers import asks, make_engine, make_real_engine, run_all, sentence
 from minifuse.core.errors import RequestRefused
 from minifuse.core.request import Request
 from minifuse.testing.texts.models import CONTEXT, VOCAB
-from minifuse.trace import Trace, read_trace
-from minifuse.trace_step import step_decisions
+from minifuse.trace.log import Trace, read_trace
+from minifuse.trace.step import step_decisions
 
 # --- requests of several prompts
 

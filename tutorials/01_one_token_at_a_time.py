@@ -37,7 +37,7 @@ import torch
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
 from minifuse.naive import oracle
-from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
 from minifuse.simulate.cost import hardware
 
 plt.rcParams.update(

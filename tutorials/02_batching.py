@@ -35,7 +35,7 @@ import torch
 
 from minifuse.core.errors import UsageError
 from minifuse.model.source import resolve
-from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}

@@ -38,7 +38,7 @@ import torch
 from minifuse.kernels.operators import TORCH
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
-from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, owner_colour, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, owner_colour, play, replay, show_source
 from minifuse.simulate.cost import hardware
 
 plt.rcParams.update(

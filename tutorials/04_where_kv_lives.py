@@ -35,12 +35,12 @@ from minifuse.core.errors import UsageError
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.memory.blocks import BlockPool
-from minifuse.memory.paged import Paged
-from minifuse.memory.tables import Tables
+from minifuse.memory.paged.paged import Paged
+from minifuse.memory.paged.tables import Tables
 from minifuse.model.text.presets import preset
-from minifuse.notebook import asks, draw_lanes, draw_memory, owner_colour, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, owner_colour, play, replay, show_source
 from minifuse.simulate.cost import Roofline, hardware
-from minifuse.trace import whole_tables
+from minifuse.trace.log import whole_tables
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}

@@ -38,9 +38,9 @@ from minifuse.attention.slots import SlotsAttention
 from minifuse.batching.fusion import Fusion
 from minifuse.batching.instances import Instances
 from minifuse.core.shapes import Region
-from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
 from minifuse.reproduce.flover import paper
-from minifuse.trace import whole_tables
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.trace.log import whole_tables
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}

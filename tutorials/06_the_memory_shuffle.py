@@ -36,11 +36,11 @@ import torch
 
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.core.errors import UsageError
-from minifuse.memory.shuffle import shuffle, shuffled_region
-from minifuse.memory.slots import Slots
+from minifuse.memory.slots.shuffle import shuffle, shuffled_region
+from minifuse.memory.slots.slots import Slots
 from minifuse.model.text.presets import preset
-from minifuse.notebook import asks, draw_memory, draw_series, play, replay, show_source
 from minifuse.reproduce.flover import paper
+from minifuse.show.notebook import asks, draw_memory, draw_series, play, replay, show_source
 
 STYLE = {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
 plt.rcParams.update(STYLE)

@@ -36,7 +36,7 @@ from matplotlib.patches import Rectangle
 
 from minifuse.core.errors import UsageError
 from minifuse.model.source import resolve
-from minifuse.notebook import asks, draw_lanes, draw_memory, owner_colour, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, owner_colour, play, replay, show_source
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 

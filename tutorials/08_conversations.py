@@ -35,13 +35,13 @@ import matplotlib.pyplot as plt
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from minifuse.memory.eviction import CostAware, LeastRecentlyUsed
-from minifuse.memory.owners import Owners
-from minifuse.memory.profile import ASSUMED
-from minifuse.memory.tiered import Tiered
-from minifuse.memory.tiers import Tiers
-from minifuse.notebook import draw_lanes, draw_memory, play, replay, show_source, turns
-from minifuse.views.slot_books import books
+from minifuse.memory.tiered.eviction import CostAware, LeastRecentlyUsed
+from minifuse.memory.tiered.owners import Owners
+from minifuse.memory.tiered.profile import ASSUMED
+from minifuse.memory.tiered.tiered import Tiered
+from minifuse.memory.tiered.tiers import Tiers
+from minifuse.show.notebook import draw_lanes, draw_memory, play, replay, show_source, turns
+from minifuse.trace.slot_books import books
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})

@@ -37,7 +37,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from minifuse.core.errors import UsageError
-from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, owner_colour, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, owner_colour, play, replay, show_source
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
@@ -344,8 +344,8 @@ assert sum(causes.values()) == embedded.metrics["tokens"]["idle"]
 
 # %%
 from minifuse.attention.rectangle import slots_to_clear
-from minifuse.memory.window import Window
-from minifuse.memory.window import shaped as shaped_columns
+from minifuse.memory.rows.window import Window
+from minifuse.memory.rows.window import shaped as shaped_columns
 
 show_source(Window.after, Window.enter, shaped_columns, slots_to_clear)
 

@@ -37,7 +37,7 @@ import matplotlib.pyplot as plt
 from minifuse.attention.packing import Bubbles, bubbles_of, pack, seconds_of
 from minifuse.core.errors import UsageError
 from minifuse.model.text.presets import preset
-from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
 from minifuse.simulate.cost import hardware
 
 plt.rcParams.update(

@@ -48,11 +48,11 @@ import triton.language as tl
 
 from minifuse.attention.triton import TritonAttention
 from minifuse.core.errors import KernelError
+from minifuse.core.shipped import places, shipped
 from minifuse.kernels.multi_token import _walk, attend_tile, multi_token_attention, multi_token_attention_torch
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.tile import slot_of, tile_owner
-from minifuse.notebook import asks, draw_lanes, draw_memory, play, replay, show_source, turns
-from minifuse.shipped import places, shipped
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, play, replay, show_source, turns
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})

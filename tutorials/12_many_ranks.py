@@ -43,9 +43,9 @@ from torch.nn.functional import silu
 from minifuse.core.errors import UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
-from minifuse.notebook import asks, draw_lanes, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, play, replay, show_source
+from minifuse.show.timeline import columns_of
 from minifuse.simulate.cost import hardware
-from minifuse.views.timeline import columns_of
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})

@@ -39,13 +39,13 @@ from minifuse.core.clock import VirtualClock
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.execute.virtual import VirtualExecutor, placeholder_tokens
-from minifuse.memory.profile import Profile
+from minifuse.memory.tiered.profile import Profile
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
-from minifuse.notebook import asks, draw_lanes, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, play, replay, show_source
 from minifuse.simulate.calibration import contexts_of, measure
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
-from minifuse.trace import decisions
+from minifuse.trace.log import decisions
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})

@@ -35,18 +35,18 @@ from statistics import mean, median
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from minifuse.lives import Life
-from minifuse.metrics import RunningMetrics
+from minifuse.core.parsing import parse_goodput
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
-from minifuse.notebook import play, replay, show_source
-from minifuse.parsing import parse_goodput
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
+from minifuse.show.notebook import play, replay, show_source
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import technique
+from minifuse.trace.lives import Life
+from minifuse.trace.metrics import RunningMetrics
 from minifuse.workload.conversations import as_requests
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import Arrival, parse_lengths

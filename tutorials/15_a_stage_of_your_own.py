@@ -47,7 +47,7 @@ from minifuse.core.errors import LawBroken, StageFault, UsageError
 from minifuse.core.plan import Proposal, Reason, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
-from minifuse.notebook import asks, draw_lanes, owner_colour, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, owner_colour, play, replay, show_source
 from minifuse.stages import Memory, register
 from minifuse.techniques import mix, technique
 from minifuse.testing import LAWS, TEXTS

@@ -122,8 +122,8 @@ def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
         from minifuse.core.plan import Move
+        from minifuse.execute.tiered_storage import TieredStorage
         from minifuse.kernels.triton_operators import TritonOperators
-        from minifuse.memory.tiered_storage import TieredStorage
         from minifuse.model.text.config import ModelConfig
 
         tokens, heads, dim = blocks * block, storage.kv_heads, storage.dim

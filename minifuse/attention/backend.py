@@ -14,13 +14,13 @@ from torch import Tensor
 from minifuse.attention.batch import Batch, BatchRows, Wave, batch_of, ragged_rows, write
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.rectangle import slots_to_clear
+from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import extents_of
 from minifuse.core.plan import Plan, Shape, Span
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.operators import TORCH
-from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators, Rotation
 
 PAD = 0  # any token id will do: the output of an idle row is not read

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan, sampled_work
 from minifuse.core.request import Sequence
-from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators, Rotation
 
 

@@ -14,9 +14,9 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
 from minifuse.attention.packing import lanes_of
 from minifuse.attention.paged import index_of
+from minifuse.attention.storage import KVStorage
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.plan import Plan, Span
-from minifuse.memory.storage import KVStorage
 
 
 class Lane(NamedTuple):

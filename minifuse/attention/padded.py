@@ -12,10 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
 from minifuse.attention.rectangle import View, view_of
+from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Rectangle
-from minifuse.memory.storage import KVStorage
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from torch import Tensor
 from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
 from minifuse.attention.ragged import contexts_of
+from minifuse.attention.storage import KVStorage
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.plan import Place, Plan, Span, Work
-from minifuse.memory.storage import KVStorage
 
 
 def index_of(work: Seq[Work], places: Seq[Place], cache: KVStorage) -> RaggedIndex:

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.batch import Batch, Wave, batch_of, ragged_rows, write
+from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent, Plan, Span
 from minifuse.core.request import Sequence
-from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators, Rotation
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
+from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan, Span
 from minifuse.kernels.operators import TorchOperators
 from minifuse.kernels.rotary import RotaryRows
-from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators
 
 

@@ -11,9 +11,9 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
 from minifuse.attention.padded import Rows
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
-from minifuse.memory.storage import KVStorage
 
 
 class SlotsAttention(Backend):

@@ -12,6 +12,7 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.batch import BatchRows
 from minifuse.attention.packing import lanes_of
 from minifuse.attention.ragged import int32, ragged
+from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan, Span
 from minifuse.core.shapes import Region
 from minifuse.kernels.multi_token import multi_token_attention
@@ -19,7 +20,6 @@ from minifuse.kernels.packed import WorkLists, packed_attention
 from minifuse.kernels.slots import slots_attention
 from minifuse.kernels.split_kv import decode_attention
 from minifuse.kernels.triton_operators import TritonOperators
-from minifuse.memory.storage import KVStorage
 from minifuse.model.operators import Operators
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, and keys and values of one layer

@@ -6,10 +6,10 @@ from typing import Any
 
 from minifuse.batching.policy import Fill, Missing, QueuePolicy
 from minifuse.core.errors import WrongReturn
+from minifuse.core.fault import Wrong, returned_by, shown
 from minifuse.core.plan import Proposal, Reason, Span
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory
-from minifuse.fault import Wrong, returned_by, shown
 from minifuse.memory.trial import checked
 
 Rule = Callable[[Fill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer, which misses these, waits

@@ -23,8 +23,8 @@ from minifuse.cli.spinner import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
 from minifuse.cli.text import tell
 from minifuse.core.errors import LONGEST, shortened
-from minifuse.cores import wait_passively
 from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, SHOW_CURSOR
+from minifuse.execute.cores import wait_passively
 
 __all__ = ["main"]
 

@@ -13,10 +13,10 @@ from minifuse.cli.tables import by_group, metric_rows
 from minifuse.cli.text import console, counted, tell
 from minifuse.core.errors import one_line, shortened
 from minifuse.core.request import FinishReason
-from minifuse.metrics import Groups, Metrics
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.serve.assembly import Choices
 from minifuse.serve.run import Answer, Served
+from minifuse.trace.metrics import Groups, Metrics
 
 PLACEHOLDER = -1
 PROMPT_WIDTH = 36

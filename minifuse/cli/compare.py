@@ -19,17 +19,17 @@ from minifuse.cli.spinner import loading
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted, tell
 from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.parsing import all_of
 from minifuse.core.request import FinishReason
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.metrics import GROUPINGS, Groups, Metrics, RunningMetrics
 from minifuse.model.source import resolve
-from minifuse.parsing import all_of
 from minifuse.serve.assembly import Choices
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model, technique
+from minifuse.trace.metrics import GROUPINGS, Groups, Metrics, RunningMetrics
 
 SCHEMA = "minifuse.compare/1"
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4

@@ -15,7 +15,7 @@ from typing import Literal
 from minifuse.cli.declare import JsonOptions, takes
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console
-from minifuse.cores import OtherWork, usable_cores
+from minifuse.execute.cores import OtherWork, usable_cores
 
 SCHEMA = "minifuse.doctor/1"
 MIN_PYTHON = (3, 11)

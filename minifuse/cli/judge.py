@@ -11,7 +11,7 @@ from minifuse.cli.answers import is_right
 from minifuse.cli.requests import Workload
 from minifuse.cli.text import console, first_few
 from minifuse.core.errors import one_line
-from minifuse.fault import is_own
+from minifuse.core.fault import is_own
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Served, serve

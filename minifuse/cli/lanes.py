@@ -17,9 +17,9 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Rectangle, Region, StateRows
 from minifuse.serve.engine import ServingEngine
-from minifuse.views.history import is_prefill
-from minifuse.views.rows import Rows, idle_columns, rows_of_shape
-from minifuse.views.timeline import ENDED, HELD, IDLE, PREPROCESSING, PROMPT, RUNNING, SUSPENDED, WAITING
+from minifuse.show.timeline import ENDED, HELD, IDLE, PREPROCESSING, PROMPT, RUNNING, SUSPENDED, WAITING
+from minifuse.trace.history import is_prefill
+from minifuse.trace.idle_rows import Rows, idle_columns, rows_of_shape
 
 LEGEND = (
     f"{WAITING} waits, {PREPROCESSING} pre-processed, {PROMPT} prompt, {RUNNING} token or node, {HELD} held, "

@@ -7,8 +7,8 @@ from math import inf
 
 from minifuse.cli.tables import in_time, is_busy, plain
 from minifuse.core.errors import one_line
-from minifuse.metrics import Groups, Metrics
-from minifuse.parsing import all_of
+from minifuse.core.parsing import all_of
+from minifuse.trace.metrics import Groups, Metrics
 
 Row = tuple[str, Metrics]
 ALIKE = 1.02  # figures of which one is no more than so many times the other are level

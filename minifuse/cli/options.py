@@ -9,16 +9,16 @@ from typing import Annotated, Literal
 
 from minifuse.cli.declare import by_itself, json_switch, option, switch, whole
 from minifuse.core.errors import UsageError
+from minifuse.core.parsing import parse_float, parse_goodput, parse_size
 from minifuse.core.request import Sampling
-from minifuse.metrics import GROUPINGS
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
-from minifuse.parsing import parse_float, parse_goodput, parse_size
 from minifuse.serve.assembly import Choices, choose
 from minifuse.serve.settings import CLOCKS, Settings, simulated
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique
+from minifuse.trace.metrics import GROUPINGS
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths, parse_users
 
 

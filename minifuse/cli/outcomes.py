@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minifuse.cli.text import console
-from minifuse.parsing import number
+from minifuse.core.parsing import number
 
 if TYPE_CHECKING:
     from minifuse.labs.judge import Outcome
@@ -64,8 +64,8 @@ def show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
 
 def _page(folder: Path, outcome: Outcome) -> Path | None:
     """The replay page of a run that shows what is wrong; None if the run cannot be shown."""
-    from minifuse.replay.page import write_page
-    from minifuse.replay.workload import TracedRun
+    from minifuse.show.page import write_page
+    from minifuse.show.traced_runs import TracedRun
 
     page = folder / f"{outcome.test.name}.html"
     try:

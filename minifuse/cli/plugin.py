@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from minifuse.core.errors import MinifuseError, UsageError
-from minifuse.fault import class_site, is_own, last_line
-from minifuse.parsing import MOST_LINE, too_long
+from minifuse.core.fault import class_site, is_own, last_line
+from minifuse.core.parsing import MOST_LINE, too_long
 from minifuse.stages import KINDS, stages
 
 PREFIX = "minifuse_plugin_"

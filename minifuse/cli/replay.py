@@ -13,10 +13,10 @@ from minifuse.cli.declare import STDOUT, argument, option, takes, writable_file
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.text import tell
 from minifuse.core.errors import MinifuseError, UsageError
-from minifuse.parsing import all_of
-from minifuse.replay.page import write_page
-from minifuse.replay.workload import TracedRun, read_run
-from minifuse.views.reading import STANDARD_INPUT, load_trace
+from minifuse.core.parsing import all_of
+from minifuse.show.page import write_page
+from minifuse.show.traced_runs import TracedRun, read_run
+from minifuse.trace.reading import STANDARD_INPUT, load_trace
 
 TRACES = "files that --trace wrote, of the same requests; - is standard input"
 PAGE = "write the page here, one HTML file that any browser opens"

@@ -11,9 +11,9 @@ from minifuse.cli.declare import argument, json_switch, option, switch, takes, w
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import tell
 from minifuse.core.errors import MinifuseError, UsageError
+from minifuse.core.parsing import parse_float
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.parsing import parse_float
 from minifuse.serve.interrupt import uninterrupted
 
 if TYPE_CHECKING:

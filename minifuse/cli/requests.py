@@ -11,12 +11,12 @@ from typing import Any
 from minifuse.cli.options import Options
 from minifuse.cli.text import tell
 from minifuse.core.errors import UsageError
+from minifuse.core.parsing import BYTE_ORDER_MARK, all_of, read_bounded, read_lines, split_lines
 from minifuse.core.request import DEFAULT, Request
 from minifuse.core.submitted import by_request
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
-from minifuse.parsing import BYTE_ORDER_MARK, all_of, read_bounded, read_lines, split_lines
 from minifuse.serve.assembly import Choices
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.conversations import NAME, as_requests, conversations, parse_asked

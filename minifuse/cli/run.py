@@ -21,16 +21,16 @@ from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import first_few, tell
 from minifuse.core.errors import UsageError
 from minifuse.core.request import FinishReason
-from minifuse.cores import load_on_free_cores
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.metrics import RunningMetrics
+from minifuse.execute.cores import load_on_free_cores
 from minifuse.model.source import Source, resolve
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.techniques import Technique, mix_for, technique
-from minifuse.trace import Event
+from minifuse.trace.log import Event
+from minifuse.trace.metrics import RunningMetrics
 
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations

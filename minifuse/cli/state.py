@@ -66,7 +66,7 @@ def begun(state: Path | None) -> list[str]:
     """The conversations that a state file has; none if there is no file, or an empty one. Raises as `open_state`."""
     if state is None or not state.exists() or not state.stat().st_size:
         return []
-    from minifuse.memory.history import History
+    from minifuse.serve.history import History
 
     with History(state) as history:
         return history.conversations()

@@ -9,10 +9,10 @@ from typing import Any
 from minifuse.cli.tables import in_time, plain
 from minifuse.cli.text import LABEL_WIDTH, first_few
 from minifuse.core.errors import one_line, shortened
-from minifuse.views.gaps import Gap
-from minifuse.views.history import History
-from minifuse.views.timeline import Timeline, draw_timeline
-from minifuse.views.waits import Waited
+from minifuse.show.timeline import Timeline, draw_timeline
+from minifuse.trace.gaps import Gap
+from minifuse.trace.history import History
+from minifuse.trace.waits import Waited
 
 SCHEMA = "minifuse.trace-summary/1"
 TABLE_WIDTH = 70  # of the table of reasons: in narrower lines it is told in words

@@ -11,8 +11,8 @@ from rich.table import Table
 from minifuse.cli.text import LABEL_WIDTH
 from minifuse.core.errors import one_line, shortened
 from minifuse.core.request import FinishReason
-from minifuse.cores import usable_cores
-from minifuse.metrics import Groups, Metrics
+from minifuse.execute.cores import usable_cores
+from minifuse.trace.metrics import Groups, Metrics
 
 BUSY = 0.25  # cores that other processes use, from which on it is told
 

@@ -12,13 +12,13 @@ from minifuse.cli.options import BY
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import LEAST_WIDTH, console, tell
 from minifuse.core.errors import UsageError
-from minifuse.metrics import Groups, read_events
-from minifuse.output import whole_file
-from minifuse.trace import Event
-from minifuse.views.gaps import longest_gaps
-from minifuse.views.history import History
-from minifuse.views.reading import STANDARD_INPUT, load_trace
-from minifuse.views.waits import reasons_of_waits, waited_for
+from minifuse.core.output import whole_file
+from minifuse.trace.gaps import longest_gaps
+from minifuse.trace.history import History
+from minifuse.trace.log import Event
+from minifuse.trace.metrics import Groups, read_events
+from minifuse.trace.reading import STANDARD_INPUT, load_trace
+from minifuse.trace.waits import reasons_of_waits, waited_for
 
 WIDTH, WIDEST, ROWS = 80, 10_000, 32
 PERFETTO = "write the run here in Chrome's trace format, for ui.perfetto.dev (- is standard output)"
@@ -72,7 +72,7 @@ def _groups(events: list[Event], by: str | None) -> Groups | None:
 
 
 def _write(history: History, to: Path | Literal["-"]) -> None:
-    from minifuse.views.perfetto.document import document_lines
+    from minifuse.show.perfetto.document import document_lines
 
     lines = document_lines(history)
     if to == STDOUT:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import minifuse
 from minifuse.cli.plugin import plugin_files
 from minifuse.core.errors import LawBroken, WrongReturn, one_line, shortened
-from minifuse.fault import is_own
+from minifuse.core.fault import is_own
 from minifuse.options import describe_options
+from minifuse.show.observed import decided, legend, timeline
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing.statements import OWN_LAWS, statement
-from minifuse.trace_step import step_decisions
-from minifuse.views.observed import decided, legend, timeline
+from minifuse.trace.step import step_decisions
 
 if TYPE_CHECKING:
     from minifuse.testing.hits import Hits

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from minifuse.cli.text import console, first_few
 from minifuse.core.errors import one_line
-from minifuse.trace import Event
+from minifuse.trace.log import Event
 
 SHOWN = 8  # ids on a line
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from minifuse.core.fault import Wrong
 from minifuse.core.in_flight import InFlight
 from minifuse.core.plan import Move, Placement, Plan, Proposal
 from minifuse.core.request import Phase
 from minifuse.core.requests import Observer, Requests
-from minifuse.fault import Wrong
 
 WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
 ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)

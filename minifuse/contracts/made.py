@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from minifuse.contracts.form import check_form
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.fault import Wrong, class_site, forgotten_base, is_own, method_site, raised, shown
+from minifuse.core.fault import Wrong, class_site, forgotten_base, is_own, method_site, raised, shown
 from minifuse.stages import PROTOCOLS, Kind
 
 ATTRIBUTES: dict[Kind, tuple[tuple[str, Any, int], ...]] = {  # name, type, and the least whole number

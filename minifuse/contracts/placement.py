@@ -13,6 +13,7 @@ from minifuse.contracts.lawful import by_layer, check_move
 from minifuse.contracts.proposal import Known
 from minifuse.core.cell_graph import CellGraph
 from minifuse.core.errors import LawBroken
+from minifuse.core.fault import Wrong, shown
 from minifuse.core.places import Pages, Runs, State, runs_in
 from minifuse.core.plan import Extent, Move, Place, Placement, Proposal, Shape, Span, Work
 from minifuse.core.report import KVUsage
@@ -20,7 +21,6 @@ from minifuse.core.request import Phase, Sequence
 from minifuse.core.requests import Requests
 from minifuse.core.shapes import Rectangle, Region, StateRows
 from minifuse.core.unfolded import unfolded
-from minifuse.fault import Wrong, shown
 
 PLACES: dict[str, Any] = {  # by what a memory offers
     "extents": Extent,

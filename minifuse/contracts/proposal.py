@@ -10,12 +10,12 @@ from typing import Any
 
 from minifuse.contracts.form import check_cover, check_form
 from minifuse.contracts.lawful import check_sequences
+from minifuse.core.fault import Wrong
 from minifuse.core.places import State
 from minifuse.core.plan import TRANSFORMER, Place, Proposal, Span, Work
 from minifuse.core.request import Phase
 from minifuse.core.requests import Requests
 from minifuse.core.unfolded import unfolded
-from minifuse.fault import Wrong
 from minifuse.stages import Memory
 
 DONE, IN_THIS_WAVE = -1, -2  # instead of the worker that a node is planned on

@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.parsing import INT64, brief, fits_utf8, plain
 from minifuse.core.request import Request, Sampling
-from minifuse.parsing import INT64, brief, fits_utf8, plain
 
 LARGEST = sys.float_info.max
 ReadT = TypeVar("ReadT", Request, Sampling)

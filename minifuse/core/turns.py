@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from minifuse.core.errors import RequestRefused
+from minifuse.core.parsing import brief
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.stages import Arrivals
 from minifuse.core.submitted import check_prompts, read
-from minifuse.parsing import brief
 
 LARGEST = 10**12  # seconds, and levels of priority
 Stored = Callable[[Request], tuple[int, ...]]  # the text that its conversation has from earlier runs; may refuse it

@@ -21,8 +21,8 @@ from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import StateRows
 from minifuse.core.unfolded import unfolded
+from minifuse.execute.state_storage import StateStorage, on_device
 from minifuse.execute.streams import Streams
-from minifuse.memory.state_storage import StateStorage, on_device
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import CellType
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Wave
+from minifuse.attention.storage import KVStorage
 from minifuse.contracts.attention import checked_backend
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
-from minifuse.memory.storage import KVStorage
-from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.operators import Rotation
 from minifuse.model.text.transformer import Transformer
 from minifuse.stages import Attention, Memory

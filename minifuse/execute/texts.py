@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran
 from minifuse.core.request import Sequence
 from minifuse.execute.sampling import sample
-from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
 
 

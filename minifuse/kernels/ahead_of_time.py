@@ -28,9 +28,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from minifuse.core.errors import KernelError, MachineError, MinifuseError, UsageError
+from minifuse.core.output import write_whole
 from minifuse.kernels import shipped
 from minifuse.kernels.launch import INTERPRETED, Shipped
-from minifuse.output import write_whole
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of A100; of H100 and H200: bytes that one program may have
 CAPABILITIES = tuple(SHARED_MEMORY)

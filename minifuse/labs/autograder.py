@@ -20,6 +20,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
+from minifuse.core.output import write_whole
+from minifuse.core.shipped import HOME
 from minifuse.ctrl_c import SIGNALS
 from minifuse.labs import confine, guard, names, student
 from minifuse.labs.handins import SUBMITTED, files_in
@@ -28,8 +30,6 @@ from minifuse.labs.judge import Outcome, judge
 from minifuse.labs.lab import Lab
 from minifuse.labs.score import scores
 from minifuse.labs.submission import Budget, identity
-from minifuse.output import write_whole
-from minifuse.shipped import HOME
 
 NOBODY = "nobody"
 FAILED = "The grader failed, and there are no points: your instructor can see why in its output."

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from minifuse.core.request import Request
 from minifuse.labs.judge import Unmet, Work
-from minifuse.metrics import Metrics, compute_metrics
 from minifuse.model.source import resolve
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
@@ -18,8 +17,9 @@ from minifuse.simulate.cost import Hardware
 from minifuse.techniques import Technique
 from minifuse.testing.search import Search, compared_laws
 from minifuse.testing.texts.scripted import SCRIPTED
-from minifuse.trace import Event
-from minifuse.views.reading import parse_trace
+from minifuse.trace.log import Event
+from minifuse.trace.metrics import Metrics, compute_metrics
+from minifuse.trace.reading import parse_trace
 
 MODEL = "random:llama-2-7b"  # whose shape alone is used: an iteration's time, and bytes of KV
 

@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from minifuse.core.errors import UsageError
+from minifuse.core.output import whole_folder
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import leaked, skeleton, solution_lines
 from minifuse.labs.submission import StudentFault, Submission
-from minifuse.output import whole_folder
 
 GIVEN = ("README.md", "stage.py")
 WRONG = re.compile(r"^\[wrong\]$.*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)

@@ -17,7 +17,7 @@ from hypothesis.strategies import SearchStrategy
 from minifuse.core.errors import LawBroken, MachineError, MinifuseError
 from minifuse.labs.lab import Lab, Test
 from minifuse.labs.submission import Budget, StudentFault, Submission
-from minifuse.trace import Event
+from minifuse.trace.log import Event
 
 PHASES = (Phase.generate, Phase.shrink)
 LONGEST = 2000  # characters of a sentence, which may quote what was returned
@@ -199,8 +199,8 @@ def _defect(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], None]
 
 def _law(broken: LawBroken) -> tuple[str, tuple[str, ...], list[Event] | None]:
     """What is told of a law that is broken: in words, as a timeline, and the trace of the run."""
+    from minifuse.show.observed import legend, timeline
     from minifuse.testing.statements import statement
-    from minifuse.views.observed import legend, timeline
 
     what = f'The law "{broken.law}" is broken: {broken.what}. The whole law: {statement(broken.law).says}.'
     if broken.seen is None:

@@ -16,7 +16,7 @@ lab.toml:
     title = "The memory shuffle"
     chapter = 6                  # that it follows
     hours = "2 to 4"
-    withheld = ["minifuse.memory.shuffle"]
+    withheld = ["minifuse.memory.slots.shuffle"]
     [points]                     # of each test
     windows_by_hand = 10
     [wrong]                      # the test that each wrong solution fails; or several, as steps need right values
@@ -42,9 +42,9 @@ from types import ModuleType
 from typing import Any
 
 from minifuse.core.errors import MinifuseError, UsageError
+from minifuse.core.shipped import shipped
 from minifuse.labs.form import has_form, told
 from minifuse.labs.submission import PLACES, Limits
-from minifuse.shipped import shipped
 
 KEYS = {  # and the forms of their values
     "number": int,

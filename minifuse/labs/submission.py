@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from minifuse.core.errors import MachineError, MinifuseError
+from minifuse.core.shipped import places
 from minifuse.labs import student
 from minifuse.labs.form import has_form, told
-from minifuse.shipped import places
 
 PLACES = places("tutorials/labs", "tutorials/labs")
 PRINTED = 20_000  # characters of what a file prints that are kept

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 
 from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.parsing import did_you_mean, one_of
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.parsing import did_you_mean, one_of
 
 NUMERICS = ("fast", "reference")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from minifuse.core.errors import UsageError
+from minifuse.core.parsing import one_of
 from minifuse.model.text.shape import TextShape
-from minifuse.parsing import one_of
 
 Shape = TypeVar("Shape", bound=TextShape)
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import PlanTransfers
-from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.linear import pack
 from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import Communicator, rank_lost_if_unreachable

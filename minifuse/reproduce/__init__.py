@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minifuse.parsing import unknown
+from minifuse.core.parsing import unknown
 from minifuse.reproduce.batchmaker import fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15
 from minifuse.reproduce.baton import fig6, table1, table2
 from minifuse.reproduce.baton import fig7 as baton_fig7

@@ -9,7 +9,6 @@ from typing import Any
 from minifuse.core.errors import UsageError
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request
-from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source
 from minifuse.serve.build import build_engine
 from minifuse.serve.engine import ServingEngine
@@ -17,7 +16,8 @@ from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, technique
-from minifuse.trace import Trace
+from minifuse.trace.log import Trace
+from minifuse.trace.metrics import RunningMetrics
 
 
 def serve_all(

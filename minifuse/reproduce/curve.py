@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from minifuse.metrics import Metrics
 from minifuse.reproduce.experiment import Value
+from minifuse.trace.metrics import Metrics
 
 ALIKE = 0.02  # throughputs that differ by less are the same
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from minifuse.core.request import Request
 from minifuse.reproduce.curve import ALIKE, Contender, Curve, Outcome
 from minifuse.reproduce.experiment import SHARE, Column, Conditions, Panel, Point, Say, Value, beside
-from minifuse.timing import take_turns
+from minifuse.simulate.timing import take_turns
 
 AT_ONCE = float("inf")  # the rate at which all requests arrive at once: the throughput then is the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate

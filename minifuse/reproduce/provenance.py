@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from minifuse.cores import processor
+from minifuse.execute.cores import processor
 
 
 def provenance(**run: Any) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import Any, TextIO
 from minifuse.contracts.checks import checks_of
 from minifuse.core.errors import ModelError, UsageError
 from minifuse.core.requests import Observer
-from minifuse.cores import OtherWork
+from minifuse.execute.cores import OtherWork
 from minifuse.model.source import Source
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import ResolvedRun, serve_model
-from minifuse.trace import Event, Trace
-from minifuse.why import Accounting
+from minifuse.trace.log import Event, Trace
+from minifuse.trace.why import Accounting
 
 
 def build_engine(

@@ -7,8 +7,8 @@ from pathlib import Path
 from minifuse.core.errors import MachineError, RequestRefused, UsageError
 from minifuse.core.request import Request, Sequence
 from minifuse.core.turns import ANSWERED, WITHOUT_ANSWER
-from minifuse.memory.history import History, ModelIdentity, Turn
 from minifuse.model.source import Source
+from minifuse.serve.history import History, ModelIdentity, Turn
 
 
 class Conversations:
@@ -30,7 +30,7 @@ class Conversations:
         failures: by conversation, why the last turn that could not be stored could not.
 
     Raises:
-        UsageError: the file cannot be used, as `minifuse.memory.history.History` tells; or the model is not one of
+        UsageError: the file cannot be used, as `minifuse.serve.history.History` tells; or the model is not one of
             texts.
     """
 

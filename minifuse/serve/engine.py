@@ -21,7 +21,7 @@ from minifuse.core.submitted import check_are_requests
 from minifuse.core.turns import Turns
 from minifuse.serve.requests import ServedRequests
 from minifuse.stages import Attention, Batching, Memory
-from minifuse.trace import Trace
+from minifuse.trace.log import Trace
 
 Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the loop waits
 

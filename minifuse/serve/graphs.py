@@ -13,10 +13,10 @@ from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Clock, RunPlan
-from minifuse.cores import usable_cores
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.cells import CellRunner
-from minifuse.memory.state_storage import StateStorage
+from minifuse.execute.cores import usable_cores
+from minifuse.execute.state_storage import StateStorage
 from minifuse.model.cells.by_operator import by_operator
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.source import CellSource

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from minifuse.core.errors import RequestRefused
+from minifuse.core.fault import call_check
 from minifuse.core.observers import RunObserver
 from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.requests import Requests
 from minifuse.core.turns import Turns
-from minifuse.fault import call_check
 
 
 @dataclass(eq=False, repr=False)

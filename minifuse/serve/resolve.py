@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.core.errors import UsageError
-from minifuse.fault import blaming, call_check
+from minifuse.core.fault import blaming, call_check
 from minifuse.model.choices import find_device
 from minifuse.model.source import Source
 from minifuse.options import offered

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from minifuse.contracts.checks import checks_of
 from minifuse.core.errors import MachineError, RequestRefused, UsageError
+from minifuse.core.fault import blaming
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.submitted import by_request, check_are_requests
 from minifuse.core.turns import ANSWERED, WITHOUT_ANSWER
-from minifuse.fault import blaming
-from minifuse.metrics import Metrics, compute_metrics, flat_metrics, read_events
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.requests import ServedRequests
-from minifuse.trace import Trace
+from minifuse.trace.log import Trace
+from minifuse.trace.metrics import Metrics, compute_metrics, flat_metrics, read_events
 
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
@@ -69,7 +69,7 @@ class Answer:
         """Return plain values in a flat dict, without tokens and results. None: it never happened.
 
         Times ending in `_s` are seconds: `arrival_s`, `first_token_s` and `finish_s` since the run began, the others as
-        `minifuse.metrics` defines them, of an answer that is complete.
+        `minifuse.trace.metrics` defines them, of an answer that is complete.
         """
         request, first_s, finish_s = self.request, self.first_token_s, self.finish_s
         num_output = len(self.token_ids)
@@ -150,7 +150,7 @@ class Served:
         return pandas.DataFrame(self.rows(by))
 
     def metrics(self, goodput: Mapping[str, float] | None = None) -> Metrics:
-        """The metrics of the run, see `minifuse.metrics`; `goodput` as from `parse_goodput`.
+        """The metrics of the run, see `minifuse.trace.metrics`; `goodput` as from `parse_goodput`.
 
         Raises:
             UsageError: the trace's events were handed on instead of being kept.

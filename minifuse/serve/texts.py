@@ -10,11 +10,11 @@ from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.plan import TRANSFORMER
 from minifuse.core.stages import Clock, RunPlan
-from minifuse.cores import usable_cores
 from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
+from minifuse.execute.cores import usable_cores
 from minifuse.execute.link import Link
 from minifuse.execute.virtual import placeholder_tokens
-from minifuse.memory.profile import powers_of_two
+from minifuse.memory.tiered.profile import powers_of_two
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import TextSource

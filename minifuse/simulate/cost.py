@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from heapq import heapreplace
 
 from minifuse.attention.packing import lanes_of
+from minifuse.core.parsing import unknown
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
-from minifuse.memory.profile import Profile
+from minifuse.memory.tiered.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
-from minifuse.parsing import unknown
 
 ENOUGH = 0.9  # of the most tokens per second: more tokens in an iteration hardly help
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from minifuse.core.errors import UsageError
-from minifuse.cores import processor, usable_cores
-from minifuse.memory.profile import Profile
+from minifuse.core.output import write_whole
+from minifuse.execute.cores import processor, usable_cores
+from minifuse.memory.tiered.profile import Profile
 from minifuse.model.text.config import ModelConfig
-from minifuse.output import write_whole
 
 CHUNK = 32  # tokens, as in the thesis
 SATURATING = "saturating_tokens"  # beside the profile, in its file

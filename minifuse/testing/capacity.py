@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from minifuse.core.fault import is_own
 from minifuse.core.request import Sequence
 from minifuse.core.unfolded import unfolded
-from minifuse.fault import is_own
 from minifuse.memory.waves import HOST_TIMES
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage

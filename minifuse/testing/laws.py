@@ -31,7 +31,7 @@ from minifuse.testing.second_life import second_life
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS
 from minifuse.testing.told import check_trace
-from minifuse.trace import decisions
+from minifuse.trace.log import decisions
 
 Law = Callable[[Case, Observation], None]
 SUBJECTS = (TEXTS, GRAPHS)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from minifuse.core.errors import UsageError
-from minifuse.fault import is_own
-from minifuse.parsing import unknown
+from minifuse.core.fault import is_own
+from minifuse.core.parsing import unknown
 from minifuse.serve.assembly import choose
 from minifuse.stages import COMPUTED_WHOLE, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model

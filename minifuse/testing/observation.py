@@ -10,7 +10,7 @@ from minifuse.core.plan import Plan, Proposal
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.testing.subject import Case, Tokens
-from minifuse.trace import Event, Trace
+from minifuse.trace.log import Event, Trace
 
 
 @dataclass

@@ -9,10 +9,10 @@ from itertools import islice, takewhile
 from minifuse.contracts.checks import Checks
 from minifuse.core.clock import VirtualClock
 from minifuse.core.errors import LawBroken, RequestRefused, StageFailed
+from minifuse.core.fault import Hung
 from minifuse.core.plan import Plan
 from minifuse.core.request import FinishReason, Request
 from minifuse.core.stages import RunPlan
-from minifuse.fault import Hung
 from minifuse.serve.engine import ServingEngine
 from minifuse.stages import Memory
 from minifuse.testing.alarm import alarm

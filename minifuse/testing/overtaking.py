@@ -9,10 +9,10 @@ from itertools import product
 from typing import NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.metrics import compute_metrics
 from minifuse.stages import stage
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
+from minifuse.trace.metrics import compute_metrics
 
 
 def check_overtaking(case: Case, seen: Observation) -> None:

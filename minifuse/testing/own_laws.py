@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import TypeVar
 
 from minifuse.core.errors import CheckerFailed, LawBroken, UsageError
-from minifuse.fault import Hung, last_line, shown
+from minifuse.core.fault import Hung, last_line, shown
 from minifuse.testing.alarm import alarm
 from minifuse.testing.observation import Observation
 from minifuse.testing.observed import PATIENCE_S

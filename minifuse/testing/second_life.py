@@ -9,9 +9,9 @@ from itertools import zip_longest
 from typing import Any
 
 from minifuse.core.errors import LawBroken
+from minifuse.core.parsing import brief
 from minifuse.core.places import Reuse
 from minifuse.core.request import Request
-from minifuse.parsing import brief
 from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.observed import observe

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.report import StepReport
-from minifuse.metrics import compute_metrics
 from minifuse.testing.observation import Observation
-from minifuse.trace import Event
+from minifuse.trace.log import Event
+from minifuse.trace.metrics import compute_metrics
 
 
 def check_trace(seen: Observation) -> None:

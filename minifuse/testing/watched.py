@@ -23,7 +23,7 @@ from minifuse.testing.fingerprint import fingerprint, state
 from minifuse.testing.observation import Observation, Proposed
 from minifuse.testing.subject import Books
 from minifuse.testing.waiting import WaitingBooks
-from minifuse.trace import Event, Trace
+from minifuse.trace.log import Event, Trace
 
 FEW = 64  # sequences
 

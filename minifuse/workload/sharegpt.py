@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import UsageError
-from minifuse.parsing import one_of, read_bounded
+from minifuse.core.parsing import one_of, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
 from minifuse.workload.files import Encode
 

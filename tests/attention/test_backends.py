@@ -19,12 +19,12 @@ from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
+from minifuse.attention.storage import KVStorage
 from minifuse.core.places import Pages, extents_of
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.operators import TORCH
-from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.naive import layers
 

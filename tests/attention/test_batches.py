@@ -15,14 +15,14 @@ from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
 from minifuse.attention.stage import PerSequenceStage
+from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Placement, Plan, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.operators import TORCH
-from minifuse.memory.storage import KVStorage
-from minifuse.memory.window import Entry, Window
+from minifuse.memory.rows.window import Entry, Window
 from minifuse.model.text.config import ModelConfig, Rotary
 
 CONFIG = ModelConfig("llama", 50, 8, 2, 2, 1, 4, 8, 64, rotary=Rotary(4))

@@ -15,7 +15,6 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.execute.link import Link
 from minifuse.memory import Tiered
-from minifuse.metrics import compute_metrics
 from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import technique
 from minifuse.testing import TEXTS, observe
@@ -23,6 +22,7 @@ from minifuse.testing.laws import of_one_run
 from minifuse.testing.search import compared_laws
 from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.models import expected_answer
+from minifuse.trace.metrics import compute_metrics
 
 
 def _engine(chunks: int = 20, model: str | None = None, link: Link | None = None, **options: Any) -> ServingEngine:

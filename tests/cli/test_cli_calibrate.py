@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minifuse.memory.profile import Profile
+from minifuse.memory.tiered.profile import Profile
 
 Cli = Callable[..., Any]
 ONCE = ("calibrate", "--rounds", 1, "--chunk", 16)

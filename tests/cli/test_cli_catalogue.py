@@ -17,7 +17,7 @@ from minifuse.model.cells.config import BUILT_IN
 from minifuse.simulate.cost import HARDWARE
 from minifuse.stages import KINDS, Kind, stages
 from minifuse.techniques import TECHNIQUES
-from minifuse.trace import read_trace
+from minifuse.trace.log import read_trace
 
 Cli = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from minifuse.core.request import Request
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.naive.cells import evaluate
-from minifuse.trace import read_trace
+from minifuse.trace.log import read_trace
 
 Cli = Callable[..., Any]
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from minifuse.cli import chat
-from minifuse.memory.history import History
+from minifuse.serve.history import History
 from minifuse.serve.talk import Talk
 
 Cli = Callable[..., Any]

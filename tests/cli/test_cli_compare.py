@@ -12,8 +12,8 @@ from minifuse.batching.static import Static
 from minifuse.cli.leaders import leaders
 from minifuse.cli.tables import cut_to
 from minifuse.core.errors import LawBroken
-from minifuse.metrics import Metrics
-from minifuse.trace import read_trace
+from minifuse.trace.log import read_trace
+from minifuse.trace.metrics import Metrics
 
 Cli = Callable[..., Any]
 

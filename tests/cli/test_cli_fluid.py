@@ -104,7 +104,7 @@ def test_explained(minifuse: Cli) -> None:
 
 
 def test_a_trace_tells_waves_and_lanes(minifuse: Cli, tiny: str, tmp_path: Path) -> None:
-    from minifuse.trace import read_trace
+    from minifuse.trace.log import read_trace
 
     trace = tmp_path / "trace.jsonl"
     assert minifuse(*CROWD, "--technique", "fluid", *SHORT, "--trace", trace).code == 0

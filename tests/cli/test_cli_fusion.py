@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minifuse.trace import Event, read_trace
+from minifuse.trace.log import Event, read_trace
 
 Cli = Callable[..., Any]
 

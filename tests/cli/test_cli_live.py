@@ -23,7 +23,7 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
-from minifuse.trace import read_trace
+from minifuse.trace.log import read_trace
 
 Cli = Callable[..., Any]
 

@@ -160,7 +160,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> int:
     """So few bytes are read."""
     for module in ("parsing", "cli.chat", "cli.plugin"):
         monkeypatch.setattr(f"minifuse.{module}.MOST_LINE", 1 << 20)
-    monkeypatch.setattr("minifuse.parsing.MOST_TEXT", 3 << 20)
+    monkeypatch.setattr("minifuse.core.parsing.MOST_TEXT", 3 << 20)
     return 3 << 20
 
 

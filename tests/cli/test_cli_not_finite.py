@@ -10,7 +10,7 @@ import pytest
 from helpers import model_directory
 from safetensors.torch import load_file, save_file
 
-from minifuse.trace import read_trace
+from minifuse.trace.log import read_trace
 
 GOOD, BAD = [1, 2, 3], [1, 30, 3]  # 30 overflows, in the norm's mean
 

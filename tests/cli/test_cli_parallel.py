@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minifuse.trace import read_trace
+from minifuse.trace.log import read_trace
 
 Cli = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from damage import damaged
 
-from minifuse.trace import decisions, read_trace
+from minifuse.trace.log import decisions, read_trace
 
 Cli = Callable[..., Any]
 

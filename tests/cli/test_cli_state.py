@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from minifuse.core.request import Request
-from minifuse.memory.history import History, ModelIdentity, Turn
 from minifuse.model.source import resolve
 from minifuse.serve.conversations import Conversations
+from minifuse.serve.history import History, ModelIdentity, Turn
 from minifuse.testing.texts.models import expected_answer
 
 Cli = Callable[..., Any]

@@ -14,7 +14,7 @@ from runs_told import HEADER, cells, preempted
 from trace_format import broken_rules
 
 from minifuse.techniques import serving
-from minifuse.trace import Event
+from minifuse.trace.log import Event
 
 Cli = Callable[..., Any]
 

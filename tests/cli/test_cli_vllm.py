@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minifuse.techniques import serving
-from minifuse.trace import decisions, read_trace
+from minifuse.trace.log import decisions, read_trace
 
 Cli = Callable[..., Any]
 

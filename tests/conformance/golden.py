@@ -22,7 +22,7 @@ from minifuse.testing.graphs import GraphScenario, recipes
 from minifuse.testing.graphs.scenario import only_chains
 from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.models import CONTEXT, VOCAB
-from minifuse.trace import decisions, whole_tables
+from minifuse.trace.log import decisions, whole_tables
 
 FILE = Path(__file__).parent / "golden.json"
 SEEDS = range(6)

@@ -21,7 +21,7 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing.replay import ReplayExecutor
 from minifuse.testing.texts.models import CONFIGS, VOCAB, small_model
-from minifuse.trace import Trace, decisions
+from minifuse.trace.log import Trace, decisions
 
 OPTIONS = {
     "batching.max_batch": 3,

@@ -14,7 +14,7 @@ from minifuse.core.measured import Measured
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Sequence
-from minifuse.memory.tiered_storage import TieredStorage
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.testing.texts.books import TextBooks
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import small_model

@@ -23,10 +23,10 @@ from minifuse.cli.plugin import load_plugin
 from minifuse.contracts.checks import checks_of
 from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import LawBroken, StageFault, UsageError
+from minifuse.core.fault import blaming, call_check, is_own
 from minifuse.core.plan import TRANSFORMER
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.moving import torch_runner
-from minifuse.fault import blaming, call_check, is_own
 from minifuse.memory import Contiguous
 from minifuse.model.text.reader import TextReader
 from minifuse.serve import serve

@@ -17,7 +17,7 @@ from minifuse.core.request import Request
 from minifuse.core.shapes import StateRows
 from minifuse.core.unfolded import Unfolded
 from minifuse.execute.cells import CellRunner
-from minifuse.memory.state_storage import StateStorage
+from minifuse.execute.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
 
 

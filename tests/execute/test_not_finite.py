@@ -16,7 +16,6 @@ from minifuse.core.report import NOT_FINITE
 from minifuse.core.request import FinishReason, Request, Sampling
 from minifuse.execute.sampling import sample
 from minifuse.kernels.operators import TORCH
-from minifuse.metrics import compute_metrics
 from minifuse.model.text.load import TextSource, build, random_weights
 from minifuse.model.text.row_by_row import compute_row_by_row
 from minifuse.model.text.transformer import Transformer
@@ -33,6 +32,7 @@ from minifuse.testing.replay import ReplayExecutor
 from minifuse.testing.texts import TextCase, TextScenario, models
 from minifuse.testing.texts import case as case_module
 from minifuse.testing.texts.models import CONFIGS, VOCAB
+from minifuse.trace.metrics import compute_metrics
 
 POISON = 24  # a token whose embedding is NaN: what has read it has logits of NaN
 SOURCE = TextSource("poisoned", replace(CONFIGS["llama"], eos_ids=()), None)

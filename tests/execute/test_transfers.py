@@ -22,9 +22,9 @@ from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.execute.moving import AttendingBesideMoves, MovingRunner
 from minifuse.execute.texts import TorchRunner, forward
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.kernels.operators import TORCH
-from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.testing.texts.models import CONFIGS
 
 CONFIG = CONFIGS["llama"]  # 2 layers, 2 KV heads of 4

@@ -138,7 +138,7 @@ def patches_the_engine():
 
 
 def imports_the_reference():
-    from minifuse.memory.shuffle import shuffle
+    from minifuse.memory.slots.shuffle import shuffle
 
     return shuffle([], [], 0)
 

@@ -19,8 +19,8 @@ from minifuse.labs.judge import Outcome, Work, judge
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import skeleton
 from minifuse.labs.submission import StudentFault, Submission
-from minifuse.replay.page import write_page
-from minifuse.replay.workload import TracedRun
+from minifuse.show.page import write_page
+from minifuse.show.traced_runs import TracedRun
 
 LABS = labs()
 SHUFFLE = next(lab for lab in LABS if lab.number == 4)

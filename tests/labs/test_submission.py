@@ -20,7 +20,7 @@ from minifuse.labs.lab import labs
 from minifuse.labs.submission import Budget, Limits, StudentFault, Submission, check_form
 
 FILE = Path(__file__).with_name("hostile.py")
-LIMITS = Limits(steps=100_000, seconds=2, withheld=("minifuse.memory.shuffle",))
+LIMITS = Limits(steps=100_000, seconds=2, withheld=("minifuse.memory.slots.shuffle",))
 
 
 def refused(function: str, *arguments: Any, form: Any = Any) -> str:
@@ -41,7 +41,7 @@ CONFINED = pytest.mark.skipif(not (landlock() and seccomp()), reason="the system
         ("writes_to_every_channel", "the judge's own channel"),
         ("imports_the_engine", "may not import minifuse.core"),
         ("patches_the_engine", "has no attribute 'Engine'"),
-        ("imports_the_reference", "minifuse.memory.shuffle is withheld in this lab"),
+        ("imports_the_reference", "minifuse.memory.slots.shuffle is withheld in this lab"),
         ("calls_c", "(ctypes.dlopen)"),
         ("looks_for_the_guard", "(gc.get_objects)"),
         ("looks_at_frames", "(object.__getattr__)"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from minifuse.core.parsing import number
 from minifuse.core.plan import Move
 from minifuse.core.request import Sequence
-from minifuse.parsing import number
 
 __all__ = ["NaiveTables", "NoRoom"]
 
@@ -16,7 +16,7 @@ class NoRoom(Exception):
 
 
 class NaiveTables:
-    """As `minifuse.memory.tables.Tables`, in the plainest way: no sum is kept, every question looks at everything."""
+    """As `memory.paged.tables.Tables`, in the plainest way: no sum is kept, every question looks at everything."""
 
     def __init__(self, num_blocks: int, num_host: int, size: int, *, swap: bool, share: bool, watermark: int) -> None:
         self.size, self.swap, self.share, self.watermark = size, swap, share, watermark

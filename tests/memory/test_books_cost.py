@@ -14,9 +14,9 @@ from minifuse.core.plan import Plan, Proposal, Work
 from minifuse.core.report import StepReport
 from minifuse.core.request import Sequence
 from minifuse.memory import Contiguous, Paged, Slots
-from minifuse.metrics import RunningMetrics
 from minifuse.stages import Memory
-from minifuse.trace import Trace
+from minifuse.trace.log import Trace
+from minifuse.trace.metrics import RunningMetrics
 
 FEW, MANY = 10, 400  # sequences in memory; of 4 blocks of 4 tokens each
 LINES, BYTES = 10, 2_000  # what more sequences, or more memory, may cost more: a copy of their books takes 20,000 bytes

@@ -12,9 +12,9 @@ from helpers import sentence
 
 from minifuse.core.errors import UsageError
 from minifuse.memory import Tiered
-from minifuse.memory.chunks import Chunk, Idle
-from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
-from minifuse.memory.profile import ASSUMED, Profile
+from minifuse.memory.tiered.chunks import Chunk, Idle
+from minifuse.memory.tiered.eviction import CostAware, Eviction, LeastRecentlyUsed
+from minifuse.memory.tiered.profile import ASSUMED, Profile
 
 PROFILE = Profile(2.0, (32, 64, 128, 256), (1.0, 2.0, 4.0, 8.0))
 SIZE = 32

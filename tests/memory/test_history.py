@@ -17,7 +17,7 @@ import pytest
 from helpers import sentence
 
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.memory.history import APPLICATION, History, ModelIdentity, Turn
+from minifuse.serve.history import APPLICATION, History, ModelIdentity, Turn
 
 TINY = ModelIdentity("tiny", "ab12")
 FIRST, SECOND = Turn((5, 6), (7, 3), "stop"), Turn((8,), (9, 9, 9), "length")
@@ -353,7 +353,7 @@ def test_a_copy_that_is_put_back_beside_the_log_of_another_time_is_refused(path:
 
 
 def test_the_log_is_emptied_when_it_is_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minifuse.memory.history.LOG_BYTES", 50_000)
+    monkeypatch.setattr("minifuse.serve.history.LOG_BYTES", 50_000)
     longest = 0
     with History(path) as history:
         for _ in range(40):

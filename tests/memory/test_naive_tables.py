@@ -16,7 +16,7 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Move, Proposal, Work
 from minifuse.core.request import Sequence
 from minifuse.memory import Paged
-from minifuse.memory.tables import Tables
+from minifuse.memory.paged.tables import Tables
 
 BEGINNINGS = ((0, 1, 1, 0, 1, 0, 0, 1), (0, 1, 1, 0, 0, 0, 0, 1))
 TEXTS = st.builds(

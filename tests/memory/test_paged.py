@@ -16,7 +16,7 @@ from minifuse.core.plan import Move, Proposal, Reason, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
 from minifuse.memory import Paged
-from minifuse.memory.tables import Tables
+from minifuse.memory.paged.tables import Tables
 
 
 def test_a_block_is_taken_when_a_request_grows_into_it() -> None:

@@ -9,7 +9,7 @@ from helpers import lines_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifuse.memory.prefixes import CHUNK, Prefixes, _Node, common_length
+from minifuse.memory.paged.prefixes import CHUNK, Prefixes, _Node, common_length
 
 
 def found_naively(texts: dict[str, list[int]], tokens: list[int], stop: int, eligible: set[str]) -> tuple[str, int]:

@@ -23,8 +23,8 @@ from minifuse.core.report import Ran
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Rectangle
 from minifuse.memory import Embedded, Shaped
-from minifuse.memory.shaped import ShapedTrial
-from minifuse.memory.window import Window
+from minifuse.memory.rows.shaped import ShapedTrial
+from minifuse.memory.rows.window import Window
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing import TEXTS, observe, put_through
 from minifuse.testing.laws import of_one_run

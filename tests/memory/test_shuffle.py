@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.memory.shuffle import shuffle, shuffled_region
+from minifuse.memory.slots.shuffle import shuffle, shuffled_region
 
 FIG_6 = [0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1]
 

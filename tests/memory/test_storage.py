@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.core.plan import Move
-from minifuse.memory.tiered_storage import TieredStorage
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.testing.texts.models import CONFIGS
 
 CONFIG = CONFIGS["llama"]  # 2 layers, 2 KV heads of 4

@@ -16,11 +16,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from minifuse.core.parsing import number
 from minifuse.core.plan import Move, Work
 from minifuse.core.request import Sequence
-from minifuse.memory.paged import PagedTrial
-from minifuse.memory.tables import Tables
-from minifuse.parsing import number
+from minifuse.memory.paged.paged import PagedTrial
+from minifuse.memory.paged.tables import Tables
 
 Slot = tuple[str, int]  # of the "device" or of the "host"
 Text = tuple[int, ...]

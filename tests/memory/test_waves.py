@@ -19,8 +19,8 @@ from minifuse.core.request import Phase, Request, Sequence
 from minifuse.execute.copies import copies, timetable
 from minifuse.execute.link import Link
 from minifuse.memory.waves import Waves, even_waves
-from minifuse.metrics import compute_metrics
 from minifuse.techniques import TECHNIQUES
+from minifuse.trace.metrics import compute_metrics
 
 BEFORE: dict[str, Any] = {"source_tier": "host", "moment": "before"}
 AFTER: dict[str, Any] = {"target_tier": "host", "moment": "after"}

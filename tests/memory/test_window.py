@@ -5,7 +5,7 @@ from __future__ import annotations
 from minifuse.core.places import Runs
 from minifuse.core.plan import Extent, Span
 from minifuse.core.shapes import Rectangle
-from minifuse.memory.window import Entry, Window
+from minifuse.memory.rows.window import Entry, Window
 
 RUNNING = ("query0", "query1", "query2")
 

@@ -14,13 +14,13 @@ import torch.distributed as dist
 from helpers import layers_logits, random_model, sentence
 
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import UsageError
 from minifuse.core.measured import NOTHING_MEASURED
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.request import Request, Sequence
 from minifuse.execute.texts import forward
 from minifuse.kernels.operators import TORCH
-from minifuse.memory.storage import KVStorage
 from minifuse.model.linear import pack
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle

@@ -14,7 +14,7 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request
 from minifuse.core.stages import option
 from minifuse.memory import Tiered
-from minifuse.memory.profile import ASSUMED, Profile
+from minifuse.memory.tiered.profile import ASSUMED, Profile
 from minifuse.model.source import Source, resolve
 from minifuse.model.text.load import TINY, TextSource
 from minifuse.serve.build import build_engine
@@ -27,7 +27,7 @@ from minifuse.simulate.profiles import KeptProfile
 from minifuse.stages import register
 from minifuse.techniques import Technique, mix, technique
 from minifuse.testing.texts.models import CONFIGS, small_model
-from minifuse.trace import read_trace
+from minifuse.trace.log import read_trace
 
 LLAMA = CONFIGS["llama"]
 SOURCE = TextSource("random:toy", LLAMA, None)

@@ -19,7 +19,7 @@ from helpers import sentence
 import minifuse
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.request import FinishReason
-from minifuse.metrics import flat_metrics, summary
+from minifuse.trace.metrics import flat_metrics, summary
 from minifuse.workload.laws import Uniform, parse_arrival
 from minifuse.workload.synthetic import synthetic
 

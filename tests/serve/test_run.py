@@ -26,7 +26,7 @@ from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import serving, technique
 from minifuse.testing.texts.models import CONFIGS, expected_answer, small_model
-from minifuse.trace import Trace, read_trace
+from minifuse.trace.log import Trace, read_trace
 
 SOURCE = TextSource("random:toy", CONFIGS["llama"], None)
 LENGTH = FinishReason.LENGTH

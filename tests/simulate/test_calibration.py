@@ -14,7 +14,7 @@ from minifuse.attention.paged import PagedAttention
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.places import Pages
 from minifuse.core.plan import Plan, Work
-from minifuse.memory.profile import Profile, powers_of_two
+from minifuse.memory.tiered.profile import Profile, powers_of_two
 from minifuse.simulate import calibration
 from minifuse.simulate.calibration import Measured, contexts_of, measure
 from minifuse.testing.texts.models import CONFIGS, small_model

@@ -10,7 +10,7 @@ from helpers import sentence
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.shapes import Rectangle
-from minifuse.memory.profile import Profile
+from minifuse.memory.tiered.profile import Profile
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.presets import preset
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware

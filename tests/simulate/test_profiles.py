@@ -11,7 +11,7 @@ from full_disk import full_disk
 from helpers import sentence
 
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.memory.profile import Profile
+from minifuse.memory.tiered.profile import Profile
 from minifuse.simulate import profiles
 from minifuse.simulate.profiles import KeptProfile
 from minifuse.testing.texts.models import CONFIGS

@@ -16,8 +16,8 @@ from testing.right_stages import Node, Radix
 from minifuse.batching.iteration import Iteration
 from minifuse.core.errors import LawBroken
 from minifuse.core.request import Request, Sequence
-from minifuse.memory import owners
-from minifuse.memory.tables import Tables
+from minifuse.memory.paged.tables import Tables
+from minifuse.memory.tiered import owners
 from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
 from minifuse.testing import GRAPHS, TEXTS, Case, Subject, observe

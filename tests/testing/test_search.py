@@ -15,8 +15,8 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 
 from minifuse.core.errors import CheckerFailed, LawBroken, StageFailed, UsageError
+from minifuse.core.fault import Hung
 from minifuse.core.request import Request
-from minifuse.fault import Hung
 from minifuse.testing import GRAPHS, check_laws, observe, search
 from minifuse.testing.alarm import alarm
 from minifuse.testing.graphs import GraphScenario

@@ -10,8 +10,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from minifuse.core.errors import ModelError, UsageError
+from minifuse.core.parsing import parse_int, unknown
 from minifuse.model.cells.config import BUILT_IN, CellConfig, registered
-from minifuse.parsing import parse_int, unknown
 
 if TYPE_CHECKING:
     from minifuse.model.cells.model import CellModel

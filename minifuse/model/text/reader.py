@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from minifuse.core.errors import RequestRefused
+from minifuse.core.parsing import brief
 from minifuse.core.request import Request, Sequence
-from minifuse.parsing import brief
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.core.places import State
 from minifuse.core.plan import Plan, Work
 from minifuse.core.request import Request
-from minifuse.metrics import compute_metrics
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.reproduce.contest import serve_all
@@ -20,7 +19,8 @@ from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Run, 
 from minifuse.reproduce.machine import fit_arithmetic
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
-from minifuse.timing import timed
+from minifuse.simulate.timing import timed
+from minifuse.trace.metrics import compute_metrics
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 

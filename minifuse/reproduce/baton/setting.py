@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import minifuse.reproduce.baton.paper as paper
 from minifuse.core.errors import UsageError
-from minifuse.cores import share_cores
+from minifuse.execute.cores import share_cores
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
@@ -21,8 +21,8 @@ from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Run, 
 from minifuse.reproduce.machine import half_precision
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
+from minifuse.simulate.timing import take_turns
 from minifuse.techniques import technique
-from minifuse.timing import take_turns
 
 VARIANTS = ("static", "pd", "baton", "baton-pd")
 OTHERS = ("orca", "vllm")  # which re-batching does without rectangles, as they are here

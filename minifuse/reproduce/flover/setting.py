@@ -24,7 +24,7 @@ from minifuse.reproduce.flover.outcome import Outcome, median_run, observe
 from minifuse.reproduce.machine import fit_bandwidth, half_precision
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
-from minifuse.timing import take_turns
+from minifuse.simulate.timing import take_turns
 
 PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured

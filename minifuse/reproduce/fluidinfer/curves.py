@@ -22,7 +22,7 @@ from minifuse.reproduce.fluidinfer.setting import (
 )
 from minifuse.reproduce.load import offered
 from minifuse.reproduce.verdict import aim, shown, spread
-from minifuse.timing import take_turns
+from minifuse.simulate.timing import take_turns
 
 CONTENDERS = (*BASELINES, *ABLATIONS, FLUID, IN_TURN)
 VLLM = BASELINES[-1]

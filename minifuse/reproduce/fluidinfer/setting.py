@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 import minifuse.reproduce.fluidinfer.paper as paper
 from minifuse.attention.layouts import BALANCE
 from minifuse.core.request import Request
-from minifuse.cores import share_cores
-from minifuse.metrics import Metrics
+from minifuse.execute.cores import share_cores
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.reproduce.contest import serve_counted
@@ -20,6 +19,7 @@ from minifuse.reproduce.fluidinfer.fitted import fitted
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import Technique, mix, technique
+from minifuse.trace.metrics import Metrics
 from minifuse.workload.conversations import Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 from minifuse.workload.synthetic import arrive

@@ -21,7 +21,7 @@ from minifuse.core.errors import MachineError
 from minifuse.kernels.ragged import Ragged
 from minifuse.reproduce.pensieve.fused import Fused, ways
 from minifuse.reproduce.pensieve.scene import ALLOWED, PAGE, TRIES, Scene, error, made_of, wanted_of
-from minifuse.timing import timed
+from minifuse.simulate.timing import timed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from minifuse.core.errors import UsageError
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
-from minifuse.cores import share_cores
+from minifuse.execute.cores import share_cores
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.reproduce.contest import serve_all
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
@@ -20,8 +20,8 @@ from minifuse.reproduce.verdict import spread
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
+from minifuse.simulate.timing import take_turns
 from minifuse.techniques import technique
-from minifuse.timing import take_turns
 
 BATCH, PROMPT, STEPS = 32, 32, 200  # the thesis': requests, new tokens of each, steps of generation
 CHUNK = 32

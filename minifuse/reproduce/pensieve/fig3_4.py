@@ -9,7 +9,7 @@ from statistics import correlation, linear_regression, median
 from typing import Any, Literal
 
 from minifuse.core.errors import UsageError
-from minifuse.memory.profile import powers_of_two
+from minifuse.memory.tiered.profile import powers_of_two
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.machine import half_precision

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Literal
 
 from minifuse.core.errors import UsageError
-from minifuse.cores import share_cores
-from minifuse.memory.profile import ASSUMED, Profile, powers_of_two
+from minifuse.execute.cores import share_cores
+from minifuse.memory.tiered.profile import ASSUMED, Profile, powers_of_two
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
 from minifuse.reproduce.contest import serve_counted

@@ -9,13 +9,13 @@ from typing import Any
 
 from minifuse.attention.stage import KERNEL_DTYPES
 from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.parsing import one_of
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import resolve_text
-from minifuse.parsing import one_of
 from minifuse.reproduce.experiment import Conditions, Point, Value
 from minifuse.reproduce.machine import half_precision
-from minifuse.timing import time_in_turns
+from minifuse.simulate.timing import time_in_turns
 
 # The paper's: requests in the batch and query tokens of each; how it compares the bars, in times the ideal's time.
 BATCH, QUERIES = 32, 8

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 
 from minifuse.core.errors import UsageError
-from minifuse.lives import Life
-from minifuse.metrics import RunningMetrics, percentile
 from minifuse.reproduce.curve import Outcome
 from minifuse.reproduce.pensieve.under_way import Crowd, Period
+from minifuse.trace.lives import Life
+from minifuse.trace.metrics import RunningMetrics, percentile
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from minifuse.core.report import Ran
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.stages import RunPlan
 from minifuse.execute.cells import CellRunner
-from minifuse.memory.state_storage import StateStorage
+from minifuse.execute.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
 from minifuse.stages import Memory
 from minifuse.testing.capacity import slots_needed

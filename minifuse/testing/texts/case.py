@@ -84,7 +84,7 @@ class TextCase(Case):
         return Link(self._slot_bytes, bandwidth, num_layers, in_turn=memory.layers_in_turn > 1)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
-        from minifuse.memory.tiered_storage import TieredStorage
+        from minifuse.execute.tiered_storage import TieredStorage
         from minifuse.testing.texts.ghost import GhostRunner
 
         stages = self.stages()

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import PlanTransfers
-from minifuse.memory.storage import KVStorage
-from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.text.transformer import Transformer
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from minifuse.batching.policy import QueuePolicy
+from minifuse.core.fault import is_own
 from minifuse.core.plan import Plan
 from minifuse.core.request import GREEDY, Phase, Request, Sampling
-from minifuse.fault import is_own
-from minifuse.memory.profile import Profile
+from minifuse.memory.tiered.profile import Profile
 from minifuse.stages import COMPUTED_WHOLE, stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Scenario

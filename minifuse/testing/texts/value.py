@@ -13,7 +13,7 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages
 from minifuse.core.plan import Plan
 from minifuse.core.report import StepReport
-from minifuse.memory.profile import Profile
+from minifuse.memory.tiered.profile import Profile
 from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case

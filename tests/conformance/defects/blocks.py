@@ -10,10 +10,10 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import FinishReason, Sequence
-from minifuse.memory import prefixes, tables
 from minifuse.memory.blocks import BlockPool
-from minifuse.memory.paged import Paged, PagedTrial
-from minifuse.memory.tables import Tables
+from minifuse.memory.paged import prefixes, tables
+from minifuse.memory.paged.paged import Paged, PagedTrial
+from minifuse.memory.paged.tables import Tables
 
 
 @defect("vllm", "conservation")

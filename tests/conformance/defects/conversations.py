@@ -16,12 +16,12 @@ from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
 from minifuse.execute.link import Link
 from minifuse.memory import Tiered
-from minifuse.memory.chunks import Chunk, Idle
-from minifuse.memory.eviction import CostAware
-from minifuse.memory.owners import Owners, owner_of
-from minifuse.memory.profile import ASSUMED, Profile
-from minifuse.memory.tiered import TieredTrial
-from minifuse.memory.tiers import Tiers
+from minifuse.memory.tiered.chunks import Chunk, Idle
+from minifuse.memory.tiered.eviction import CostAware
+from minifuse.memory.tiered.owners import Owners, owner_of
+from minifuse.memory.tiered.profile import ASSUMED, Profile
+from minifuse.memory.tiered.tiered import TieredTrial
+from minifuse.memory.tiered.tiers import Tiers
 from minifuse.testing.texts.scenario import STEEP
 
 talk = partial(defect, "pensieve", kinds=("talk",))

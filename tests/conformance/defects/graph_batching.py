@@ -14,8 +14,8 @@ from minifuse.batching.graph_padded import GraphPadded
 from minifuse.core.plan import Placement, Proposal, Span, Work
 from minifuse.core.shapes import StateRows
 from minifuse.execute.cells import CellRunner
-from minifuse.memory.rows import Rows
-from minifuse.memory.states import States
+from minifuse.memory.states.rows import Rows
+from minifuse.memory.states.states import States
 
 
 def _proposed(patch: Patch, policy: type, wrong: Callable[[Proposal], Proposal]) -> None:

@@ -9,8 +9,8 @@ from conformance.defects.harness import Patch, defect
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.core.plan import Reason
 from minifuse.core.request import FinishReason, Sequence
-from minifuse.memory.paged import Paged
-from minifuse.memory.tables import Tables
+from minifuse.memory.paged.paged import Paged
+from minifuse.memory.paged.tables import Tables
 
 _swaps = {"memory__preemption": "swap", "memory__host": 15}
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of, one_slot_less
 
+from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Extent, Move, Proposal
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
-from minifuse.memory import slots
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import Contiguous, RunTrial
 from minifuse.memory.padded import Padded
-from minifuse.memory.slots import Slots
-from minifuse.memory.storage import KVStorage
-from minifuse.memory.tiered_storage import TieredStorage
+from minifuse.memory.slots import slots
+from minifuse.memory.slots.slots import Slots
 
 
 @defect("orca", "conservation")

@@ -10,11 +10,11 @@ from conformance.defects.harness import Patch, defect, instead_of
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
 from minifuse.core.plan import Move, Placement, Proposal, Span
-from minifuse.memory import away, shaped, window
-from minifuse.memory.away import Away
-from minifuse.memory.prefilled import Prefilled
-from minifuse.memory.shaped import Shaped, ShapedTrial
-from minifuse.memory.window import Window
+from minifuse.memory.rows import away, shaped, window
+from minifuse.memory.rows.away import Away
+from minifuse.memory.rows.prefilled import Prefilled
+from minifuse.memory.rows.shaped import Shaped, ShapedTrial
+from minifuse.memory.rows.window import Window
 
 TIGHT = {"kinds": ("few",), "batching__max_batch": 3, "memory__rows": 2}
 APART = {**TIGHT, "memory__prefill": 0.4, "memory__threshold": 1.0}

@@ -10,9 +10,9 @@ from conformance.defects.harness import Patch, graph_defect, instead_of, one_slo
 
 from minifuse.core.plan import Placement, Proposal
 from minifuse.execute.cells import CellRunner, Issued
-from minifuse.memory import states
-from minifuse.memory.state_storage import StateStorage
-from minifuse.memory.states import States
+from minifuse.execute.state_storage import StateStorage
+from minifuse.memory.states import states
+from minifuse.memory.states.states import States
 
 
 def _placed(patch: Patch, wrong: Callable[[Placement], Placement]) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, graph_defect, instead_of
 
-from minifuse import metrics, trace
 from minifuse.core.report import StepReport
 from minifuse.execute.virtual import VirtualExecutor
+from minifuse.trace import log as trace
+from minifuse.trace import metrics
 
 
 @defect("static", "counting")

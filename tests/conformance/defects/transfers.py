@@ -12,7 +12,7 @@ from minifuse.core.measured import Measured
 from minifuse.core.plan import Placement, Proposal
 from minifuse.execute.link import Link
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
-from minifuse.memory.paged import Paged
+from minifuse.memory.paged.paged import Paged
 
 swapping = partial(defect, "vllm", kinds=("growing",), memory__preemption="swap", memory__host=None)
 overlapped = partial(swapping, memory__transfer="overlapped")

@@ -30,8 +30,8 @@ from minifuse.core.shapes import Rectangle
 from minifuse.kernels.operators import TORCH
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded
-from minifuse.memory.paged import Paged
-from minifuse.memory.states import States
+from minifuse.memory.paged.paged import Paged
+from minifuse.memory.states.states import States
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent
 from minifuse.core.plan import Move, Placement, Proposal, Reason

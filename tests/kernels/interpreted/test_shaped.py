@@ -20,9 +20,9 @@ from minifuse.core.request import Sequence
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import PlanTransfers
 from minifuse.memory import Contiguous, Shaped
-from minifuse.memory.tiered_storage import TieredStorage
 from minifuse.model.text.reader import TextReader
 from minifuse.model.text.row_by_row import compute_row_by_row
 from minifuse.serve.engine import ServingEngine

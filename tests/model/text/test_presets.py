@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from helpers import RAW, sentence
 
+from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import UsageError
-from minifuse.memory.storage import KVStorage
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
-from minifuse.memory.slots import Slots
+from minifuse.memory.slots.slots import Slots
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 

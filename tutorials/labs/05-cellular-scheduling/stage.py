@@ -12,7 +12,7 @@ from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
 from minifuse.serve.engine import ServingEngine
 from minifuse.stages import register, stage
-from minifuse.trace import Trace
+from minifuse.trace.log import Trace
 
 __all__ = ["Fair", "Students", "ask_schedule", "chain", "serve_graphs", "tree"]
 

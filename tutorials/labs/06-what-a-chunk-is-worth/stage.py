@@ -2,12 +2,12 @@
 
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
-from minifuse.memory.chunks import Chunk
-from minifuse.memory.eviction import LeastRecentlyUsed
-from minifuse.memory.owners import Owners
-from minifuse.memory.profile import ASSUMED, Profile
-from minifuse.memory.tiered import Tiered
-from minifuse.memory.tiers import Tiers
+from minifuse.memory.tiered.chunks import Chunk
+from minifuse.memory.tiered.eviction import LeastRecentlyUsed
+from minifuse.memory.tiered.owners import Owners
+from minifuse.memory.tiered.profile import ASSUMED, Profile
+from minifuse.memory.tiered.tiered import Tiered
+from minifuse.memory.tiered.tiers import Tiers
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 

@@ -5,9 +5,9 @@ from minifuse.batching.reranking import rerank
 from minifuse.core.plan import Reason, Span
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import StudentFault
-from minifuse.memory.embedded import Embedded
-from minifuse.memory.shaped import Shaped
-from minifuse.memory.window import Window
+from minifuse.memory.rows.embedded import Embedded
+from minifuse.memory.rows.shaped import Shaped
+from minifuse.memory.rows.window import Window
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 

@@ -1,0 +1,110 @@
+"""What a stage's class must declare, checked when it is registered."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import Field, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from minifuse.core.errors import UsageError
+from minifuse.core.fault import class_site, is_own
+from minifuse.core.parsing import did_you_mean, one_of
+from minifuse.options import HOW, NoOptions
+
+SERVED = {"transformer", "cells"}
+WAYS = {"memory": ("offers",), "attention": ("reads",)}  # in which KV may lie: they have no default
+
+
+def nearest(name: str, cls: type[Any]) -> str | None:
+    """Find the member of a class whose name is nearest, as when it is misspelt.
+
+    >>> # nearest("propose", a class with `def propse`) is "propse"
+    """
+    return next(iter(difflib.get_close_matches(name, [own for own in vars(cls) if own != name], 1, 0.7)), None)
+
+
+def defaults(protocol: type[Any]) -> dict[str, Any]:
+    """The members of a protocol with a value or a body: the defaults of stages."""
+    names = {name for name in dir(protocol) if not name.startswith("_")} - protocol.__abstractmethods__
+    return {name: getattr(protocol, name) for name in names}
+
+
+def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
+    """Raise `UsageError` if the kind, name, members or options of a stage are wrong."""
+    kind, name = getattr(cls, "kind", None), getattr(cls, "name", None)
+    if not isinstance(kind, str) or kind not in protocols:
+        meant = did_you_mean(kind, protocols) if isinstance(kind, str) else ""
+        raise UsageError(f"{_named(cls)} has the kind {kind!r}{meant}: give {', '.join(protocols)}.")
+    if not isinstance(name, str) or not name or name != "".join(name.split()):
+        raise UsageError(f"{_named(cls)} has the name {name!r}: give a word, which the command line takes.")
+    required = (*WAYS.get(kind, ()), *sorted(protocols[kind].__abstractmethods__))
+    if missing := [member for member in required if not hasattr(cls, member)]:
+        near = nearest(missing[0], cls)
+        hint = f"is it misspelt as {near!r}? See" if near else "see"
+        raise UsageError(
+            f"The {kind} stage {name!r} has no {missing[0]!r} ({class_site(cls)}): {hint} docs/stages.md, or "
+            "minifuse.stages, for what it must have."
+        )
+    for member in ("offers", "reads", "serves"):
+        words: Any = getattr(cls, member, frozenset())
+        if not isinstance(words, set | frozenset) or not all(isinstance(word, str) for word in words):
+            raise UsageError(f"The {kind} stage {name!r} has {member} = {words!r}: give a set, frozenset({{...}}).")
+    if not getattr(cls, "serves", SERVED) <= SERVED:
+        raise UsageError(
+            f"The {kind} stage {name!r} has serves = {set(cls.serves)}: give {' or '.join(sorted(SERVED))}."
+        )
+    if kind == "batching" and _is_orderless(cls):
+        what = "let them inherit QueueOptions (minifuse.batching.queue), or give the policy a rank of its own."
+        if near := nearest("rank", cls):
+            what = f"its {near!r} is never called: did you mean 'rank'? Rename it."
+        whose = f"The batching policy {cls.__name__} ({class_site(cls)})"
+        raise UsageError(f"{whose} has a queue and Options without an order: {what}")
+    if (wrong := _wrong_options(getattr(cls, "Options", NoOptions))) is not None:
+        raise UsageError(f"The Options of the {kind} stage {name!r} ({class_site(cls)}) {wrong}")
+
+
+def _is_orderless(cls: type[Any]) -> bool:
+    """Whether a policy inherits the rank of its options, and has options without one."""
+    owner = _owner(cls, "rank")
+    return owner is not None and is_own(owner) and hasattr(owner.Options, "rank") and not hasattr(cls.Options, "rank")
+
+
+def claims_no_order(cls: type[Any]) -> bool:
+    """Whether a policy has its own rank, but the claim on overtaking of another."""
+    rank, claim = _owner(cls, "rank"), _owner(cls, "overtaken_at_most")
+    return rank is not None and claim is not None and rank is not claim and issubclass(rank, claim)
+
+
+def _owner(cls: type[Any], member: str) -> type[Any] | None:
+    """The class from which a class has a member."""
+    return next((base for base in cls.__mro__ if member in vars(base)), None)
+
+
+def _named(cls: type[Any]) -> str:
+    """Name a class with its file and line.
+
+    They are looked up in its source, which takes long: for a refusal alone.
+    """
+    return f"The class {cls.__qualname__} ({class_site(cls)})"
+
+
+def _wrong_options(options: Any) -> str | None:
+    """What is wrong unless the options are a dataclass of `option`s."""
+    if options is NoOptions:
+        return None
+    example = "@dataclass(frozen=True), and in it `size: int = option(8, 'what it means')`"
+    if not isinstance(options, type) or not is_dataclass(options):
+        return f"are no dataclass: write {example}."
+    undone = [name for base in options.__mro__ for name, value in vars(base).items() if isinstance(value, Field)]
+    plain = [field.name for field in fields(options) if "help" not in field.metadata]
+    if undone or plain:
+        why = "without a type, or below no @dataclass of its own" if undone else "without option(...)"
+        return f"have {(undone or plain)[0]!r} {why}: write {example}."
+    if unknown := [name for field in fields(options) for name in field.metadata if name not in (*HOW, "help")]:
+        return f"have an option with {unknown[0]!r}{did_you_mean(unknown[0], HOW)}: give {one_of(HOW)}."
+    try:
+        get_type_hints(options)
+    except Exception as error:
+        return f"have a type that is unknown ({error}): import it."
+    return None

@@ -1,0 +1,29 @@
+"""What an installed package carries within it, and what lies elsewhere in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minifuse.core.errors import MachineError
+
+HOME = Path(__file__).resolve().parents[1]
+
+
+def places(installed: str, checkout: str) -> tuple[Path, Path]:
+    """Where it lies in an installed package, within `minifuse/`, and in a checkout, beside it."""
+    return HOME / installed, HOME.parent / checkout
+
+
+def shipped(places: tuple[Path, Path], what: str) -> Path:
+    """The first of these places that is there.
+
+    Args:
+        what: the subject of a sentence, and its verb, such as "The labs are".
+
+    Raises:
+        MachineError: this installation lacks it.
+    """
+    for place in places:
+        if place.exists():
+            return place
+    raise MachineError(f"{what} neither at {places[0]} nor at {places[1]}: install minifuse again.")

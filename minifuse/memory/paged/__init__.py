@@ -1,0 +1,1 @@
+"""KV in blocks (vLLM)."""

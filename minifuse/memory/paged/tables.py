@@ -1,0 +1,181 @@
+"""Block tables on the device and on the host, and the copies that changes take.
+
+See Kwon et al., vLLM (SOSP 2023), 4.2 to 4.5: block tables, copy-on-write, swapping and recomputation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+
+from minifuse.core.errors import LawBroken
+from minifuse.core.places import Pages
+from minifuse.core.plan import Move, Work
+from minifuse.core.request import Sequence
+from minifuse.memory.blocks import BlockBooks, BlockPool, check_sums
+from minifuse.memory.copies import copies
+from minifuse.memory.paged.prefixes import Prefixes
+
+
+class Tables(BlockBooks):
+    """The books of paged memory. What is done here has been tried: see `minifuse.memory.paged.paged.PagedTrial`.
+
+    A block that a plan copies from is held until the copy has been made (`arrived`), even if its sequence is released
+    before that. Sums are kept beside the books, so that no question takes longer for more sequences or blocks.
+
+    Args:
+        num_host: blocks of the host, which keeps the KV of evicted sequences as far as there is room.
+        size: slots in a block.
+        share: let prompts with a common beginning hold the same blocks.
+    """
+
+    def __init__(self, num_blocks: int, num_host: int, size: int, *, share: bool) -> None:
+        super().__init__(size)
+        self.share = share
+        self.device = BlockPool(num_blocks)
+        self.host = BlockPool(num_host)
+        self.sequences: dict[str, Sequence] = {}  # all that have KV in either tier
+        self.away: dict[str, tuple[int, ...]] = {}  # sequence -> host blocks that it was swapped out to
+        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is kept in its tier
+        # sequence -> blocks of either tier that its last plan copies from
+        self.sources: dict[str, list[tuple[BlockPool, int]]] = defaultdict(list)
+        self.prefixes = Prefixes()  # of the sequences on the device, with `share`
+        self.num_written = 0  # slots of the device that hold KV
+        self.num_away = 0  # the sum of `cached` on the host
+
+    @property
+    def num_available(self) -> int:
+        return len(self.device.free) - self.num_promised
+
+    def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
+        """Return the sequence with the longest common prefix, and its length; or ("", 0).
+
+        Of several on the device the one admitted first, but for those with a copy pending. The newcomer's last token is
+        never shared: it must be computed, for the next one is sampled from it.
+
+        Args:
+            gone: sequences that do not count.
+        """
+        if not self.share or newcomer.id in self.cached:
+            return "", 0
+        return self.prefixes.longest(newcomer.tokens, len(newcomer) - 1, self.sources.keys() | gone)
+
+    def admit(self, sequence: Sequence, whole: int, parent: str, shared: int) -> list[Move]:
+        """Admit a sequence: give it blocks for the KV it has, and promise the rest.
+
+        The last block of a shared beginning is copied at once if it is shared in part: the newcomer writes there next.
+
+        >>> # blocks of 4; b shares the 6 tokens of a, and will write its 7th into their second block, 1:
+        >>> # it takes a block of its own, say 2, and the plan first copies the two tokens of block 1 there:
+        >>> # Move("copy", source=4, target=8, num_tokens=2)
+
+        Args:
+            whole: blocks that it has and is promised in all.
+            parent, shared: as from `alike`.
+        """
+        name = sequence.id
+        away = self.away.pop(name, ())
+        table = self.pages[parent].blocks[: self.blocks_of(shared)] if shared else ()
+        for block in table:
+            self.device.share(block)
+        table += tuple([self.device.take() for _ in away])
+        moves: list[Move] = []
+        cached = self.cached.setdefault(name, shared)
+        if away:
+            self.num_away -= cached
+            self.sources[name] += [(self.host, block) for block in away]
+            moves = copies("swap_in", Pages(away, self.size), Pages(table, self.size), cached)
+        elif shared % self.size:
+            source, target = table[-1], self.device.take()
+            table = (*table[:-1], target)
+            self.sources[name].append((self.device, source))
+            moves = [Move("copy", source * self.size, target * self.size, shared % self.size)]
+        self.sequences[name] = sequence
+        self.pages[name] = Pages(table, self.size)
+        self.num_written += cached - shared // self.size * self.size
+        self._promise(name, whole - len(table))
+        if self.share:
+            self.prefixes.extend(name, sequence.tokens, cached)
+        return moves
+
+    def grow(self, name: str, stop: int) -> None:
+        """Take the blocks that a table lacks to hold `stop` tokens."""
+        table = self.pages[name].blocks
+        new = [self.device.take() for _ in range(self.blocks_of(stop) - len(table))]
+        if new:
+            self.pages[name] = Pages((*table, *new), self.size)
+            self._promise(name, max(0, self.promised[name] - len(new)))
+
+    def evict(self, name: str) -> list[Move]:
+        """Free a sequence's device blocks; swap its KV out if the host has room."""
+        cached = self.cached[name]
+        pages = self._leave(name)
+        needed = self.blocks_of(cached)
+        if not cached or needed > self.host.num_free:
+            del self.cached[name], self.sequences[name]
+            return []
+        away = self.away[name] = tuple([self.host.take() for _ in range(needed)])
+        self.num_away += cached
+        return copies("swap_out", pages, Pages(away, self.size), cached)
+
+    def _leave(self, name: str) -> Pages:
+        """Free a sequence's blocks and promises on the device. Returns its block table."""
+        pages = self._close(name)
+        for block in pages.blocks:
+            self.device.give_back(block)
+        self.num_written -= self.cached[name]
+        if self.share:
+            self.prefixes.remove(name)
+            # A block that another table has is full, since one shared in part is copied: its slots stay written.
+            sources = [source for sources in self.sources.values() for source in sources]
+            copying = Counter([block for pool, block in sources if pool is self.device])
+            stay = [block for block in pages.blocks if self.device.holders[block] > copying[block]]
+            self.num_written += len(stay) * self.size
+        return pages
+
+    def wrote(self, work: Iterable[Work]) -> None:
+        """Note that a plan has written the KV of its work."""
+        cached = self.cached
+        for name, _, stop, _ in work:
+            self.num_written += stop - cached[name]
+            cached[name] = stop
+            if self.share:
+                self.prefixes.extend(name, self.sequences[name].tokens, stop)
+
+    def arrived(self, name: str) -> None:
+        """Free the blocks that the last plan of a sequence has copied from."""
+        for pool, block in self.sources.pop(name, ()):
+            pool.give_back(block)
+
+    def release(self, name: str) -> None:
+        """Free everything that a sequence has, in both tiers."""
+        self.arrived(name)
+        if name in self.pages:
+            self._leave(name)
+        if name in self.away:
+            self.num_away -= self.cached[name]
+            for block in self.away.pop(name):
+                self.host.give_back(block)
+        self.cached.pop(name, None)
+        self.sequences.pop(name, None)
+
+    def check(self) -> None:
+        """Raise `LawBroken` unless each block has the holders in these books, and sums are right."""
+        super().check()
+        held = [(self.device, block) for pages in self.pages.values() for block in pages.blocks]
+        held += [(self.host, block) for blocks in self.away.values() for block in blocks]
+        held += [source for sources in self.sources.values() for source in sources]
+        for tier in (self.device, self.host):
+            tier.check(block for pool, block in held if pool is tier)
+        on_device, on_host = self.pages.keys(), self.away.keys()
+        if self.cached.keys() != on_device | on_host or on_device & on_host:
+            raise LawBroken("conservation", "a sequence has KV in no tier, or in both")
+        if self.share and self.prefixes.ends.keys() != on_device:
+            raise LawBroken("conservation", "the prefix tree has a sequence that is not on the device, or lacks one")
+        for name, cached in self.cached.items():
+            table = self.pages[name].blocks if name in self.pages else self.away[name]
+            if cached > len(table) * self.size:
+                raise LawBroken("conservation", f"{name} reaches beyond its blocks")
+        written = {slot for name in on_device for slot in self.pages[name].slots(0, self.cached[name])}
+        away = sum(self.cached[name] for name in on_host)
+        check_sums(num_written=(self.num_written, len(written)), num_away=(self.num_away, away))

@@ -1,0 +1,1 @@
+"""Rows of a padded batch that change hands (Baton, 4)."""

@@ -1,0 +1,56 @@
+"""A padded batch into which KV computed apart is embedded (Baton, 4.2)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minifuse.core.errors import RequestRefused
+from minifuse.core.plan import Placement, Proposal
+from minifuse.core.request import Phase, Request
+from minifuse.core.stages import option
+from minifuse.memory.rows.shaped import Shaped, ShapedOptions, ShapedTrial
+from minifuse.memory.trial import settle
+
+
+class Embedded(Shaped):
+    """Has the rows of `shaped`, and a part of the memory for prompts computed apart.
+
+    There the prompts wait for a row, or on the host when others need their place. When such a sequence joins the batch,
+    its KV is copied to where it ends with the others' token, which costs the others nothing. An evicted sequence whose
+    KV could not be kept is computed in its row.
+    """
+
+    name = "embedded"
+    apart: ClassVar[bool] = True
+
+    @dataclass(frozen=True)
+    class Options(ShapedOptions):
+        prefill: float = option(
+            0.25,
+            "part of the memory for prompts that are computed apart and wait there for a row",
+            minimum=0.01,
+            maximum=0.9,
+        )
+
+        insert: ClassVar[str] = "embed"
+
+    def check(self, *prompts: Request) -> None:
+        super().check(*prompts)
+        for request in prompts:
+            if len(request.prompt) > self.prefilled.size:
+                raise RequestRefused(
+                    f"Request {request.id!r} has a prompt of {len(request.prompt)} tokens, and memory has room to "
+                    f"compute {self.prefilled.size} apart: shorten it, raise memory.prefill{self._raise_threshold}, or "
+                    "raise --kv-memory."
+                )
+
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        return self._prefill(proposal) if proposal.phase is Phase.PREPROCESSING else super().place(proposal, now)
+
+    def _prefill(self, proposal: Proposal) -> Placement:
+        """Place prompts apart; swap out the prefilled sequences in their way."""
+        trial = settle(proposal, ShapedTrial, self.room)
+        moves = self._leave(trial.making_way)
+        rectangle = self.prefilled.take(trial.prompts)
+        self.books.places |= {name: self.prefilled.rows[name].place for name in trial.prompts}
+        self.waiting |= {sequence.id: sequence for sequence in proposal.admit}
+        return Placement(self.books.of(proposal.work), rectangle, tuple(moves))

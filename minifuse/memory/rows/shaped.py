@@ -1,0 +1,311 @@
+"""A padded batch whose rows change hands while it runs (Baton, 4.1 to 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.parsing import number
+from minifuse.core.places import Reuse, Runs
+from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Phase, Request, Sequence
+from minifuse.core.stages import option
+from minifuse.memory.copies import copies
+from minifuse.memory.places import Places
+from minifuse.memory.rows.away import Away
+from minifuse.memory.rows.prefilled import Prefilled
+from minifuse.memory.rows.window import Entry, Window
+from minifuse.memory.trial import Trial, settle
+from minifuse.stages import Memory
+
+ROUNDING = 1e-9  # slots: a part of the memory may come out a little below a whole number
+
+
+class ShapedTrial(Trial):
+    """Tries out how wide the window becomes, and what prompts computed apart take."""
+
+    def __init__(self, memory: Shaped) -> None:
+        super().__init__()
+        self.memory = memory
+        self.window = memory.window  # read alone: what is tried out changes a copy
+        self.joining: dict[str, Entry] = {}  # sequences that get a row
+        self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
+        self.making_way: list[str] = []  # prefilled sequences that are swapped out for these
+        self._extended: tuple[str, str] | None = None  # `_full` for the next tokens; None: not known yet
+
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        if self.memory.apart and sequence.phase is Phase.RECEIVED:
+            return self._take_apart(sequence)
+        return self._take_row(sequence, growing)
+
+    def _take_row(self, sequence: Sequence, growing: bool) -> Reason | None:
+        name, length = sequence.id, len(sequence)
+        missing = length - self.memory.books.cached.get(name, 0)
+        entry = Entry(name, length, missing, sequence.request.max_cached)
+        code, why = self._full([*self.joining.values(), entry], growing)
+        if code:
+            return Reason(code, name, f"not admitted: {why}")
+        self.joining[name] = entry
+        self._extended = None
+        return None
+
+    def _take_apart(self, sequence: Sequence) -> Reason | None:
+        memory, window = self.memory, self.memory.window
+        prompts = {**self.prompts, sequence.id: len(sequence)}
+        longest = max(prompts.values())
+        needed = len(prompts) * longest
+        leaving = memory.leaving(0, run=needed)
+        freed = sum([memory.prefilled.rows[name].slots.capacity for name in leaving or ()])
+        # The batch must be able to go on beside them, even with the longest row.
+        batch = max(window.height * (window.width + 1), memory.longest)
+        if leaving is None or memory.prefilled.num_used - freed + needed + batch > memory.limit:
+            text = f"there is no room to compute {number(len(prompts), 'prompt')} of {longest} tokens"
+            return Reason("memory-full", sequence.id, f"not admitted: {text}")
+        self.prompts, self.making_way = prompts, leaving
+        return None
+
+    def extend(self, sequence: Sequence) -> Reason | None:
+        if sequence.id not in self.memory.window.rows:  # it waits for a row
+            return self._take_row(sequence, growing=True)
+        if self._extended is None:  # the same for all
+            self._extended = self._full([*self.joining.values()], growing=True)
+        code, why = self._extended
+        return Reason(code, sequence.id, why) if code else None
+
+    def evict(self, sequence: Sequence) -> None:
+        self.window = self.window.copy()
+        self.window.leave(sequence.id)
+        self._extended = None
+        self.settled.append(sequence)
+
+    def _full(self, joining: list[Entry], growing: bool) -> tuple[str, str]:
+        """Return why newcomers do not fit: a code and a text, both empty if they fit.
+
+        Args:
+            growing: sequences may be evicted later, when they grow beyond the threshold.
+        """
+        memory, window = self.memory, self.window.copy()
+        memory.divide(window, joining)
+        if len(joining) > len(window.free):
+            return "rows-full", f"each of {number(len(window.rows) + len(window.free), 'row')} has a sequence"
+        window.enter(joining)
+        widest = max([window.width, *(spans[-1].stop - spans[0].start for spans in window.columns.values())])
+        if widest > window.stride:
+            return "memory-full", f"the window would grow to {widest} columns of {window.stride}"
+        used = len(window.rows) * (window.width if growing else widest) + memory.prefilled.num_used
+        excess = used - memory.limit
+        if excess > 0 and memory.leaving(excess, staying=[entry.name for entry in joining]) is None:
+            return "memory-full", f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
+        return "", ""
+
+
+@dataclass(frozen=True)
+class ShapedOptions:
+    """The options of a memory whose rows change hands."""
+
+    rows: int = option(
+        8, "rows of the rectangle, at most: fewer where sequences need longer ones", minimum=1, batch_size=True
+    )
+    threshold: float = option(
+        1.0, "part of the memory in use above which rows leave to the host", minimum=0.01, maximum=1
+    )
+    host: int | None = option(
+        None, "KV tokens that the host has room for; none: as many as the device", minimum=0, maximum=10**8
+    )
+
+
+class Shaped(Memory):
+    """Gives the row of a finished sequence to a newcomer while the others go on.
+
+    How many rows there are is decided whenever none is in use. `insert=shape`: the newcomer's prompt is computed behind
+    the window, and the others are padded after their token to its length (4.1). `insert=embed`: the prompt ends where
+    the others' token goes, as in 4.2, but is computed there.
+
+    An evicted sequence keeps its KV on the host, and is embedded when it returns. The memory in use is the window's
+    columns, in every row up to the last that has a sequence: it never exceeds the `threshold` (4.3).
+    """
+
+    name = "shaped"
+    offers: ClassVar[frozenset[str]] = frozenset({"rectangle"})
+    evicts: ClassVar[bool] = True
+    in_step: ClassVar[bool] = True  # a sequence that an iteration leaves out gets a gap, for which no room is left
+
+    @dataclass(frozen=True)
+    class Options(ShapedOptions):
+        insert: str = option(
+            "shape", "how a newcomer enters: behind the window, or ending with it", choices=("shape", "embed")
+        )
+        prefill: ClassVar[float] = 0.0  # no prompts are computed apart
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        self.capacity = capacity
+        self.options: Any = self.Options() if options is None else options
+        threshold, apart = self.options.threshold, self.options.prefill
+        self.limit = int(threshold * capacity + ROUNDING)
+        self.longest = int((1 - apart) * threshold * capacity + ROUNDING)  # a row, at most
+        self.slots = int((1 - apart) * capacity + ROUNDING)  # of all rows
+        if not self.longest:
+            raise UsageError(
+                f"The memory holds {capacity} KV tokens, of which memory.threshold {threshold:g} leaves "
+                "no row a single one: give a higher threshold, or more --kv-memory."
+            )
+        self.host_capacity = capacity if self.options.host is None else self.options.host
+        self.books = Places[Extent | Runs]()
+        self.window = Window(1, self.longest, embed=self.options.insert == "embed")
+        self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
+        self.away = Away(self.host_capacity)
+        self.waiting: dict[str, Sequence] = {}  # sequences whose prompts have been computed apart
+
+    def check(self, *prompts: Request) -> None:
+        threshold, prefill = self.options.threshold, self.options.prefill
+        apart = f" and memory.prefill {prefill:g}" if prefill else ""
+        for request in prompts:
+            if request.max_cached > self.longest:
+                raise RequestRefused(
+                    f"Request {request.id!r} may need a row of {request.max_cached} KV tokens, and memory has room for "
+                    f"one of {self.longest} (of {self.capacity}, with memory.threshold {threshold:g}{apart}): "
+                    f"shorten the prompt, lower max_new_tokens{self._raise_threshold}, or raise --kv-memory."
+                )
+
+    @property
+    def _raise_threshold(self) -> str:
+        """Advise a higher threshold, within a sentence, if there is one."""
+        return ", raise memory.threshold" if self.options.threshold < 1 else ""
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return self.books.missing(sequence)
+
+    def divide(self, window: Window, joining: Collection[Entry]) -> None:
+        """Divide the slots anew for newcomers, if no sequence has a row.
+
+        There are as many rows as are allowed and long enough for every newcomer. A sequence that is longer than the
+        rows waits until none is in use.
+        """
+        if joining and not window.rows:
+            rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
+            window.divide(rows, min(self.slots // rows, self.longest))
+
+    def leaving(self, size: int, run: int = 0, staying: Collection[str] = ()) -> list[str] | None:
+        """Choose prefilled sequences to swap out to free `size` slots, or return None.
+
+        Args:
+            run: adjacent slots that must be free then.
+            staying: sequences that may not leave, since they get a row.
+        """
+        rows, free, names = self.prefilled.rows, self.prefilled.free.copy(), list[str]()
+        wanted = free.num_free + size
+        others = iter([name for name in reversed(rows) if name not in staying])  # what was computed last waits longest
+        while free.num_free < wanted or free.longest < run:
+            name = next(others, None)
+            if name is None:
+                return None
+            free.free(*rows[name].slots)
+            names.append(name)
+        return names if self.away.fit([self.books.cached[name] for name in names]) else None
+
+    def room(self) -> ShapedTrial:
+        return ShapedTrial(self)
+
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        entries = self._settle(proposal)
+        moves = self._leave([sequence.id for sequence in proposal.evict])
+        window, places, cached = self.window, self.books.places, self.books.cached
+        self.divide(window, entries)
+        computed = window.enter(entries)
+        if entries:  # otherwise all stay where they are
+            places |= {name: window.place(name) for name in window.rows}
+        reused: list[Reuse] = []
+        for name, *_ in entries:  # KV that lies elsewhere is copied to the row
+            self.waiting.pop(name, None)
+            if name in self.prefilled.rows:
+                moves += copies("embed", self.prefilled.give_back(name), places[name], cached[name])
+            elif name in self.away:
+                reused.append(Reuse(name, 0, cached[name]))
+                moves += self.away.back(name, places[name])
+        if (excess := self.used - self.limit) > 0:
+            moves += self._leave(self.leaving(excess) or ())
+            if self.used > self.limit:
+                moves += self._close_up()
+        return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), tuple(reused))
+
+    def _settle(self, proposal: Proposal) -> list[Entry]:
+        """Return the sequences that get a row: the waiting ones first, then the newcomers.
+
+        Raises:
+            LawBroken: they do not fit, or a sequence that has a row is left out of the iteration.
+        """
+        trial = settle(proposal, ShapedTrial, self.room)
+        names = [work.sequence for work in proposal.work]
+        computed = [self.waiting[name] for name in names if name in self.waiting]
+        for sequence in computed:
+            if sequence.id not in trial.joining and (full := trial.extend(sequence)):
+                raise LawBroken("budget", f"the proposal does not fit: {full}")
+        joining = [sequence.id for sequence in (*computed, *proposal.admit)]
+        if left_out := {*trial.window.rows, *joining}.difference(names):
+            raise LawBroken(
+                "layout", f"{left_out} have rows, and no work: there is no room for the gap that this leaves"
+            )
+        return [trial.joining[name] for name in joining]
+
+    def _leave(self, names: Iterable[str]) -> list[Move]:
+        """Swap the KV of sequences out, or drop it if the host is full."""
+        moves: list[Move] = []
+        for name in names:
+            copied = self.away.leave(name, self.books.places[name], self.books.cached.get(name, 0))
+            if copied is None:
+                self.books.forget(name)
+            moves += copied or ()
+            self._vacate(name)
+        return moves
+
+    def _vacate(self, name: str) -> None:
+        """Free what a sequence has on the device, if anything."""
+        self.books.places.pop(name, None)
+        if name in self.window.rows:
+            self.window.leave(name)
+        elif name in self.prefilled.rows:
+            self.prefilled.give_back(name)
+
+    def _close_up(self) -> list[Move]:
+        """Move the last rows into free ones between others, to compute fewer rows."""
+        moves: list[Move] = []
+        while self.window.height > len(self.window.rows):
+            name = self.window.move_last()
+            before, after = self.books.places[name], self.window.place(name)
+            moves += copies("shuffle", before, after, self.books.cached[name])
+            self.books.places[name] = after
+        return moves
+
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        self.books.wrote(plan.work)
+        return self.usage()
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        name = sequence.id
+        self.books.forget(name)
+        self._vacate(name)
+        if name in self.away:
+            self.away.drop(name)
+        self.waiting.pop(name, None)
+
+    @property
+    def used(self) -> int:
+        """Count the slots in use: the window's columns in every computed row, and prefilled prompts."""
+        return self.window.height * self.window.width + self.prefilled.num_used
+
+    def usage(self) -> KVUsage:
+        used = self.used
+        return KVUsage(used, used, self.capacity, self.away.num_used)
+
+    def check_integrity(self) -> None:
+        self.away.check()
+        self.prefilled.check()
+        window, used = self.window, self.used
+        rows = [*window.rows.values(), *window.free]
+        if sorted(rows) != list(range(len(rows))) or len(rows) * window.stride > self.slots:
+            raise LawBroken("conservation", f"the rows {window.rows} and the free ones {window.free} are not all, once")
+        if window.width > window.stride or used > self.limit:
+            raise LawBroken("budget", f"{used} tokens are in use of {self.limit}, in {window.width} columns")

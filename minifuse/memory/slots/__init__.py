@@ -1,0 +1,1 @@
+"""Equal buffers that stay adjacent (Flover, V)."""

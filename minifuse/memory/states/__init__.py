@@ -1,0 +1,1 @@
+"""States of cells (BatchMaker, 2.4)."""

@@ -1,0 +1,1 @@
+"""KV in chunks on two tiers, kept for conversations (Pensieve, 3.4.3)."""

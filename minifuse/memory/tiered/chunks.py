@@ -1,0 +1,123 @@
+"""Chunks of a conversation's KV, their owners, and which may be reclaimed (Pensieve, 3.4.3.1)."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from itertools import count
+
+from minifuse.core.plan import Span
+from minifuse.core.request import Sequence
+from minifuse.memory.tiered.eviction import Eviction
+
+_NUMBERS = count()
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """The KV of tokens [index * size, (index + 1) * size) of a text.
+
+    It lies in a block of the device, of the host, or in both. A chunk without users is idle: it may be reclaimed,
+    unless a copy of it is in flight.
+    """
+
+    index: int
+    device: int | None = None  # its block there
+    host: int | None = None
+    num_tokens: int = 0  # leading tokens whose KV is written
+    users: int = 0  # admitted sequences that read it
+    owners: list[Owner] = field(default_factory=list)  # several only if it is shared
+    active_s: float = 0.0  # when it was last used, or a request of its conversation arrived
+    copying: bool = False  # to the host, behind everything
+    arriving: bool = False  # in the tier where it lies, with a plan that has not completed
+    number: int = field(default_factory=_NUMBERS.__next__)  # no two have the same
+    digest: bytes = b""  # of the text up to its end, if it may be shared
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.users and not self.copying and not self.arriving
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Order chunks with as much context: first the one idle for longest."""
+        return self.active_s, self.number
+
+
+@dataclass(slots=True, eq=False)
+class Owner:
+    """What KV belongs to: a conversation, or a request without one.
+
+    `chunks` are those of the first `end` tokens, and, while a sequence runs, those that it will write next. One that
+    was dropped is left out until a sequence runs; `holes` are the dropped tokens that it has yet to compute.
+    """
+
+    name: str
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # by their index, in order
+    end: int = 0
+    sequence: Sequence | None = None  # that is admitted
+    holes: tuple[Span, ...] = ()
+
+
+Entry = tuple[tuple[float, int], Chunk]  # with its rank, which no other chunk has
+Worth = tuple[float, int, tuple[float, int], Chunk]  # the value, and what decides between equal ones
+
+
+class Idle:
+    """Idle chunks; finds the one of least value.
+
+    Their values change as time passes, and which of two is lower may change with them: Cost / T falls faster for one
+    that has been idle for shorter. But of chunks with as much context, the one that has been idle for longest always
+    has the least: so only the first for each length of context is looked at, however many conversations there are, and
+    each once for all the chunks that are asked for at one time.
+    """
+
+    def __init__(self, eviction: Eviction, size: int) -> None:
+        self._eviction = eviction
+        self._size = size
+        self._by_index: dict[int, list[Entry]] = {}
+        self._num = 0
+        self._now = math.nan  # the time that the heap is of
+        self._heap: list[Worth] = []  # the first for each index, and some that no longer are
+
+    def __len__(self) -> int:
+        return self._num
+
+    def add(self, chunk: Chunk) -> None:
+        entries = self._by_index.setdefault(chunk.index, [])
+        insort(entries, (chunk.rank, chunk))
+        self._num += 1
+        if entries[0][1] is chunk:
+            self._now = math.nan  # the heap is made anew when it is needed
+
+    def remove(self, chunk: Chunk) -> None:
+        entries = self._by_index[chunk.index]
+        del entries[bisect_left(entries, (chunk.rank, chunk))]
+        self._num -= 1
+        if not entries:
+            del self._by_index[chunk.index]
+
+    def value(self, chunk: Chunk, now: float) -> tuple[float, int, tuple[float, int]]:
+        """Return a chunk's value at time `now`; ties go to the earlier in its text."""
+        value = self._eviction.value((chunk.index + 1) * self._size, now - chunk.active_s)
+        return value, chunk.index, chunk.rank
+
+    def lowest(self, now: float) -> Chunk | None:
+        """Return the chunk of least value at time `now`, or None."""
+        if now != self._now:
+            self._now = now
+            firsts = [entries[0][1] for entries in self._by_index.values()]
+            self._heap = [(*self.value(chunk, now), chunk) for chunk in firsts]
+            heapq.heapify(self._heap)
+        heap = self._heap
+        while heap:
+            _, index, rank, chunk = heap[0]
+            entries = self._by_index.get(index)
+            if entries and entries[0] == (rank, chunk):  # it may have been used meanwhile
+                return chunk
+            heapq.heappop(heap)
+            if entries:
+                _, first = entries[0]
+                heapq.heappush(heap, (*self.value(first, now), first))
+        return None

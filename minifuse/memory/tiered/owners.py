@@ -1,0 +1,234 @@
+"""Owners of chunks: what each has, and what its next request finds (Pensieve, 3.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from minifuse.core.places import Pages, Reuse
+from minifuse.core.plan import Move, Span, Work
+from minifuse.core.request import Sequence
+from minifuse.memory.blocks import BlockBooks
+from minifuse.memory.tiered.chunks import Chunk, Owner
+from minifuse.memory.tiered.tiers import Tiers
+
+
+def owner_of(sequence: Sequence) -> str:
+    """Name what a sequence's KV belongs to: its conversation, or the request itself."""
+    request = sequence.request
+    return f"request {request.id}" if request.conversation is None else f"conversation {request.conversation}"
+
+
+class Owners(BlockBooks):
+    """The chunks of conversations, and of requests without one.
+
+    Args:
+        share: texts that begin alike have the chunks of their beginning in common.
+        keep: a conversation keeps its chunks when a request of it has ended.
+    """
+
+    def __init__(self, tiers: Tiers, *, share: bool, keep: bool) -> None:
+        super().__init__(tiers.size)
+        self.tiers, self.share, self.keep = tiers, share, keep
+        self.owners: dict[str, Owner] = {}
+        self.running: dict[str, Owner] = {}  # by admitted sequence
+        self._digests: dict[str, list[bytes]] = {}  # sequence -> of its text, up to the end of each whole chunk
+
+    @property
+    def num_available(self) -> int:
+        return self.tiers.num_available - self.num_promised
+
+    # --- what a sequence finds
+
+    def _known(self, sequence: Sequence) -> Owner:
+        """Return a sequence's owner; a new one, which is not listed, if there is none."""
+        name = owner_of(sequence)
+        return self.owners.get(name) or Owner(name)
+
+    def why_not_yet(self, sequence: Sequence) -> str:
+        """Say why a newcomer must wait whatever the room; "" if it need not."""
+        owner = self._known(sequence)
+        if owner.sequence is not None:
+            return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
+        return "its KV is being moved" if any(chunk.arriving for chunk in owner.chunks.values()) else ""
+
+    def found(self, sequence: Sequence) -> dict[int, Chunk]:
+        """Return the chunks that a newcomer has or can share, by their index, in order."""
+        owner = self._known(sequence)
+        if owner.sequence is not None:
+            return {}
+        if not self.share:
+            return owner.chunks
+        chunks = dict(owner.chunks)
+        whole = (len(sequence) - 1) // self.size  # the last token is computed
+        for index, digest in enumerate(self._digests.get(sequence.id, [])[:whole]):
+            chunk = self.tiers.alike.get(digest)
+            if chunk is not None and not chunk.arriving:
+                chunks.setdefault(index, chunk)
+        return dict(sorted(chunks.items()))
+
+    def receive(self, sequence: Sequence) -> None:
+        """Note that a request has arrived: its conversation is active again (the T of 3.4.3.1).
+
+        So what it has is not reclaimed for others while it waits. Digests tell what its text can share; they are taken
+        here since asking changes nothing.
+        """
+        if self.share:
+            self._digest(sequence)
+        for chunk in self._known(sequence).chunks.values():
+            self.tiers.touch(chunk, sequence.request.arrival_s)
+
+    def _digest(self, sequence: Sequence) -> list[bytes]:
+        """Return a digest of the text up to each whole chunk's end."""
+        digests = self._digests.setdefault(sequence.id, [])
+        for start in range(len(digests) * self.size, len(sequence) - self.size + 1, self.size):
+            text = ",".join(map(str, sequence.tokens[start : start + self.size]))
+            before = digests[-1] if digests else b""
+            digests.append(blake2b(before + text.encode(), digest_size=16).digest())
+        return digests
+
+    def _spans(self, chunks: dict[int, Chunk], end: int) -> tuple[Span, ...]:
+        """Return the tokens before `end` whose KV these chunks lack, in maximal spans.
+
+        >>> # chunks of 4, end 10: {1: 4 tokens, 2: 2 tokens} miss [0, 4); {0: 4 tokens} misses [4, 10)
+        """
+        spans: list[Span] = []
+        reached = 0
+        for index, chunk in chunks.items():
+            if reached < index * self.size:
+                spans.append(Span(reached, index * self.size))
+            reached = index * self.size + chunk.num_tokens
+        return (*spans, Span(reached, end)) if reached < end else tuple(spans)
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        """Return the tokens whose KV must be computed: dropped ones, and those behind the end."""
+        owner = self.running.get(sequence.request.id)
+        if owner is None:
+            return self._spans(self.found(sequence), len(sequence))
+        tail = Span(owner.end, len(sequence.tokens))
+        return (*owner.holes, tail) if owner.holes else (tail,)
+
+    # --- admitted, running, ended
+
+    def begin(self, sequence: Sequence, found: dict[int, Chunk]) -> None:
+        """Admit a sequence: keep what it has `found`, add chunks for its holes."""
+        owner = self._known(sequence)
+        self.owners[owner.name] = self.running[sequence.id] = owner
+        for index, chunk in found.items():  # the last one may be shared
+            owner.end = max(owner.end, index * self.size + chunk.num_tokens)
+        owner.sequence = sequence
+        owner.holes = self._spans(found, owner.end)
+        own, owner.chunks = owner.chunks, {}
+        for index in range(self.blocks_of(owner.end)):
+            if index not in found:
+                owner.chunks[index] = Chunk(index, users=1, owners=[owner])
+                continue
+            chunk = owner.chunks[index] = found[index]
+            self.tiers.use(chunk)
+            if index not in own:
+                chunk.owners.append(owner)
+
+    def fill(self, sequence: Sequence, whole: int, now: float, moves: list[Move]) -> Reuse:
+        """Fetch an admitted sequence's chunks to the device, and promise it the other blocks.
+
+        Args:
+            whole: blocks that it has and is promised in all.
+
+        Returns:
+            How many tokens of its text it need not compute, by the tier that they were found on.
+        """
+        chunks = self.running[sequence.id].chunks.values()
+        on_device = sum(chunk.num_tokens for chunk in chunks if chunk.device is not None)
+        on_host = sum(chunk.num_tokens for chunk in chunks if chunk.device is None)
+        self._fetch(sequence.id, now, moves)
+        self._promise(sequence.id, whole - len(chunks))
+        return Reuse(sequence.id, on_device, on_host)
+
+    def _fetch(self, name: str, now: float, moves: list[Move]) -> None:
+        """Give every chunk of an admitted sequence a block, and make its block table."""
+        blocks = [self.tiers.fetch(chunk, now, moves) for chunk in self.running[name].chunks.values()]
+        self.pages[name] = Pages(tuple(blocks), self.size)
+
+    def grow(self, name: str, stop: int, now: float, moves: list[Move]) -> None:
+        """Take the blocks that an admitted sequence lacks to hold `stop` tokens."""
+        owner = self.running[name]
+        new = range(len(owner.chunks), self.blocks_of(stop))
+        if new:
+            owner.chunks |= {index: Chunk(index, users=1, owners=[owner]) for index in new}
+            self._fetch(name, now, moves)
+            self._promise(name, max(0, self.promised[name] - len(new)))
+
+    def wrote(self, work: Iterable[Work]) -> None:
+        """Note that a plan has written the KV of its work."""
+        size = self.size
+        for name, start, stop, _ in work:
+            owner = self.running[name]
+            if stop > owner.end:
+                owner.end = stop
+            if owner.holes:
+                holes = [Span(stop, hole.stop) if hole.start == start else hole for hole in owner.holes]
+                owner.holes = tuple([hole for hole in holes if hole.start < hole.stop])
+            for index in range(start // size, (stop - 1) // size + 1):
+                chunk = owner.chunks[index]
+                written = stop - index * size  # without `min`, whose call counts here
+                if written > size:
+                    written = size
+                if written > chunk.num_tokens:
+                    self.tiers.wrote(chunk, written)
+                    if self.share and written == size:
+                        self._share(owner, chunk)
+
+    def _share(self, owner: Owner, chunk: Chunk) -> None:
+        """Let texts that begin alike share a whole chunk, unless another is shared already."""
+        assert owner.sequence is not None
+        digests = self._digest(owner.sequence)
+        if chunk.index < len(digests):
+            chunk.digest = digests[chunk.index]
+            self.tiers.alike.setdefault(chunk.digest, chunk)
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        """Release a sequence that has ended; its conversation keeps the KV of its text."""
+        running = sequence.id in self.running
+        owner = self.suspend(sequence, now) if running else self._known(sequence)
+        self._digests.pop(sequence.id, None)
+        keeps = self.keep and sequence.request.conversation is not None
+        if owner.sequence is None and not keeps:
+            self._forget(owner)
+
+    def suspend(self, sequence: Sequence, now: float) -> Owner:
+        """Evict a running sequence: its KV may be reclaimed until it is admitted again."""
+        owner = self.running.pop(sequence.id)
+        self._close(sequence.id)
+        if self.share:
+            self._digest(sequence)  # if it is evicted, it waits again, with a longer text
+        owner.sequence = None
+        owner.holes = ()
+        owner.end = min(owner.end, len(sequence))
+        for chunk in [*owner.chunks.values()]:
+            if chunk.num_tokens > (left := max(0, owner.end - chunk.index * self.size)):  # computed beyond the end
+                self.tiers.wrote(chunk, left)
+            self.tiers.leave(chunk, now)
+        self.forget_empty()
+        return owner
+
+    def _forget(self, owner: Owner) -> None:
+        """Free what an idle owner has, but for what others share."""
+        if self.owners.pop(owner.name, None) is None:
+            return
+        for chunk in owner.chunks.values():
+            chunk.owners.remove(owner)
+            if not chunk.owners and chunk.is_idle:  # otherwise when it has landed
+                self.tiers.drop(chunk)
+
+    def forget_empty(self) -> None:
+        """Forget the owners that have no chunk of their own left."""
+        for owner in self.tiers.emptied:
+            shared = all(len(chunk.owners) > 1 for chunk in owner.chunks.values())  # it would be found all the same
+            if owner.sequence is None and shared:
+                self._forget(owner)
+        self.tiers.emptied.clear()
+
+    def check(self) -> None:
+        """Raise `LawBroken` unless the books agree with each other and with the tiers."""
+        super().check()
+        self.tiers.check(self.owners.values())

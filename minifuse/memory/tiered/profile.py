@@ -1,0 +1,105 @@
+"""The cost of recomputing a chunk of KV, by its context (Pensieve, 3.4.3.1)."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from minifuse.core.errors import UsageError
+from minifuse.core.parsing import read_bounded
+
+FORMAT = "minifuse recomputation profile 1"
+
+
+class Profile(NamedTuple):
+    """What one chunk costs: attention to `contexts` tokens, and everything `other`.
+
+    The unit is seconds, or any other. Attention is measured at powers of two and interpolated between them; beyond the
+    last it grows as between the last two, and below the first it is that of the first. A longer context never costs
+    less: where a measurement says so, it is noise, and the larger of the two counts.
+
+    >>> profile = Profile(2.0, (32, 64, 128), (1.0, 2.0, 4.0))
+    >>> [profile.cost(n) for n in (16, 32, 96, 256)]
+    [3.0, 3.0, 5.0, 10.0]
+    """
+
+    other: float
+    contexts: tuple[int, ...]
+    attention: tuple[float, ...]
+
+    def cost(self, num_context: int) -> float:
+        """Cost(l) = Cost_attention(l) + c (3.6), of a chunk that ends after `num_context` tokens."""
+        attention, contexts = [*accumulate(self.attention, max)], self.contexts
+        if num_context <= contexts[0]:
+            return self.other + attention[0]
+        i = min(bisect_left(contexts, num_context), len(contexts) - 1)
+        slope = (attention[i] - attention[i - 1]) / (contexts[i] - contexts[i - 1])
+        return self.other + attention[i - 1] + slope * (num_context - contexts[i - 1])
+
+    @classmethod
+    def read(
+        cls, given: str, advice: str = "give a file made by minifuse calibrate", chunk: int | None = None
+    ) -> Profile:
+        """Read what `minifuse calibrate` has written: the file of this path, or its text.
+
+        Args:
+            chunk: the tokens of a chunk, which those that were measured must have had, where the file tells.
+
+        Raises:
+            UsageError: the file cannot be read, or is no profile, or one of other chunks; it ends with the `advice`.
+        """
+        inline = given.startswith("{")
+        name = "The text of memory.profile" if inline else given
+        try:
+            raw = json.loads(given if inline else _text(Path(given)))
+            attention = tuple(map(float, raw["attention_s"]))
+            profile = cls(float(raw["other_s"]), tuple(raw["contexts"]), attention)
+            if raw["format"] != FORMAT or not profile.is_right():
+                raise ValueError
+        except OSError as error:
+            raise UsageError(f"{name} cannot be read ({error.strerror or error}): {advice}.") from None
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+            raise UsageError(f"{name} is no profile of recomputation costs: {advice}.") from None
+        if chunk is not None and raw.get("chunk", chunk) != chunk:
+            raise UsageError(
+                f"{name} tells what a chunk of {raw['chunk']} tokens costs, and memory.chunk is {chunk}: {advice} "
+                f"--chunk {chunk}, or set memory.chunk to {raw['chunk']}."
+            )
+        return profile
+
+    def is_right(self) -> bool:
+        """Return whether contexts ascend, and costs are finite and not all 0."""
+        seconds = (self.other, *self.attention)
+        return (
+            1 < len(self.contexts) == len(self.attention)
+            and all(type(c) is int and c > b for b, c in zip((0, *self.contexts), self.contexts, strict=False))
+            and all(math.isfinite(s) and s >= 0 for s in seconds)
+            and any(seconds)
+        )
+
+    def text(self, **about: Any) -> str:
+        """Return what `read` reads, and what it is `about` (as the model) for people."""
+        found = {"format": FORMAT, "contexts": self.contexts, "attention_s": self.attention, "other_s": self.other}
+        return json.dumps({**found, **about})
+
+
+def _text(path: Path) -> str:
+    with path.open(encoding="utf-8-sig") as file:
+        return read_bounded(file, str(path))
+
+
+def powers_of_two(chunk: int, longest: int) -> tuple[int, ...]:
+    """Return the contexts to profile: powers of two from the chunk to `longest` tokens.
+
+    >>> powers_of_two(48, 512)
+    (64, 128, 256, 512)
+    """
+    return tuple(1 << n for n in range((chunk - 1).bit_length(), longest.bit_length()))
+
+
+# Without a profile of the model: attention to 4096 tokens costs as much as all the rest of a layer (as in Figure 3.4).
+ASSUMED = Profile(1.0, (32, 16384), (32 / 4096, 4.0))

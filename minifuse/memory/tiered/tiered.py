@@ -1,0 +1,208 @@
+"""KV that outlives requests: chunks of conversations on two tiers, or dropped (Pensieve, 3.4.3)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Request, Sequence
+from minifuse.core.stages import option
+from minifuse.memory.blocks import BlockTrial
+from minifuse.memory.contiguous import too_large
+from minifuse.memory.tiered.chunks import Chunk
+from minifuse.memory.tiered.eviction import CostAware, Eviction, LeastRecentlyUsed
+from minifuse.memory.tiered.owners import Owners
+from minifuse.memory.tiered.profile import ASSUMED, Profile
+from minifuse.memory.tiered.tiers import Tiers
+from minifuse.memory.trial import settle
+from minifuse.stages import Memory
+
+HOST_TIMES = 4  # the host's room by default, as a multiple of the device's
+ROUNDING = 1e-9
+
+
+class TieredTrial(BlockTrial):
+    """Counts the blocks that are free or may be reclaimed.
+
+    What a newcomer finds, on whichever tier, stays for it: it is no longer available to others.
+
+    Args:
+        reserve: blocks that newcomers leave to running sequences, if there are any.
+    """
+
+    unit = "chunk"
+    books: Owners
+
+    def __init__(self, books: Owners, reserve: int) -> None:
+        super().__init__(books, reserve)
+        self.reserve = reserve
+        self.found: dict[str, dict[int, Chunk]] = {}  # what each newcomer finds, by index
+        self.claimed: set[Chunk] = set()  # idle chunks that newcomers found
+        self.left: Counter[Chunk] = Counter()  # chunks that evicted sequences have left
+
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        books = self.books
+        if why := books.why_not_yet(sequence):
+            return Reason("not-released", sequence.id, f"not admitted: {why}")
+        chunks = books.found(sequence)
+        idle = {chunk for chunk in chunks.values() if chunk.users == self.left[chunk] and chunk not in self.claimed}
+        # An idle chunk of the device counts as free until the newcomer claims it, unless it is being copied.
+        held = sum(chunk not in idle or chunk.copying for chunk in chunks.values())
+        if full := self.claim(sequence, held, growing):
+            return full
+        self.claimed |= idle
+        self.found[sequence.id] = chunks
+        self.kept = self.reserve
+        return None
+
+    def evict(self, sequence: Sequence) -> None:
+        super().evict(sequence)
+        for chunk in self.books.running[sequence.id].chunks.values():
+            self.left[chunk] += 1
+            self.free += chunk.users == self.left[chunk] and not chunk.copying
+
+
+class Tiered(Memory):
+    """KV in chunks of a few tokens, which a conversation keeps between its requests.
+
+    When few blocks of the device are available, the chunks of least value are copied to the host ahead of time; their
+    blocks are overwritten only when they are needed. When the host is full, chunks of least value are dropped there.
+    A request of a conversation swaps in what is on the host, layer by layer, and computes what was dropped together
+    with its new prompt: two spans of queries over one block table. A sequence that is evicted keeps its KV as a
+    conversation does between its requests; the thesis (3.4.3.5) swaps it out at once, here its blocks are taken one by
+    one as they are needed. Newcomers leave a part of the blocks free, unless no sequence runs.
+
+    >>> # chunks of 4; a conversation of 14 tokens, of which [0, 4) were dropped and [4, 8) lie on the host, goes on
+    >>> # with 3 new tokens: missing is [0, 4) and [14, 17), and [4, 8) is swapped in
+    """
+
+    name = "tiered"
+    evicts: ClassVar[bool] = True
+    offers: ClassVar[frozenset[str]] = frozenset({"pages"})
+    reclaims: ClassVar[bool] = True
+
+    @dataclass(frozen=True)
+    class Options:
+        chunk: int = option(32, "tokens of a chunk, the unit of eviction and of a block", minimum=1)
+        host: int | None = option(
+            None,
+            f"KV tokens that the host has room for; 0: none is kept there; none: {HOST_TIMES} times the device's",
+            minimum=0,
+            maximum=10**8,
+        )
+        keep: bool = option(True, "keep the KV of a conversation when a request of it has ended")
+        eviction: str = option(
+            "cost",
+            "which chunks go first: the cheapest to compute for the time they are idle, or the least recently used",
+            choices=("cost", "lru"),
+        )
+        profile: str | None = option(
+            None,
+            "a file by minifuse calibrate, with what a chunk costs; none: that of the model and machine, if known",
+            offered=True,
+        )
+        ahead: float = option(
+            0.25, "copy chunks to the host while less than this part of the device is available", minimum=0, maximum=1
+        )
+        reserve: float = option(
+            0.1, "part of the device that newcomers leave to running sequences", minimum=0, maximum=1
+        )
+        transfer: str = option(
+            "overlapped",
+            "whether each layer waits for its own swaps, or the iteration for all of them",
+            choices=("blocking", "overlapped"),
+        )
+        share: bool = option(False, "let texts that begin alike share the chunks of their beginning")
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        self.capacity = capacity
+        self.options = self.Options() if options is None else options
+        size: int = self.options.chunk
+        num_device = capacity // size
+        if num_device < 1:
+            raise UsageError(
+                f"The memory is to have chunks of {size} tokens, and it holds {capacity}: lower memory.chunk or raise "
+                "--kv-memory."
+            )
+        host = self.options.host
+        num_host = (HOST_TIMES * capacity if host is None else host) // size
+        if host and not num_host:
+            raise UsageError(f"memory.host is {host}, less than a chunk of {size} tokens: raise it, or give 0.")
+        self.host_capacity = num_host * size
+        self.threshold, self.reserve = (
+            math.ceil(part * num_device - ROUNDING) for part in (self.options.ahead, self.options.reserve)
+        )
+        self.tiers = Tiers(num_device, num_host, size, self._eviction())
+        self.books = Owners(self.tiers, share=self.options.share, keep=self.options.keep)
+
+    def _eviction(self) -> Eviction:
+        if self.options.eviction == "lru":
+            return LeastRecentlyUsed()
+        profile: str | None = self.options.profile
+        return CostAware(ASSUMED if profile is None else Profile.read(profile, chunk=self.options.chunk))
+
+    def check(self, *prompts: Request) -> None:
+        needed = sum(self.books.blocks_of(request.max_cached) for request in prompts)
+        have = self.tiers.device.num_blocks
+        if needed > have:
+            raise too_large(prompts, f"{needed} chunks of {self.tiers.size} KV tokens", f"the device has {have}")
+
+    def receive(self, sequence: Sequence) -> None:
+        self.books.receive(sequence)
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return self.books.missing(sequence)
+
+    def room(self) -> TieredTrial:
+        return TieredTrial(self.books, self.reserve)
+
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        trial = settle(proposal, TieredTrial, self.room)
+        books, pages = self.books, self.books.pages
+        growing = trial.grow(proposal.work)
+        moves: list[Move] = []
+        for sequence in proposal.evict:
+            books.suspend(sequence, now)
+        for sequence in proposal.admit:  # what they have may not be reclaimed for each other
+            books.begin(sequence, trial.found[sequence.id])
+        reused = [books.fill(sequence, trial.whole[sequence.id], now, moves) for sequence in proposal.admit]
+        for name, stop in growing:
+            books.grow(name, stop, now, moves)
+        if self.options.transfer == "overlapped":
+            moves = [move._replace(moment="before") for move in moves]
+        books.forget_empty()
+        places = tuple([pages[work.sequence] for work in proposal.work])
+        return Placement(places, None, tuple(moves), reused=tuple(one for one in reused if one.num_tokens))
+
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        self.tiers.landed(plan.moves)
+        self.books.wrote(plan.work)
+        return self.usage()
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        self.books.release(sequence, now)
+
+    def ahead(self, now: float) -> tuple[Move, ...]:
+        """Copy to the host while few blocks are available (3.4.3.2)."""
+        moves = tuple(self.tiers.copy_ahead(self.threshold, self.books.num_available, now))
+        self.books.forget_empty()
+        return moves
+
+    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
+        self.tiers.landed(moves)
+        return self.usage()
+
+    def usage(self) -> KVUsage:
+        tiers = self.tiers
+        reserved = (tiers.blocks_used + self.books.num_promised) * tiers.size
+        kept = min(tiers.num_kept, self.capacity - reserved)  # what is promised may be reclaimed from it
+        return KVUsage(tiers.num_used, reserved, self.capacity, kept=kept, kept_on_host=tiers.num_kept_on_host)
+
+    def check_integrity(self) -> None:
+        self.books.check()

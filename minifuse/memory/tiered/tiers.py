@@ -1,0 +1,269 @@
+"""Chunks in blocks of two tiers: copied ahead, reclaimed lazily, dropped (Pensieve)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from minifuse.core.plan import Move
+from minifuse.memory.blocks import BlockPool, check_sums
+from minifuse.memory.tiered.chunks import Chunk, Idle, Owner
+from minifuse.memory.tiered.eviction import Eviction
+
+AT_ONCE = 16  # a sixteenth of the device's blocks is copied ahead at once, at most: the link carries one by one anyway
+
+
+class Tiers:
+    """Where every chunk lies, and which block is given out next.
+
+    An idle chunk lies on the device, on both tiers, or on the host. A block of the device that is needed is, in this
+    order: one that is free; one of a chunk on both tiers, which then lies on the host alone; one of a chunk on the
+    device alone, which is swapped out while the plan waits, or dropped. Within each, the chunk of least value. Sums
+    are kept beside the books.
+
+    Args:
+        num_device, num_host: blocks of each tier.
+        size: tokens in a block, which holds a chunk.
+    """
+
+    def __init__(self, num_device: int, num_host: int, size: int, eviction: Eviction) -> None:
+        self.size = size
+        self.device, self.host = BlockPool(num_device), BlockPool(num_host)
+        self.on_device, self.on_both, self.on_host = (Idle(eviction, size) for _ in range(3))
+        self.by_host_block: dict[int, Chunk] = {}  # chunks with a copy under way, by their block on the host
+        self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
+        self.emptied: list[Owner] = []  # owners that have lost a chunk, perhaps their last
+        self.num_used = 0  # tokens on the device that admitted sequences have, in so many blocks
+        self.blocks_used = 0
+        self.num_kept = 0  # other tokens on the device
+        self.num_kept_on_host = 0  # tokens on the host alone
+
+    @property
+    def num_available(self) -> int:
+        """Blocks of the device that are free or may be reclaimed now."""
+        return self.device.num_free + len(self.on_device) + len(self.on_both)
+
+    # --- chunks that are used, and left
+
+    def use(self, chunk: Chunk) -> None:
+        """Add a sequence that needs a chunk to stay.
+
+        On the device, a chunk gives up its copy on the host: it may grow.
+        """
+        if chunk.is_idle:
+            self._pool(chunk).remove(chunk)
+            if chunk.device is not None:
+                self._free_on_host(chunk)
+        self._count(chunk, -1)
+        chunk.users += 1
+        self._count(chunk, 1)
+
+    def leave(self, chunk: Chunk, now: float) -> None:
+        """Remove a sequence from a chunk. One without an owner, or without KV, is freed."""
+        self._count(chunk, -1)
+        chunk.users -= 1
+        self._count(chunk, 1)
+        if chunk.users:
+            return
+        chunk.active_s = now
+        if chunk.arriving or not chunk.owners or not chunk.num_tokens:
+            chunk.arriving = False  # the run was interrupted: its plan will never complete, and its KV never be there
+            self.free(chunk)
+        elif chunk.is_idle:
+            self._pool(chunk).add(chunk)
+
+    def touch(self, chunk: Chunk, now: float) -> None:
+        """Note that a chunk's conversation is active at time `now`: it is idle since then."""
+        if chunk.is_idle:
+            self._pool(chunk).remove(chunk)
+        chunk.active_s = now
+        if chunk.is_idle:
+            self._pool(chunk).add(chunk)
+
+    def wrote(self, chunk: Chunk, num_tokens: int) -> None:
+        """Note that a chunk in use has the KV of its first `num_tokens` tokens."""
+        self.num_used += num_tokens - chunk.num_tokens
+        chunk.num_tokens = num_tokens
+
+    def _count(self, chunk: Chunk, sign: int) -> None:
+        """Add a chunk to the sums, or take it out."""
+        tokens = sign * chunk.num_tokens
+        if chunk.device is None:
+            self.num_kept_on_host += tokens
+        elif chunk.users:
+            self.num_used += tokens
+            self.blocks_used += sign
+        else:
+            self.num_kept += tokens
+
+    def _pool(self, chunk: Chunk) -> Idle:
+        if chunk.device is None:
+            return self.on_host
+        return self.on_device if chunk.host is None else self.on_both
+
+    # --- blocks
+
+    def take(self, now: float, moves: list[Move]) -> int:
+        """Take a block of the device; what must be swapped out joins `moves`.
+
+        Raises:
+            LawBroken: there is none.
+        """
+        if self.device.free:
+            return self.device.take()
+        if (chunk := self.on_both.lowest(now)) is not None:
+            self.on_both.remove(chunk)
+            block = self._move_to_host(chunk)
+            self.on_host.add(chunk)
+            return block
+        if (chunk := self.on_device.lowest(now)) is not None:
+            self.on_device.remove(chunk)
+            if self._find_host_block(chunk, now, moves):
+                moves.append(self._swap_out(chunk))
+                chunk.arriving = True
+                return self._move_to_host(chunk)
+            self.free(chunk)
+        return self.device.take()
+
+    def _move_to_host(self, chunk: Chunk) -> int:
+        """Make a chunk on both tiers give up its block of the device."""
+        block = chunk.device
+        assert block is not None
+        self._lay(chunk, None)
+        return block
+
+    def _lay(self, chunk: Chunk, block: int | None) -> None:
+        """Give a chunk a block of the device, or none."""
+        self._count(chunk, -1)
+        chunk.device = block
+        self._count(chunk, 1)
+
+    def _free_on_host(self, chunk: Chunk) -> None:
+        if chunk.host is not None:
+            self.host.give_back(chunk.host)
+            chunk.host = None
+
+    def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> int:
+        """Return a chunk's block of the device; take one and swap in if need be."""
+        if chunk.device is not None:
+            return chunk.device
+        block = self.take(now, moves)
+        self._lay(chunk, block)
+        if chunk.host is not None:
+            source, target = chunk.host * self.size, block * self.size
+            moves.append(Move("swap_in", source, target, chunk.num_tokens, source_tier="host"))
+            self.by_host_block[chunk.host] = chunk
+            chunk.host, chunk.arriving = None, True
+        return block
+
+    def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
+        """Give a chunk a block of the host; False: all there is worth more.
+
+        The chunk of less value that gives way may be one that this plan was to swap out: its move is taken back.
+        """
+        if not self.host.free:
+            move = next((move for move in moves if move.moment == "first" and move.target_tier == "host"), None)
+            arriving = None if move is None else self.by_host_block[move.target // self.size]
+            others = [other for other in (self.on_host.lowest(now), arriving) if other is not None]
+            lowest = min(others, key=lambda other: self.on_host.value(other, now), default=chunk)
+            if self.on_host.value(lowest, now) >= self.on_device.value(chunk, now):
+                return False
+            if lowest is arriving:
+                assert move is not None
+                moves.remove(move)
+                del self.by_host_block[move.target // self.size]
+                lowest.arriving = False
+                self.free(lowest)
+            else:
+                self.drop(lowest)
+        chunk.host = self.host.take()
+        return True
+
+    def drop(self, chunk: Chunk) -> None:
+        """Forget an idle chunk: its KV will be computed again."""
+        self._pool(chunk).remove(chunk)
+        self.free(chunk)
+
+    def free(self, chunk: Chunk) -> None:
+        """Free the blocks of a chunk in no pool, once no copy is in flight."""
+        for owner in chunk.owners:
+            del owner.chunks[chunk.index]
+        self.emptied += chunk.owners
+        chunk.owners.clear()
+        if chunk.copying or chunk.arriving:
+            return
+        self._count(chunk, -1)
+        chunk.num_tokens = 0
+        if self.alike.get(chunk.digest) is chunk:
+            del self.alike[chunk.digest]
+        if chunk.device is not None:
+            self.device.give_back(chunk.device)
+            chunk.device = None
+        self._free_on_host(chunk)
+
+    # --- copies ahead of time
+
+    def copy_ahead(self, threshold: int, spare: int, now: float) -> list[Move]:
+        """Copy to the host until `threshold` blocks of the device are free or backed up.
+
+        Copies in flight count. No sequence can have what is being copied: so few chunks are copied at once, of the
+        `spare` blocks that are available and promised to none.
+        """
+        moves: list[Move] = []
+        at_once = max(1, self.device.num_blocks // AT_ONCE)
+        lacking = threshold - self.device.num_free - len(self.on_both)
+        copying = sum(chunk.copying for chunk in self.by_host_block.values())
+        for _ in range(min(min(lacking, at_once) - copying, spare)):
+            chunk = self.on_device.lowest(now)
+            if chunk is None or not self._find_host_block(chunk, now, moves):
+                break  # all that is on the host is worth more
+            self.on_device.remove(chunk)
+            moves.append(self._swap_out(chunk)._replace(moment="behind"))
+            chunk.copying = True
+        return moves
+
+    def _swap_out(self, chunk: Chunk) -> Move:
+        assert chunk.device is not None
+        assert chunk.host is not None
+        self.by_host_block[chunk.host] = chunk
+        return Move("swap_out", chunk.device * self.size, chunk.host * self.size, chunk.num_tokens, target_tier="host")
+
+    def landed(self, moves: Iterable[Move]) -> None:
+        """Note that these copies between the tiers have landed."""
+        for move in moves:
+            if move.target_tier == "device":
+                block = move.source // self.size
+                self.by_host_block.pop(block).arriving = False
+                self.host.give_back(block)
+                continue
+            chunk = self.by_host_block.pop(move.target // self.size)
+            if chunk.copying and (chunk.users or chunk.num_tokens != move.num_tokens):  # it is used, or has grown since
+                self._free_on_host(chunk)
+            chunk.copying = chunk.arriving = False
+            if not chunk.owners:
+                self.free(chunk)
+            elif chunk.is_idle:
+                self._pool(chunk).add(chunk)
+
+    # --- integrity
+
+    def check(self, owners: Iterable[Owner]) -> None:
+        """Raise `LawBroken` unless blocks are free or of one chunk, and sums right."""
+        listed = {chunk for owner in owners for chunk in owner.chunks.values()}
+        chunks = listed | set(self.by_host_block.values())
+        self.device.check(chunk.device for chunk in chunks if chunk.device is not None)
+        departing = (block for block, chunk in self.by_host_block.items() if chunk.host != block)
+        self.host.check(chain((chunk.host for chunk in chunks if chunk.host is not None), departing))
+        idle = [chunk for chunk in listed if chunk.is_idle]
+        idle_on_host = sum(chunk.device is None for chunk in idle)
+        used = [chunk.num_tokens for chunk in chunks if chunk.device is not None and chunk.users]
+        kept = [chunk.num_tokens for chunk in chunks if chunk.device is not None and not chunk.users]
+        on_host = [chunk.num_tokens for chunk in chunks if chunk.device is None]
+        check_sums(
+            num_used=(self.num_used, sum(used)),
+            blocks_used=(self.blocks_used, len(used)),
+            num_kept=(self.num_kept, sum(kept)),
+            num_kept_on_host=(self.num_kept_on_host, sum(on_host)),
+            num_available=(self.num_available, self.device.num_free + len(idle) - idle_on_host),
+            idle_on_host=(len(self.on_host), idle_on_host),
+        )

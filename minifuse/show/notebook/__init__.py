@@ -1,0 +1,46 @@
+"""A technique run on the real engine in one line, and pictures of what happened: for the tutorials, and for notebooks.
+
+    from minifuse.show.notebook import asks, draw_lanes, draw_memory, play
+
+    played = play("vllm", asks("count from 3 to 9", "sort 7 2 5", every=0.001), memory__block_size=4)
+    played.answers                # {'r0': '3 4 5 6 7 8 9', 'r1': '2 5 7'}
+    draw_lanes(played)            # who computed, and who waited, in each iteration
+    draw_memory(played, step=3)   # whose each slot was in iteration 3
+
+Pictures, pages and sources are values, which a notebook shows where a cell ends with one; `display(a, b)` shows two.
+
+Needs the `tutorials` extra.
+"""
+
+from importlib.util import find_spec
+
+from minifuse.core.errors import MachineError
+
+for _name in ("matplotlib", "IPython", "pygments"):
+    if find_spec(_name) is None:
+        raise MachineError(
+            f"minifuse.show.notebook needs {_name}, which is not installed: "
+            "pip install -e '.[tutorials]' -c constraints.txt."
+        )
+
+from minifuse.show.notebook.colours import owner_colour
+from minifuse.show.notebook.lanes import draw_lanes
+from minifuse.show.notebook.memory import draw_memory
+from minifuse.show.notebook.page import replay
+from minifuse.show.notebook.played import Played, play
+from minifuse.show.notebook.prompts import asks, turns
+from minifuse.show.notebook.series import draw_series
+from minifuse.show.notebook.source import show_source
+
+__all__ = [
+    "Played",
+    "asks",
+    "draw_lanes",
+    "draw_memory",
+    "draw_series",
+    "owner_colour",
+    "play",
+    "replay",
+    "show_source",
+    "turns",
+]

@@ -1,0 +1,64 @@
+"""The colours of pictures: each request has the same in all of them, and patterns tell the same again."""
+
+from __future__ import annotations
+
+from minifuse.core.errors import UsageError
+from minifuse.core.parsing import did_you_mean, one_of
+from minifuse.show.notebook.played import Played
+
+# Okabe and Ito's colours, with a brown for black, as on the replay page (palette.js).
+HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442")
+INK, SOFT = "#1a1d21", "#5b6470"  # of words and lines
+FREE, WAIT, IDLE = "#eef0f3", "#c4cad2", "#b23b00"
+LIGHTER, DARKER = 0.38, 0.36
+LIGHT = 0.3  # luminance above which black is read better than white
+
+
+def owner_colour(played: Played, name: str) -> str:
+    """The colour of a request in every picture of this run, and of others of the same requests, as #rrggbb.
+
+    There are eight, which colour-blind readers can tell apart, too; then the same come lighter, and then darker.
+
+    Raises:
+        UsageError: the run has no such request.
+    """
+    numbers = colour_numbers(played)
+    if name not in numbers:
+        near = did_you_mean(name, [*numbers])
+        raise UsageError(f"{played.name} has no request {name!r}{near}: give {one_of([*numbers])}.")
+    number = numbers[name]
+    hue = HUES[number % len(HUES)]
+    turn = number // len(HUES) % 3
+    return hue if not turn else tint(hue, LIGHTER) if turn == 1 else tint(hue, DARKER, towards=0)
+
+
+def colour_numbers(played: Played) -> dict[str, int]:
+    """The number of each request's colour: of its place among those that were submitted.
+
+    In a trace requests stand as they arrive, and the turns of conversations come in another order in another run.
+    """
+    numbers: dict[str, int] = {}
+    for i, answer in enumerate(played.served.answers):
+        numbers.setdefault(answer.request.id, i)
+    return numbers
+
+
+def tint(colour: str, share: float, towards: int = 255) -> str:
+    """A colour with a share of white in it, or of another grey.
+
+    >>> tint("#0072b2", 0.5)
+    '#80b8d8'
+    """
+    parts = [round(part * (1 - share) + towards * share) for part in _parts(colour)]
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is read better on a colour."""
+    shares = [part / 255 for part in _parts(colour)]
+    red, green, blue = [one / 12.92 if one <= 0.04 else ((one + 0.055) / 1.055) ** 2.4 for one in shares]
+    return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > LIGHT else "#ffffff"
+
+
+def _parts(colour: str) -> list[int]:
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]

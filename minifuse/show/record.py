@@ -1,0 +1,279 @@
+"""What the replay page knows of traces: the record, plain data of numbers, lists and texts.
+
+    {"version": 1, "runs": [{"title": "fluid", ..., "requests": [...], "steps": [...]}, ...]}
+
+Requests stand in the same order in every run of a record, and steps name them by their number in it, which is also that
+of their colour, unless they have another `colour`. Keys of steps are
+short, since there are many steps: `n` the step's number, `k` its worker, `t` when it began and ended, `w` its work,
+`p` the places of that, `a` requests admitted, `e` evicted, `f` finished, `ph` the phase, `sh` the shape, `wv` waves,
+`ln` lanes, `m` moves, `ru` what was reused, `y` reasons, `c` and `i` tokens computed and idle, `o` how many tokens each
+took in, `kv` and `kp` memory, `x` seconds that computing waited for transfers, `d` tokens discarded; `wait` marks a
+wait. What is empty is left out. Places and moves are told as in the trace (docs/traces.md, "A trace\'s lines").
+
+What `minifuse.views` finds out is told in columns, which are numbers of steps: of each request `idle`, those that
+computed its row though it had ended, and `waits`, lists of `from`, `to` and `reason`: it waited in columns [from, to).
+A reason is a number in `reasons`; or -1 or -2 for what was told of all that were passed over (`minifuse.trace.waits`),
+which is the last of `passed`[0] or `passed`[1], lists of columns and of reasons, up to the column that one looks at.
+`y` holds the reasons that a policy gave itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import TRANSFORMER
+from minifuse.core.request import FinishReason, Phase
+from minifuse.show.traced_runs import TracedRun, keys_of, refuse_other_workload
+from minifuse.techniques import TECHNIQUES
+from minifuse.trace.history import History
+from minifuse.trace.idle_rows import idle_rows
+from minifuse.trace.log import Event
+from minifuse.trace.waits import Piece, reasons_of_waits
+
+VERSION = 1
+NANOSECONDS = 9  # decimal places of a second
+Object = dict[str, Any]
+MOST_WORKERS = 64  # that a policy's option takes: more are those of a damaged trace
+EMPTY: tuple[Any, ...] = (None, [], {}, 0, False)
+
+
+def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) -> Object:
+    """The record of runs of one workload.
+
+    Args:
+        colours: the numbers of requests' colours, by id; without them, those of their places in the record.
+
+    Raises:
+        UsageError: one has no iteration, their workloads differ, or an event is not as a trace has it.
+    """
+    if not runs:
+        raise UsageError("No trace was given: give one, or several of the same requests.")
+    for run in runs:
+        if run.empty:
+            raise UsageError(
+                f"{run.name} tells of no iteration, so there is nothing to show: give the trace of a run that served "
+                "a request."
+            )
+    histories = [run.history for run in runs]  # all of their lines are understood
+    for run in runs[1:]:
+        refuse_other_workload(runs[0], run)
+    keys = list(dict.fromkeys(chain.from_iterable(map(keys_of, runs))))
+    cells: dict[str, int] = {}
+    parts = zip(runs, histories, _titles(runs), strict=True)
+    return {
+        "version": VERSION,
+        "runs": [_Run(run, history, keys, title, cells, colours or {}).told() for run, history, title in parts],
+    }
+
+
+def _titles(runs: Sequence[TracedRun]) -> list[str]:
+    """The title of each run, or its technique, told apart by number where there are several of one."""
+    names = [run.title or str(run.events[0].get("technique", "run")) for run in runs]
+    seen: dict[str, int] = {}
+    titles = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        titles.append(name if names.count(name) == 1 else f"{name} {seen[name]}")
+    return titles
+
+
+class _Run:
+    """Turns the events of one run into its part of the record.
+
+    `keys` are the requests of all runs, in order; `cells` the numbers of types of cells, in this run and before it;
+    `colours` as for `record`.
+    """
+
+    def __init__(
+        self,
+        run: TracedRun,
+        history: History,
+        keys: list[tuple[str, bool]],
+        title: str,
+        cells: dict[str, int],
+        colours: Mapping[str, int],
+    ) -> None:
+        self.run, self.history, self.title = run, history, title
+        self.waits = reasons_of_waits(history)
+        self.header = run.events[0]
+        self.number = {name: i for i, (name, again) in enumerate(keys) if not again}
+        self.requests: list[Object] = [
+            {"id": name, "arrival": None, "ended": None, "outcome": None} for name, _ in keys
+        ]
+        for i, request in enumerate(self.requests):
+            if (colour := colours.get(request["id"], i)) != i:
+                request["colour"] = colour
+        for name, why in run.refused_early.items():
+            refused = self.requests[keys.index((name, name in run.requests))]
+            refused |= {"refused": why, "outcome": FinishReason.REFUSED.value}
+        self.cells = cells
+        self.reasons: dict[tuple[str, str], int] = {}
+        self.steps: list[Object] = []
+        self.passed: list[list[list[int]]] = []
+        self.workers = _workers_asked_for(self.header)  # or more: one of a policy's own, or one that moves KV
+
+    def told(self) -> Object:
+        num_pauses = 0
+        for event in self.run.events:
+            match event["event"]:
+                case "request":
+                    self._request(event)
+                case "refused":
+                    if event.get("received"):
+                        self.requests[self.number[event["id"]]] |= {"refused": event["why"], "outcome": "refused"}
+                case "aborted":
+                    self._ended(event["id"], FinishReason.ABORTED.value, event["wall"]["end_s"])
+                case "answer":
+                    text = event["text"]
+                    self.requests[self.number[event["id"]]] |= {"answer": text, "ends": _in_utf16(text, event["ends"])}
+                case "step":
+                    self._step(event)
+                case "wait":
+                    num_pauses += 1
+                    self.steps.append({"wait": True, "t": _times(event), "y": self._reasons(-num_pauses)})
+                case "end":
+                    for name in self.number.keys() & event["unfinished"]:
+                        self._ended(name, FinishReason.INTERRUPTED.value, event["wall"]["end_s"])
+        self._in_columns()
+        header = self.header
+        row = TECHNIQUES.get(str(header.get("technique")))
+        stages = header.get("stages", {})
+        facts = [
+            ("technique", header.get("technique")),
+            *stages.items(),
+            *((name, header.get(name)) for name in ("model", "dtype", "clock", "numerics", "seed")),
+            *header.get("options", {}).items(),
+        ]
+        return {
+            "title": self.title,
+            "summary": row and row.summary,
+            "idea": row and row.idea,
+            "stages": stages,
+            "facts": [[name, str(value)] for name, value in facts if value is not None],
+            "notice": self.run.notice,
+            "unit": "state" if self.cells and TRANSFORMER not in self.cells else "token",
+            "capacity": header.get("kv_capacity_tokens", 0),
+            "workers": self.workers,
+            "cells": list(self.cells) or [TRANSFORMER],
+            "reasons": [list(reason) for reason in self.reasons],
+            "passed": self.passed,
+            "requests": self.requests,
+            "steps": self.steps,
+        }
+
+    def _request(self, event: Event) -> None:
+        arrived = event.get("after") is None or "wall" in event
+        optional = {"after": "after", "history": "history_tokens", "text": "text"}
+        self.requests[self.number[event["id"]]] |= {
+            "arrival": _seconds(event.get("wall", event)["arrival_s"]) if arrived else None,
+            "prompt": event["prompt_tokens"],
+            "maxNew": event.get("max_new_tokens", 0),
+            "priority": event.get("priority", 0),
+            "conversation": event.get("conversation"),
+            "group": event.get("group"),
+            **{name: event[key] for name, key in optional.items() if event.get(key) is not None},
+        }
+
+    def _ended(self, name: str, outcome: str, at: float) -> None:
+        self.requests[self.number[name]] |= {"outcome": outcome, "ended": _seconds(at)}
+
+    def _reason(self, code: str, text: str) -> int:
+        return self.reasons.setdefault((code, text), len(self.reasons))
+
+    def _reasons(self, number: int) -> list[list[int]]:
+        """What the policy gave at a decision."""
+        given = self.waits.given.get(number, ())
+        return [[self.number[name], self._reason(code, text)] for code, name, text in given if name in self.number]
+
+    def _in_columns(self) -> None:
+        """Put in, for each request, what it waited for, and where its row was computed idle."""
+        ends = [*accumulate((step["t"][1] for step in self.steps), max)]
+        of_step = {step["n"]: column for column, step in enumerate(self.steps) if "n" in step}
+
+        def column(at_s: float) -> int:
+            """The first column that had not ended then."""
+            return bisect_right(ends, _seconds(at_s))
+
+        for shared in self.waits.passed:
+            by_column = {column(at_s): self._reason(code, text) for at_s, code, text in shared}  # the last of several
+            self.passed.append([list(by_column), list(by_column.values())])
+        for name, pieces in self.waits.pieces.items():
+            told = [(column(piece.start_s), column(piece.end_s), self._told(piece)) for piece in pieces]
+            if told := [one for one in told if one[0] < one[1]]:
+                self.requests[self.number[name]]["waits"] = [list(one) for one in zip(*told, strict=True)]
+        for name, indices in idle_rows(self.history).items():
+            columns = sorted(of_step[self.history.iterations[index].step] for index in indices)
+            self.requests[self.number[name]]["idle"] = columns
+
+    def _told(self, piece: Piece) -> int:
+        for i, shared in enumerate(self.waits.passed):
+            if piece.told is shared:
+                return -1 - i
+        return self._reason(*piece.told[piece.first][1:])
+
+    def _step(self, event: Event) -> None:
+        number = self.number
+        self.workers = max(self.workers, event["worker"] + 1)
+        times = _times(event)
+        for name, reason in event["finished"].items():
+            self._ended(name, reason, times[1])
+        waves = event["waves"]
+        told = {
+            "n": event["step"],
+            "k": event["worker"],
+            "t": times,
+            "w": [self._work(*work) for work in event["work"]],
+            "p": event["places"],
+            "a": [number[name] for name in event["admitted"]],
+            "e": [number[name] for name in event["evicted"]],
+            "ph": event["phase"] if event["phase"] != Phase.RUNNING.value else None,
+            "sh": event.get("shape"),
+            "wv": waves if len(waves) > 1 else None,
+            "ln": event.get("lanes"),
+            "m": event["moves"],
+            "ru": [[number[name], *found] for name, *found in event.get("reused", ())],
+            "y": self._reasons(event["step"]),
+            "c": event["computed"],
+            "i": event["idle"],
+            "o": [[number[name], len(tokens)] for name, tokens in event["tokens"].items() if tokens],
+            "f": [[number[name], reason] for name, reason in event["finished"].items()],
+            "kv": event["kv"],
+            "kp": event.get("kept"),
+            "x": event["wall"].get("transfers", {}).get("exposed_s"),
+            "d": event.get("discarded"),
+        }
+        self.steps.append({name: value for name, value in told.items() if value not in EMPTY or name in ("n", "k")})
+
+    def _work(self, name: str, start: int, stop: int, cell: str = TRANSFORMER) -> list[int]:
+        kind = self.cells.setdefault(cell, len(self.cells))
+        return [self.number[name], start, stop, *([kind] if cell != TRANSFORMER else [])]
+
+
+def _workers_asked_for(header: Event) -> int:
+    """The workers that the run was given with an option, also those that never got a task; 1: the trace names none."""
+    told = str(header.get("options", {}).get("batching.workers", 1))
+    return min(max(1, int(told)), MOST_WORKERS) if told.isdecimal() and told.isascii() and len(told) < 9 else 1
+
+
+def _in_utf16(text: str, ends: list[int]) -> list[int]:
+    """The same places in a text as JavaScript counts them: a letter beyond 16 bits is two.
+
+    >>> _in_utf16("a\U0001f600b", [1, 2, 3])
+    [1, 3, 4]
+    """
+    if text.isascii():
+        return ends
+    units = [0, *accumulate(1 + (letter > "\uffff") for letter in text)]
+    return [units[end] for end in ends]
+
+
+def _seconds(value: float) -> float:
+    return round(value, NANOSECONDS)
+
+
+def _times(event: Event) -> list[float]:
+    return [_seconds(event["wall"]["start_s"]), _seconds(event["wall"]["end_s"])]

@@ -1,0 +1,233 @@
+"""A run as a picture in characters: a row for each request, iterations from left to right."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minifuse.core.plan import TRANSFORMER
+from minifuse.trace.history import History, Iteration, Story
+from minifuse.trace.idle_rows import idle_rows
+
+WAITING, READY, SUSPENDED, HELD, PREPROCESSING, PROMPT, RUNNING, IDLE, ENDED, BROKEN_OFF = ".:~-op#x|!"
+MEANINGS = {
+    WAITING: "waits",
+    PREPROCESSING: "its prompt is computed apart",
+    READY: "prompt computed apart, waits to join",
+    PROMPT: "computes a prompt, or a text anew",
+    RUNNING: "computes a token",
+    HELD: "admitted, not in this iteration",
+    SUSPENDED: "suspended: evicted, waits to come back",
+    IDLE: "ended, and is still computed: idle",
+    ENDED: "ends",
+    BROKEN_OFF: "ends before its answer does",
+}
+STRENGTH = {sign: i for i, sign in enumerate(WAITING + HELD + RUNNING + READY + PROMPT + PREPROCESSING + IDLE)}
+WAIT_SIGNS = {"waiting": WAITING, "ready": READY, "suspended": SUSPENDED}
+
+
+class Column(NamedTuple):
+    """A column before columns are binned: an iteration, or a pause in which nothing ran."""
+
+    start_s: float
+    end_s: float
+    iteration: int | None  # as an index
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The picture: rows of signs as wide as there are columns, each column so many iterations or pauses."""
+
+    rows: dict[str, str]
+    idle: str  # of each column the share of its tokens that were idle, in tenths; a blank: none
+    memory: str  # of each column the share of memory in use, in tenths
+    per_column: int
+    num_columns: int  # before binning
+    in_all: int  # columns of the whole run: where requests are left out, the picture ends with those that are shown
+    legend: dict[str, str]
+    left_out: int  # requests that have no row
+
+
+def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeline:
+    """The picture of a run, at most so wide, of its first `most_rows` requests by arrival."""
+    stories = history.by_arrival
+    shown = stories[:most_rows]
+    every = columns = columns_of(history)
+    if len(shown) < len(stories):
+        until_s = max(map(history.end_of, shown))
+        columns = [column for column in every if column.start_s < until_s]
+    per_column = max(1, -(-len(columns) // most_columns))
+    letters = letters_of(history)
+    idle = idle_rows(history) if shown else {}
+    painter = _Painter(history, columns, letters, idle)
+    rows = {story.id: _binned(painter.row(story), per_column) for story in shown}
+    occurring = set("".join(rows.values()))
+    legend = {sign: means for sign, means in MEANINGS.items() if sign in occurring}
+    legend |= {sign: f"computes nodes of {cell}" for cell, sign in letters.items() if sign in occurring}
+    bins = [columns[i : i + per_column] for i in range(0, len(columns), per_column)]
+    return Timeline(
+        rows=rows,
+        idle="".join(_idle_share(history, one) for one in bins),
+        memory=_shown_if_any("".join(_memory_share(history, one) for one in bins)),
+        per_column=per_column,
+        num_columns=len(columns),
+        in_all=len(every),
+        legend=legend,
+        left_out=len(stories) - len(shown),
+    )
+
+
+def columns_of(history: History) -> list[Column]:
+    """Iterations with work, and pauses in which a request waited, in the order in which they ended.
+
+    Workers compute side by side: in any other order a request would go on to the right of its last iteration, or have
+    a token to the left of its prompt.
+    """
+    columns = [Column(one.start_s, one.end_s, i) for i, one in enumerate(history.iterations) if one.work]
+    columns += [
+        Column(pause.at_s, end_s, None)
+        for pause, end_s in zip(history.pauses, history.pauses_end_s, strict=True)
+        if pause.reasons
+    ]
+    return sorted(columns, key=lambda column: (column.end_s, column.start_s))
+
+
+def letters_of(history: History) -> dict[str, str]:
+    """A letter for each type of cell: the first of its name that is free.
+
+    Of encoder, decoder and end: e, d and n.
+    """
+    found: dict[str, str] = {}
+    taken = set(MEANINGS)
+    for one in history.iterations:
+        for cell in one.cells:
+            if cell not in found and cell != TRANSFORMER:
+                free = [letter for letter in cell.lower() + "abcdefghijklmnopqrstuvwxyz" if letter.isalpha()]
+                found[cell] = next((letter for letter in free if letter not in taken), RUNNING)
+                taken.add(found[cell])
+    return found
+
+
+def sign_of(story: Story, one: Iteration, letters: Mapping[str, str]) -> str:
+    """What an iteration does for a request that it computes; `letters` as from `letters_of`."""
+    if one.preprocesses:
+        return PREPROCESSING
+    own = one.work_of(story.id)
+    cell = own[-1][2]
+    if cell != TRANSFORMER:
+        return letters[cell]
+    return PROMPT if any(story.prefills(*work) for work in own) else RUNNING
+
+
+class _Painter:
+    """Puts signs into rows, one a column: what a request does, or waits for, when the column ends."""
+
+    def __init__(
+        self, history: History, columns: list[Column], letters: dict[str, str], idle: dict[str, list[int]]
+    ) -> None:
+        self._history, self._columns, self._letters, self._idle = history, columns, letters, idle
+        self._ends = [column.end_s for column in columns]
+        self._of = {column.iteration: i for i, column in enumerate(columns) if column.iteration is not None}
+
+    def row(self, story: Story) -> list[str]:
+        """The sign of a request in each column: what it waits for, over what it holds; what it computes, over both."""
+        signs = [" "] * len(self._columns)
+        if story.admitted_s is not None:
+            self._fill(signs, story.admitted_s, self._history.end_of(story), HELD)
+        for wait in story.waits:
+            self._fill(signs, wait.start_s, wait.end_s, WAIT_SIGNS[wait.kind])
+        self._compute(signs, story)
+        last = self._last(story)
+        if last is not None:
+            after = self._after(story, last)
+            signs[last:] = [ENDED if story.finished else BROKEN_OFF, *[" "] * (len(signs) - last - 1)]
+            for i in after:
+                signs[i] = IDLE
+        return signs
+
+    def _after(self, story: Story, last: int) -> list[int]:
+        """The columns behind the end of a request that still compute its row, or what had been begun for it."""
+        idle = [*self._idle.get(story.id, ()), *story.iterations]
+        return [self._of[index] for index in idle if self._of.get(index, -1) > last]
+
+    def _fill(self, signs: list[str], start_s: float, end_s: float, sign: str) -> None:
+        """Put a sign into the columns that end in a time."""
+        first, stop = bisect_right(self._ends, start_s), bisect_right(self._ends, end_s)
+        signs[first:stop] = [sign] * (stop - first)
+
+    def _compute(self, signs: list[str], story: Story) -> None:
+        """Put in what its iterations do for a request.
+
+        Other workers' iterations may end while one of it runs: they have its sign, but for those on the left of the
+        one before it. For columns 3 and 7 of its own, and iterations of others that end meanwhile in columns 5 and 6,
+        the sign of column 7 stands in 5, 6 and 7.
+        """
+        before, before_end_s, sign = -1, float("-inf"), HELD
+        own = sorted((self._of[index], index) for index in story.iterations if index in self._of)
+        for column, index in own:
+            one = self._history.iterations[index]
+            first = min(column, max(before + 1, bisect_right(self._ends, one.start_s)))
+            for i in range(
+                before + 1, first
+            ):  # between two of its own: what began beside the first ends a little later
+                if signs[i] == HELD and self._columns[i].start_s < before_end_s:
+                    signs[i] = sign
+            sign = sign_of(story, one, self._letters)
+            signs[first : column + 1] = [sign] * (column + 1 - first)
+            before, before_end_s = column, one.end_s
+
+    def _last(self, story: Story) -> int | None:
+        """The column in which a request ends: that of its last iteration, or of what ran when it was given up."""
+        if story.ended_s is None:
+            return None
+        iterations = self._history.iterations
+        with_it = [i for i in story.iterations if iterations[i].end_s == story.ended_s and i in self._of]
+        if with_it:
+            return max(self._of[i] for i in with_it)
+        i = bisect_left(self._ends, story.ended_s)
+        if i == len(self._ends) or self._columns[i].start_s >= story.ended_s:
+            i -= 1
+        return i if i >= 0 else None
+
+
+def _binned(signs: list[str], per_column: int) -> str:
+    """One sign for so many: an end, or else the one that occurs most; of those, the one that is told rather.
+
+    >>> _binned(list("..p###|"), 3)
+    '.#|'
+    """
+    if per_column == 1:
+        return "".join(signs)
+    return "".join(_of_bin(signs[i : i + per_column]) for i in range(0, len(signs), per_column))
+
+
+def _of_bin(signs: list[str]) -> str:
+    for end in (BROKEN_OFF, ENDED):
+        if end in signs:
+            return end
+    counts = Counter(sign for sign in signs if sign != " ")
+    return max(counts, key=lambda sign: (counts[sign], STRENGTH.get(sign, len(STRENGTH))), default=" ")
+
+
+def _idle_share(history: History, columns: list[Column]) -> str:
+    events = [history.iterations[one.iteration].event for one in columns if one.iteration is not None]
+    computed, idle = (sum(event[name] for event in events) for name in ("computed", "idle"))
+    return _tenths(idle, computed) if idle else " "
+
+
+def _memory_share(history: History, columns: list[Column]) -> str:
+    events = [history.iterations[one.iteration].event for one in columns if one.iteration is not None]
+    return max((_tenths(event["kv"][0], event["kv"][2]) for event in events), default=" ")
+
+
+def _tenths(part: int, whole: int) -> str:
+    """A share as a digit: 0 is less than a tenth, 9 is nine tenths and more."""
+    return str(min(9, 10 * part // whole)) if whole else " "
+
+
+def _shown_if_any(digits: str) -> str:
+    """The row, unless it says nothing but that there was hardly any."""
+    return digits if digits.strip(" 0") else ""

@@ -1,0 +1,224 @@
+"""Whether a line of a trace has what the views read of it: a trace may have been edited, or damaged.
+
+Each check raises `Damaged`, whose text says what is wrong; of a line that lacks something, or has a value of another
+kind in its place, it may as well be one of `ERRORS`. `because` tells all of them in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from minifuse.core.parsing import fits_utf8
+from minifuse.trace.log import Event
+
+MOST = 2**31  # of whatever is counted in a trace: slots, tokens, iterations
+MOST_WORKERS = 2**12
+MOST_LAYERS = 2**10  # that have the device in turn: it has as many slots for each token
+LATEST_S = 1e12
+LISTS = (list, tuple)  # as a file has them, and as a run does
+TIERS = ("device", "host")
+SHAPES = {
+    "Rectangle": ("offset", "rows", "stride"),
+    "Region": ("offset", "size", "width"),
+    "StateRows": ("offset", "rows", "steps"),
+}
+
+
+class Damaged(ValueError):
+    """A line is not as a trace has it."""
+
+
+ERRORS = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+
+
+def because(error: Exception) -> str:
+    """What is wrong with a line, as a clause.
+
+    >>> because(KeyError("arrival_s"))
+    "it has no 'arrival_s'"
+    """
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]!r}"
+    if isinstance(error, Damaged):
+        return str(error)
+    return "a value is of another kind than a trace has there"
+
+
+def check_time(seconds: Any) -> float:
+    """The time in seconds."""
+    _need(_is_number(seconds) and 0 <= seconds <= LATEST_S, f"{_shown(seconds)} is no time in seconds")
+    return float(seconds)
+
+
+def check_text(text: Any, what: str) -> str:
+    """The text, such as an id."""
+    _need(isinstance(text, str) and fits_utf8(text), f"{what} is {_shown(text)}, and is to be a text")
+    return str(text)
+
+
+def check_span(wall: Any) -> tuple[float, float]:
+    """When something began and ended."""
+    start_s, end_s = check_time(wall["start_s"]), check_time(wall["end_s"])
+    _need(start_s <= end_s, f"it ends at {end_s} s, before it begins, at {start_s} s")
+    return start_s, end_s
+
+
+def check_header(event: Event) -> None:
+    """Of the first line: what a title, or a scale, is made of."""
+    for name in ("technique", "model", "clock"):
+        check_text(event.get(name, ""), name)
+    for name in ("stages", "options"):
+        _need(isinstance(event.get(name, {}), dict), f"{name} has no names")
+    for name in ("kv_capacity_tokens", "kv_bytes_per_token"):
+        _number(event.get(name, 0), name, MOST if "tokens" in name else 2**53)
+
+
+def check_request(event: Event) -> None:
+    check_text(event["id"], "an id")
+    check_time(event.get("wall", event)["arrival_s"])
+    _number(event["prompt_tokens"], "the prompt's length")
+    for name in ("max_new_tokens", "history_tokens"):
+        _number(event.get(name, 0), name)
+    _need(_is_number(event.get("priority", 0)), "the priority is no number")
+    for name in ("after", "conversation", "group", "user", "text"):
+        if event.get(name) is not None:
+            check_text(event[name], name)
+
+
+def check_answer(event: Event, known: Collection[str]) -> None:
+    """`known` are the requests that lines before have told of."""
+    check_known([event["id"]], known, "an answer")
+    text, ends = check_text(event["text"], "an answer"), event["ends"]
+    whole = all(type(end) is int for end in ends) and list(ends) == sorted(ends)
+    _need(whole and (not ends or (ends[0] >= 0 and ends[-1] <= len(text))), "ends are not places in the answer's text")
+
+
+def check_known(names: Iterable[Any], known: Collection[str], what: str) -> None:
+    """`known` are the requests that lines before have told of; `what` names others of them."""
+    for name in names:
+        _need(isinstance(name, str) and name in known, f"{what} names {_shown(name)}, which no line before it asks for")
+
+
+def check_reasons(event: Event) -> None:
+    """Of a step, or of a pause: each reason is three texts."""
+    for reason in event["reasons"]:
+        code, name, text = reason
+        for part in (code, name, text):
+            check_text(part, "a part of a reason")
+
+
+def check_step(event: Event, known: Collection[str]) -> None:
+    """A step, as `minifuse.trace.log` writes it. `known` are the requests that lines before have told of."""
+    work, wall = event["work"], event["wall"]
+    check_span(wall)
+    _number(event["step"], "the number of the step")
+    _number(event["worker"], "the worker", MOST_WORKERS)
+    for name, start, stop, *cell in work:
+        check_known([name], known, "work")
+        _need(_whole(start) and _whole(stop) and start < stop, f"the work of {_shown(name)} is {_shown([start, stop])}")
+        _need(len(cell) < 2 and all(isinstance(one, str) for one in cell), f"the work of {_shown(name)} is of no cell")
+    for what in ("admitted", "evicted", "tokens", "finished"):
+        check_known(event[what], known, what)
+    check_known([name for name, *_ in event.get("reused", ())], known, "reused")
+    check_reasons(event)
+    check_text(event["phase"], "the phase")
+    for reason in event["finished"].values():
+        check_text(reason, "why one has finished")
+    _need(all(isinstance(tokens, LISTS) for tokens in event["tokens"].values()), "tokens are no lists")
+    for amount in ("computed", "idle"):
+        _number(event[amount], amount)
+    _number(event.get("discarded", 0), "discarded")
+    _need(event["idle"] <= event["computed"], "more is idle than is computed")
+    for what, amounts, count in (("kv", event["kv"], 4), ("kept", event.get("kept", (0, 0)), 2)):
+        _need(len(amounts) == count and all(map(_whole, amounts)), f"{what} is {_shown(amounts)}")
+    _check_places(event)
+    _check_waves(event)
+    sent = wall.get("transfers", {})
+    for seconds in (wall.get("moving_s", 0.0), sent.get("exposed_s", 0.0)):
+        check_time(seconds)
+    for way in ("to_host", "to_device"):
+        num_bytes, seconds = sent.get(way, (0, 0.0))
+        _number(num_bytes, way, 2**63)
+        check_time(seconds)
+
+
+def _check_places(event: Event) -> None:
+    """Slots: of each piece of work its place, of what is computed whole its rows, of moves their ends."""
+    _need(len(event["places"]) == len(event["work"]), "there is not one place for each piece of work")
+    most = event["kv"][2] * MOST_LAYERS
+    for place in event["places"]:
+        for first, count in _runs_of(place):
+            _check_run(first, count, most)
+    shape = event.get("shape")
+    if shape is not None:
+        _need(shape["kind"] in SHAPES, f"the shape is {_shown(shape['kind'])}")
+        offset, rows, size = (shape[name] for name in SHAPES[shape["kind"]])
+        for number in (offset, rows, size):
+            _number(number, "a number of the shape")
+        _need(size > 0, "the shape has rows without slots")
+        unit = size if shape["kind"] == "Region" else 1
+        _check_run(offset * unit, rows * (1 if shape["kind"] == "StateRows" else size), event["kv"][2])
+        if shape["kind"] == "Rectangle":
+            columns = [shape.get("begin", 0), shape["start"], shape["stop"]]  # numbered on, to the left below 0
+            _need(all(type(one) is int and abs(one) <= MOST for one in columns), f"columns are {_shown(columns)}")
+        if shape["kind"] != "StateRows":
+            _need(all(not isinstance(place[0], LISTS) or len(place) == 1 for place in event["places"]), "nodes in rows")
+    for kind, source, target, count, *tiers in event["moves"]:
+        check_text(kind, "the kind of a move")
+        for first, tier in ((source, tiers[0]), (target, tiers[1])):
+            _need(tier in TIERS, f"a move names {_shown(tier)} as a tier of memory")
+            _check_run(first, count, most if tier == "device" else MOST)
+
+
+def _runs_of(place: Any) -> list[tuple[Any, Any]]:
+    """The slots of a place, as they stand there: the first of so many."""
+    if len(place) == 1:  # several runs
+        _need(bool(place[0]), "a place has no slots")
+        return [(first, count) for first, count in place[0]]
+    if len(place) == 3:  # blocks
+        kept, new, size = place
+        for number in (kept, size, *new):
+            _number(number, "a number of a place")
+        return [(block * size, size) for block in new]
+    first, second = place
+    return [(slot, 1) for slot in (*first, second)] if isinstance(first, LISTS) else [(first, second)]
+
+
+def _check_run(first: Any, count: Any, most: int) -> None:
+    _number(first, "a slot", most)
+    _number(count, "a number of slots", most)
+    _need(first + count <= most, f"slots {first} to {first + count - 1} are not in memory, which has {most} at most")
+
+
+def _check_waves(event: Event) -> None:
+    """Waves are ranges of the work, and lanes lists of it."""
+    most = len(event["work"])
+    for wave in event["waves"]:
+        start, stop = wave
+        _need(_whole(start) and _whole(stop) and start <= stop <= most, f"a wave is {_shown(wave)}")
+    for lane in event.get("lanes", ()):
+        _need(all(_whole(one) and one < most for one in lane), f"a lane is {_shown(lane)}")
+
+
+def _number(value: Any, what: str, most: int = MOST) -> None:
+    _need(_whole(value, most), f"{what} is {_shown(value)}, and is to be a whole number from 0 to {most}")
+
+
+def _whole(value: Any, most: int = MOST) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shown(value: Any, most: int = 40) -> str:
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _need(holds: bool, what: str) -> None:
+    if not holds:
+        raise Damaged(what)

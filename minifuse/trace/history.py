@@ -1,0 +1,286 @@
+"""A run as its trace tells it: its iterations in the order of time, and the story of every request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import TRANSFORMER
+from minifuse.core.request import FinishReason, Phase
+from minifuse.trace.checks import (
+    ERRORS,
+    Damaged,
+    because,
+    check_answer,
+    check_header,
+    check_known,
+    check_reasons,
+    check_request,
+    check_span,
+    check_step,
+    check_text,
+    check_time,
+)
+from minifuse.trace.log import Event
+from minifuse.trace.why import Choice
+
+WaitKind = Literal["waiting", "ready", "suspended"]
+Reasons = tuple[tuple[str, str, str], ...]  # code, request, text
+
+
+class Wait(NamedTuple):
+    """A time for which a request waited for its turn: since its arrival, since its prompt had been computed apart, or
+    since it was evicted.
+    """
+
+    kind: WaitKind
+    start_s: float
+    end_s: float
+
+
+class Decision(NamedTuple):
+    """A moment at which policies were asked what runs next, what was chosen, and their reasons for those left out."""
+
+    number: int  # of the step; of the first pause -1, of the next -2, and so on
+    at_s: float
+    reasons: Reasons
+    choice: Choice = Choice()
+    joining: frozenset[str] = frozenset()  # who is admitted, or computed
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """A step of the trace. One without work holds transfers alone."""
+
+    step: int
+    worker: int
+    start_s: float
+    end_s: float
+    work: tuple[tuple[str, int, int, str], ...]  # request, start, stop, cell
+    event: Event
+
+    @property
+    def decision(self) -> Decision:
+        """What was decided for it."""
+        joining = frozenset([*self.event["admitted"], *self.requests])
+        choice = Choice(self.worker, self.event["evicted"], self.cells)
+        return Decision(self.step, self.start_s, _reasons(self.event), choice, joining)
+
+    @property
+    def preprocesses(self) -> bool:
+        """Whether it prepares requests for another worker, or for the batch."""
+        return bool(self.event["phase"] == Phase.PREPROCESSING.value)
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+    @property
+    def requests(self) -> list[str]:
+        """Those that it computes, each once."""
+        return list(dict.fromkeys([name for name, *_ in self.work]))
+
+    @property
+    def cells(self) -> dict[str, int]:
+        """How many tokens, or nodes of each type, requests need of it."""
+        found: dict[str, int] = {}
+        for _, start, stop, cell in self.work:
+            found[cell] = found.get(cell, 0) + stop - start
+        return found
+
+    def work_of(self, name: str) -> list[tuple[int, int, str]]:
+        """What it computes of a request: start, stop, cell."""
+        return [(start, stop, cell) for owner, start, stop, cell in self.work if owner == name]
+
+    def tokens_of(self, name: str) -> int:
+        """How many tokens, or nodes, of a request it computes."""
+        return sum([stop - start for owner, start, stop, _ in self.work if owner == name])
+
+
+def is_prefill(start: int, stop: int, cell: str, prompt_tokens: int) -> bool:
+    """Whether computing tokens [start, stop) is prefill: more than one, or one of the prompt; nodes of cells never."""
+    return cell == TRANSFORMER and (stop - start > 1 or start < prompt_tokens)
+
+
+@dataclass(slots=True)
+class Story:
+    """One request. Times are seconds on the run's clock."""
+
+    id: str
+    arrival_s: float
+    prompt_tokens: int
+    request: Event
+    arrived: bool = True  # False: it follows another, and nothing tells yet that its turn came
+    iterations: list[int] = field(default_factory=list)  # with work of it, as indices
+    waits: list[Wait] = field(default_factory=list)
+    tokens: list[tuple[float, int]] = field(default_factory=list)  # when each came, and of which iteration, as index
+    evictions: list[tuple[int, int | None]] = field(default_factory=list)  # iterations that evicted and readmitted it
+    admitted_s: float | None = None  # first
+    ended_s: float | None = None
+    reason: str = FinishReason.INTERRUPTED.value  # until an event says otherwise
+
+    @property
+    def finished(self) -> bool:
+        return self.reason in (FinishReason.STOP.value, FinishReason.LENGTH.value)
+
+    def prefills(self, start: int, stop: int, cell: str) -> bool:
+        """Whether computing tokens [start, stop) of it is prefill: more than one, or one of the prompt."""
+        return is_prefill(start, stop, cell, self.prompt_tokens)
+
+
+@dataclass(slots=True)
+class History:
+    """A whole run, or as much of it as its trace has."""
+
+    header: Event
+    stories: dict[str, Story] = field(default_factory=dict)
+    refused: list[tuple[str, str]] = field(default_factory=list)  # request, why
+    iterations: list[Iteration] = field(default_factory=list)  # by their start
+    pauses: list[Decision] = field(default_factory=list)  # there were requests, and nothing ran
+    pauses_end_s: list[float] = field(default_factory=list)
+    last_s: float = 0.0
+    of_cells: bool = False
+
+    @classmethod
+    def of(cls, events: Iterable[Event], name: str = "the trace") -> History:
+        """The run that these events tell; those of an unknown kind are passed over.
+
+        Args:
+            name: what messages call the trace.
+
+        Raises:
+            UsageError: an event is not as `minifuse.trace.log` writes it.
+        """
+        run = cls(header={})
+        steps: dict[int, Iteration] = {}
+        for number, event in enumerate(events, start=1):
+            try:
+                run._read(event, steps)
+            except ERRORS as error:
+                raise UsageError(
+                    f"Line {number} of {name} cannot be understood: {because(error)}: write it again with --trace."
+                ) from None
+        run._tell(sorted(steps.values(), key=lambda one: (one.start_s, one.step)))
+        return run
+
+    @property
+    def decisions(self) -> Iterator[Decision]:
+        """Every moment of choice, of an iteration or of a pause, in the order of time."""
+        asked = [one.decision for one in self.iterations if one.work]
+        yield from sorted([*asked, *self.pauses], key=lambda decision: decision.at_s)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether answers are tokens; graphs of cells may have results alone."""
+        return not self.of_cells or any(story.tokens for story in self.stories.values())
+
+    def end_of(self, story: Story) -> float:
+        """When a request ended; of one that did not, when the run did."""
+        return self.last_s if story.ended_s is None else story.ended_s
+
+    @property
+    def by_arrival(self) -> list[Story]:
+        """The requests in the order in which they arrived, and then in that of their submission."""
+        return sorted(self.stories.values(), key=lambda story: story.arrival_s)
+
+    @property
+    def workers(self) -> list[int]:
+        """Those that computed something."""
+        return sorted({one.worker for one in self.iterations if one.work})
+
+    def _read(self, event: Event, steps: dict[int, Iteration]) -> None:
+        """Take an event; what it means for requests is told later, for `steps` come in the order of their ends."""
+        if event["event"] in ("step", "wait", "aborted", "end"):
+            self.last_s = max(self.last_s, check_time(event["wall"]["end_s"]))
+        match event["event"]:
+            case "run":
+                check_header(event)
+                self.header = event
+            case "request":
+                check_request(event)
+                arrival_s = event.get("wall", event)["arrival_s"]
+                arrived = event.get("after") is None or "wall" in event
+                story = Story(event["id"], arrival_s, event["prompt_tokens"], event, arrived)
+                self.stories.setdefault(event["id"], story)
+            case "answer":
+                check_answer(event, self.stories)
+            case "refused":
+                self.refused.append((check_text(event["id"], "an id"), check_text(event["why"], "why")))
+                if event.get("received"):  # otherwise not by id: a duplicate bears that of one that is served
+                    check_known([event["id"]], self.stories, "refused")
+                    del self.stories[event["id"]]
+            case "aborted":
+                check_known([event["id"]], self.stories, "aborted")
+                story = self.stories[event["id"]]
+                story.reason, story.ended_s = FinishReason.ABORTED.value, float(event["wall"]["end_s"])
+            case "step":
+                check_step(event, self.stories)
+                number = event["step"]
+                if number in steps:
+                    raise Damaged(f"step {number} has been told before")
+                work = tuple((one[0], one[1], one[2], one[3] if len(one) > 3 else TRANSFORMER) for one in event["work"])
+                wall = event["wall"]
+                steps[number] = Iteration(number, event["worker"], wall["start_s"], wall["end_s"], work, event)
+            case "wait":
+                check_reasons(event)
+                start_s, end_s = check_span(event["wall"])
+                self.pauses.append(Decision(-1 - len(self.pauses), start_s, _reasons(event)))
+                self.pauses_end_s.append(end_s)
+            case "end":
+                for name in event["unfinished"]:
+                    check_text(name, "an id")
+
+    def _tell(self, steps: list[Iteration]) -> None:
+        """Follow every request through the iterations."""
+        self.iterations = steps
+        ready: dict[str, float] = {}  # since when their prompt has been computed apart
+        suspended: dict[str, float] = {}
+        for index, one in enumerate(steps):
+            event = one.event
+            for name in event["evicted"]:
+                story = self.stories[name]
+                suspended[name] = one.start_s
+                story.evictions.append((index, None))
+                if name in ready:
+                    _add(story, "ready", ready.pop(name), one.start_s)
+            for name in event["admitted"]:
+                story = self.stories[name]
+                if story.admitted_s is None:
+                    story.admitted_s = one.start_s
+                    _add(story, "waiting", story.arrival_s, one.start_s)
+                if name in suspended:
+                    _add(story, "suspended", suspended.pop(name), one.start_s)
+                    story.evictions[-1] = (story.evictions[-1][0], index)
+            for name in one.requests:
+                story = self.stories[name]
+                story.iterations.append(index)
+                if one.preprocesses:
+                    ready[name] = one.end_s
+                elif name in ready:
+                    _add(story, "ready", ready.pop(name), one.start_s)
+            for name, tokens in event["tokens"].items():
+                self.stories[name].tokens += [(one.end_s, index)] * len(tokens)
+            for name, reason in event["finished"].items():
+                self.stories[name].reason, self.stories[name].ended_s = reason, one.end_s
+        self.of_cells = any(cell != TRANSFORMER for one in steps for *_, cell in one.work)
+        for name, story in self.stories.items():
+            story.tokens.sort(key=lambda token: token[0])
+            until = self.end_of(story)
+            if story.admitted_s is None and story.arrived:
+                _add(story, "waiting", story.arrival_s, until)
+            if name in suspended:
+                _add(story, "suspended", suspended[name], until)
+            elif name in ready and story.ended_s is None:
+                _add(story, "ready", ready[name], until)
+
+
+def _add(story: Story, kind: WaitKind, start_s: float, end_s: float) -> None:
+    if end_s > start_s:
+        story.waits.append(Wait(kind, start_s, end_s))
+
+
+def _reasons(event: Event) -> Reasons:
+    given: list[Any] = event.get("reasons", [])
+    return tuple((code, name, text) for code, name, text in given)

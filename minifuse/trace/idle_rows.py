@@ -1,0 +1,79 @@
+"""Rows of a rectangle, and buffers of a region, that were computed idle: the requests that they had been of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from minifuse.core.plan import Extent
+from minifuse.trace.history import History, Iteration
+
+Row = tuple[int, int]  # its first slot, and how many it has
+Rows = tuple[list[Row], dict[Row, str]]  # all that an iteration computes, and whose work lies in them
+
+
+def rows_of(one: Iteration) -> Rows:
+    """The rows, or buffers, that an iteration computes whole, and whose work lies in them."""
+    shape = one.event.get("shape") or {}
+    places = zip(one.work, one.event["places"], strict=True)
+    return rows_of_shape(shape.get("kind", ""), shape, ((name, place) for (name, *_), place in places))
+
+
+def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[str, Sequence[Any]]]) -> Rows:
+    """The same of a shape of this kind, and the places of work in it, each with the request that it is of.
+
+    >>> rows_of_shape("Rectangle", {"offset": 0, "rows": 2, "stride": 8}, [("a", [8, 5])])
+    ([(0, 8), (8, 8)], {(8, 8): 'a'})
+    """
+    if kind == "Rectangle":
+        every = [(shape["offset"] + row * shape["stride"], shape["stride"]) for row in range(shape["rows"])]
+        base, size = shape["offset"], shape["stride"]
+    elif kind == "Region":
+        base, size = 0, shape["width"]
+        every = [(buffer * size, size) for buffer in range(shape["offset"], shape["offset"] + shape["size"])]
+    else:
+        return [], {}
+    owners = {}
+    for name, place in places:
+        slot = _first_slot(place)
+        owners[base + (slot - base) // size * size, size] = name
+    return every, owners
+
+
+def idle_rows(history: History) -> dict[str, list[int]]:
+    """For each request that had ended, the iterations (as indices) that still computed its row."""
+
+    def had_ended(name: str, index: int) -> bool:
+        ended_s = history.stories[name].ended_s
+        return ended_s is not None and ended_s <= history.iterations[index].start_s
+
+    return idle_columns((((one.worker, one.preprocesses), rows_of(one)) for one in history.iterations), had_ended)
+
+
+def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
+    """The same of these rows, an iteration each, with the stream of iterations that it is one of: a worker in a phase.
+
+    Args:
+        had_ended: whether a request had, when an iteration (as index) began.
+
+    >>> first, second = (0, 8), (8, 8)
+    >>> both, alone = ([first, second], {first: "a", second: "b"}), ([first, second], {first: "a"})
+    >>> idle_columns([(0, both), (0, alone), (0, alone)], lambda name, index: name == "b")
+    {'b': [1, 2]}
+    """
+    found: dict[str, list[int]] = {}
+    had: dict[Hashable, dict[Row, str]] = {}
+    for index, (stream, (every, owners)) in enumerate(rows):
+        if not every:
+            continue
+        known = {**had.get(stream, {}), **owners}
+        last = had[stream] = {row: known[row] for row in every if row in known}
+        for row, name in last.items():
+            if row not in owners and had_ended(name, index):
+                found.setdefault(name, []).append(index)
+    return found
+
+
+def _first_slot(place: Sequence[Any]) -> int:
+    """Of consecutive slots, or of the first of several runs of them."""
+    return int(place[0][0][0]) if len(place) == 1 else Extent(*place).offset

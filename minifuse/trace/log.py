@@ -1,0 +1,239 @@
+"""Logs everything a run decided and when, versioned: one JSON object per line.
+
+    {"event": "run", "schema": "minifuse.trace/5", "technique": ..., "kv_bytes_per_token": ..., ...}
+    {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
+    {"event": "request", "id": "r1", "wall": {"arrival_s": 2.7}, "after": "r0", "history_tokens": 24, ...}
+    {"event": "request", "id": "r2", "arrival_s": 0.0, "history_tokens": 96, ...}   # behind the text of an earlier run
+    {"event": "request", "id": "r3", "arrival_s": 0.0, "user": "ann", ...}
+    {"event": "refused", "id": "r9", "why": "..."}
+    {"event": "answer", "id": "r0", "text": "42", "ends": [1, 2, 2]}
+    {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
+    {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": [17]}, ..., "wall": {"start_s": ..., ...}}
+    {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
+    {"event": "end", "unfinished": [], "wall": {"end_s": ..., "other_cores": 0.3}}
+
+A step tells of a sequence's block table only what is new since the last step that had it: under "places",
+[2, [9], 16] are the first two blocks of the table as it was told last, then block 9, of 16 slots each. `whole_tables`
+puts them together again. After a step that finishes a sequence, or its abort, its table is told from its beginning, if
+ever again.
+
+A file tells texts as well, if the model has a tokenizer: a request's prompt, without its history, under "text"; and at
+the run's end each answer, and how many characters of that were there after each token, under "ends".
+
+What was measured (times, transfers, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs
+that decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines
+alone (`minifuse.trace.metrics`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Seq
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from minifuse.core.errors import UsageError
+from minifuse.core.measured import measured_of
+from minifuse.core.observers import RunObserver
+from minifuse.core.plan import Reason
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request, Sequence
+from minifuse.core.requests import Requests
+from minifuse.execute.cores import OtherWork
+from minifuse.trace.file import TraceFile, parse, read_text
+from minifuse.trace.step import BlockTables, step_decisions, step_figures
+
+SCHEMA = "minifuse.trace/5"
+Event = dict[str, Any]
+
+
+class Texts(Protocol):
+    """Decodes tokens; None if undecodable."""
+
+    def text(self, tokens: Seq[int]) -> str | None: ...
+
+    def pieces(self, tokens: Seq[int]) -> tuple[str, list[int]] | None:
+        """Return the text, and how many of its characters there are after each token."""
+        ...
+
+
+class Trace(RunObserver):
+    """Collects events, and writes each at once when given a file.
+
+    Steps are kept as they are and turned into JSON only when the events are read: the hot loop should not pay for it.
+
+    Args:
+        path: the file, or a stream.
+        into: is handed every event as it happens, a step without its places and layout. No event is kept then, so that
+            a run takes no more memory the longer it is.
+        texts: makes texts of tokens, of prompts at once and of answers at the end; None: the trace tells none.
+        others: what the run's end tells of the cores that other processes used meanwhile; None: time is virtual.
+        header: what the first event says of the run.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path | TextIO | None = None,
+        into: Callable[[Event], None] | None = None,
+        others: OtherWork | None = None,
+        texts: Texts | None = None,
+        **header: Any,
+    ) -> None:
+        self.header: Event = {"event": "run", "schema": SCHEMA, **header}
+        self._events: list[Event | StepReport] = []
+        self._into = into
+        self._others = others
+        self._texts = texts
+        self._num_answers = 0  # that have been taken
+        self._file = None if path is None else TraceFile(path)
+        self._told = BlockTables()  # in the file
+        self._add(self.header)
+
+    @property
+    def failure(self) -> str | None:
+        """Say why the file ends before the run does, or None if it does not."""
+        return None if self._file is None else self._file.failure
+
+    def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
+        """Write that a request was submitted or, if it follows another, arrived.
+
+        Args:
+            num_history: leading tokens of its prompt that are history.
+            measured: its arrival was not asked for: it is that of its submission, or of the last turn's end.
+        """
+        arrival = {"arrival_s": request.arrival_s}
+        history = None if request.after is None and not num_history else num_history
+        text = None if self._texts is None else self._texts.text(request.prompt[num_history:])
+        more = {"user": request.user, "after": request.after, "history_tokens": history, "text": text}
+        self._add(
+            {
+                "event": "request",
+                "id": request.id,
+                **({"wall": arrival} if measured else arrival),
+                "prompt_tokens": len(request.prompt),
+                "max_new_tokens": request.max_new_tokens,
+                "priority": request.priority,
+                "conversation": request.conversation,
+                "group": request.group,
+                **{name: value for name, value in more.items() if value is not None},
+            }
+        )
+
+    def refused(self, request_id: str, why: str, received: bool = False) -> None:
+        """Write that a request was refused: at `submit` or, if `received`, after its arrival."""
+        self._add({"event": "refused", "id": request_id, "why": why, **({"received": True} if received else {})})
+
+    def aborted(self, request_id: str, end_s: float) -> None:
+        self._add({"event": "aborted", "id": request_id, "wall": {"end_s": end_s}})
+
+    def completed(self, report: StepReport, requests: Requests | None = None) -> None:
+        self._add(report)
+
+    def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
+        """Write a wait in which the engine had requests and ran nothing."""
+        if requests.sequences and not requests.in_flight:
+            wall = {"start_s": requests.now, "end_s": end_s}
+            self._add({"event": "wait", "reasons": list(reasons), "wall": wall})
+
+    def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
+        """Write that the run has ended; `finished` are all requests that have, in order.
+
+        The texts of their answers are made only now: that takes longer than an iteration may.
+        """
+        if self._texts is not None:
+            for sequence in islice(finished, self._num_answers, None):  # a trace may end more than once
+                self._num_answers += 1
+                if (tokens := sequence.answer) and (known := self._texts.pieces(tokens)) is not None:
+                    self._add({"event": "answer", "id": sequence.id, "text": known[0], "ends": known[1]})
+        wall = {"end_s": end_s}
+        if self._others is not None and (cores := self._others.cores()) is not None:
+            wall["other_cores"] = cores
+        self._add({"event": "end", "unfinished": list(unfinished), "wall": wall})
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def events(self) -> Iterator[Event]:
+        """Return every event so far, in order, as a file has it.
+
+        Raises:
+            UsageError: they were handed on instead of being kept.
+        """
+        if self._into is not None:
+            raise UsageError(
+                "The events of this run were not kept but handed to what was given as `into`: leave `into` out, or "
+                "give a path and read its file."
+            )
+        told = BlockTables()
+        return (json.loads(json.dumps(_as_event(event, told))) for event in self._events)
+
+    def _add(self, event: Event | StepReport) -> None:
+        if self._into is None:
+            self._events.append(event)
+        elif isinstance(event, StepReport):
+            self._into({"event": "step", **step_figures(event), "wall": _wall(event)})
+        else:
+            self._into(event)
+        if self._file is not None:
+            self._file.write(_as_event(event, self._told))
+
+
+def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
+    """Make a step an event, with what is new to the block tables `told`."""
+    if isinstance(event, StepReport):
+        event = {"event": "step", **step_decisions(event, told), "wall": _wall(event)}
+    told.forget(event)
+    return event
+
+
+def _wall(event: StepReport) -> dict[str, Any]:
+    """Return what was measured of a step."""
+    wall: dict[str, Any] = {"start_s": event.started_s, "end_s": event.ended_s}
+    measured = measured_of(event)
+    if event.plan.moves:
+        wall["moving_s"] = measured.moving_s
+    if measured.num_messages:
+        wall |= {"messages": measured.num_messages, "message_bytes": measured.message_bytes}
+    if measured.to_host_bytes or measured.to_device_bytes or measured.exposed_s:
+        wall["transfers"] = {
+            "to_host": [measured.to_host_bytes, measured.to_host_s],
+            "to_device": [measured.to_device_bytes, measured.to_device_s],
+            "exposed_s": measured.exposed_s,
+            "hidden_s": measured.hidden_s,
+        }
+    if measured.num_gathers:
+        wall["gathers"] = [measured.num_gathers, measured.gathered_rows, measured.gathering_s]
+    return wall
+
+
+def decisions(events: Iterable[Event]) -> bytes:
+    """Write the events without wall times, one per line: equal bytes mean equal decisions."""
+    lines = (json.dumps({k: v for k, v in event.items() if k != "wall"}, sort_keys=True) for event in events)
+    return "\n".join(lines).encode()
+
+
+def whole_tables(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events with whole block tables: [blocks, size] for what lies in blocks."""
+    told = BlockTables()
+    for event in events:
+        if event["event"] == "step":
+            works = zip(event["work"], event["places"], strict=True)
+            event = {**event, "places": [told.whole(work[0], place) for work, place in works]}
+        yield event
+        told.forget(event)
+
+
+def read_trace(path: Path | str) -> list[Event]:
+    """Read the events of a trace file, or as many as a killed run wrote.
+
+    Raises:
+        UsageError: the file is missing, is not a trace, or is one of another version.
+    """
+    return parse(read_text(Path(path), str(path)), str(path), SCHEMA)[0]

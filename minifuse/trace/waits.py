@@ -1,0 +1,260 @@
+"""What each request waited for, and for how long: every second that a request waited, by its reason."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from minifuse.trace.history import Decision, History, Reasons, Wait
+from minifuse.trace.why import told_by_policy
+
+UNASKED = "not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"
+UNTOLD = "no-reason", "evicted, and no reason was given"
+UNCERTAIN = ("not-in-batch", "no-reason")  # codes that say no more than that a request was passed over
+START, ASKED, END = range(3)  # at one moment in this order: a request waits until the iteration it joins is chosen
+
+
+class Told(NamedTuple):
+    """A reason, and since when it holds."""
+
+    at_s: float
+    code: str
+    text: str
+
+
+class Segment(NamedTuple):
+    """A time for which a request waited, for one reason."""
+
+    request: str
+    code: str
+    text: str
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+class Piece(NamedTuple):
+    """A part of a wait, and what was told in it: `told[first:stop]`, a reason of its own, or those of a list that all
+    requests follow that are passed over.
+
+    >>> told = [Told(0.0, "behind", "behind a"), Told(2.0, "behind", "behind b"), Told(4.0, "behind", "behind c")]
+    >>> [(text, start_s, end_s) for _, _, text, start_s, end_s in Piece(1.0, 3.5, told, 0, 2).segments("d")]
+    [('behind a', 1.0, 2.0), ('behind b', 2.0, 3.5)]
+    """
+
+    start_s: float
+    end_s: float
+    told: list[Told]
+    first: int
+    stop: int
+
+    def segments(self, request: str) -> Iterator[Segment]:
+        """It cut up by reasons."""
+        for k in range(self.first, self.stop):
+            at_s, code, text = self.told[k]
+            end_s = self.told[k + 1].at_s if k + 1 < self.stop else self.end_s
+            start_s = max(at_s, self.start_s)
+            if end_s > start_s:
+                yield Segment(request, code, text, start_s, end_s)
+
+
+@dataclass(slots=True)
+class Waits:
+    """What requests waited for, each the pieces of its waits in order.
+
+    `given` are the reasons that policies gave themselves, by the number of the decision. `passed` are the two lists
+    that requests follow together: requests that were passed over where the policy stopped at another, or evicted; and
+    requests that never were, and were just not in a batch.
+    """
+
+    pieces: dict[str, list[Piece]] = field(default_factory=dict)
+    given: dict[int, Reasons] = field(default_factory=dict)
+    passed: tuple[list[Told], list[Told]] = field(default_factory=lambda: ([], []))
+
+    def of(self, request: str) -> Iterator[Segment]:
+        """The waits of a request cut up by reasons, in order."""
+        for piece in self.pieces.get(request, ()):
+            yield from piece.segments(request)
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """What requests waited for, under one code."""
+
+    code: str
+    seconds: dict[str, float]  # of each request
+    sentence: str  # a reason of the one that waited longest for it, the one that held longest
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def longest(self) -> tuple[str, float]:
+        """The request that waited longest for it, and how long."""
+        return _longest(self.seconds)
+
+
+def waited_for(waits: Waits) -> list[Waited]:
+    """Every code for which requests waited, that of the longest total first."""
+    found: dict[str, dict[str, float]] = {}
+    sums = [_Sums(told) for told in waits.passed]
+    for name, pieces in waits.pieces.items():
+        for piece in pieces:
+            shared = next((one for one in sums if one.told is piece.told), None) or _Sums(piece.told)
+            for code, seconds in shared.between(piece):
+                by_name = found.setdefault(code, {})
+                by_name[name] = by_name.get(name, 0.0) + seconds
+    every = [Waited(code, seconds, _sentence(waits, code, _longest(seconds)[0])) for code, seconds in found.items()]
+    return sorted(every, key=lambda one: (-one.total_s, one.code))
+
+
+def _longest(seconds: dict[str, float]) -> tuple[str, float]:
+    return max(seconds.items(), key=lambda one: one[1])
+
+
+def _sentence(waits: Waits, code: str, request: str) -> str:
+    """The reason of this code that held longest for a request, as the trace tells it."""
+    longest = max((one for one in waits.of(request) if one.code == code), key=lambda one: one.seconds)
+    return f"{request} {longest.text}"
+
+
+class _Sums:
+    """For how long the reasons of a list held, by code, up to each of them: a long piece of it costs as much as a short
+    one, however many requests have it.
+    """
+
+    def __init__(self, told: list[Told]) -> None:
+        self.told = told
+        self._before: dict[str, list[float]] = {code: [0.0] for code in dict.fromkeys(one.code for one in told)}
+        for one, after in pairwise(told):
+            for code, sums in self._before.items():
+                sums.append(sums[-1] + (after.at_s - one.at_s if one.code == code else 0.0))
+
+    def between(self, piece: Piece) -> Iterator[tuple[str, float]]:
+        """Each code that held in a piece of the list, and for how long."""
+        first, last = self.told[piece.first], self.told[piece.stop - 1]
+        for code, sums in self._before.items():
+            seconds = sums[piece.stop - 1] - sums[piece.first]
+            seconds -= max(0.0, piece.start_s - first.at_s) * (first.code == code)
+            seconds += (piece.end_s - last.at_s) * (last.code == code)
+            if seconds > 0.0:
+                yield code, seconds
+
+
+def reasons_of_waits(history: History) -> Waits:
+    """All time for which requests waited, with its reasons.
+
+    A policy names the first that it cannot admit, and stops there; for the others that wait then, the choice itself is
+    the reason (`minifuse.trace.why`). A reason holds until there is another one or the wait ends; that a request was
+    just not in a batch replaces no reason that says more. From its arrival until a policy is asked for the first time, a
+    request waits for that (`not-asked`).
+    """
+    reader = _Reader()
+    at_once = _at_once(history)
+    for at_s, kind, subject in _moments(history):
+        if isinstance(subject, Decision):
+            reader.ask(subject, at_once.get(at_s, set()))
+        elif kind == START:
+            reader.begin(*subject)
+        else:
+            reader.end(at_s, *subject)
+    return reader.waits
+
+
+class _Open(NamedTuple):
+    """A wait that has not ended, and what it is for since a moment."""
+
+    wait: Wait
+    since_s: float
+    told: list[Told]
+    first: int
+
+
+class _Reader:
+    """Follows the waits of a run from moment to moment. What a decision costs does not grow with the requests that
+    wait: one that is passed over again and again follows a list that all of them share.
+    """
+
+    def __init__(self) -> None:
+        self.waits = Waits()
+        self._open: dict[str, _Open] = {}
+        self._alone: set[str] = set()  # of those, the ones with a reason of their own
+        self._following: tuple[set[str], set[str]] = (set(), set())  # and those that follow each list of `passed`
+        self._unasked: set[str] = set()
+
+    def begin(self, name: str, wait: Wait) -> None:
+        """A wait begins."""
+        if name in self._open:  # evicted while it waited to join
+            self.end(wait.start_s, name, self._open[name].wait)
+        told = Told(wait.start_s, *(UNTOLD if wait.kind == "suspended" else UNASKED))
+        self._open[name] = _Open(wait, wait.start_s, [told], 0)
+        self._alone.add(name)
+        self._unasked.add(name)
+
+    def end(self, at_s: float, name: str, wait: Wait) -> None:
+        """A wait ends, if another one has not done so already."""
+        if name in self._open and self._open[name].wait is wait:
+            self._close(at_s, name)
+            del self._open[name]
+
+    def ask(self, decision: Decision, at_once: Collection[str]) -> None:
+        """Give requests that wait the reasons of a decision; `at_once` came then, and joined another one at once."""
+        number, at_s, told, choice, joining = decision
+        named = {name for _, name, _ in told if (name in self._open or name in at_once) and name not in joining}
+        own = self.waits.given[number] = told_by_policy(told, choice, named)
+        for code, name, text in own:
+            if name in named and name in self._open and self._open[name].told[-1][1:] != (code, text):
+                self._change(at_s, name, [Told(at_s, code, text)], 0)
+                self._alone.add(name)
+        code, text = choice.passed_over(own, named)
+        which = 1 if code in UNCERTAIN else 0
+        passed = self._unasked if which else self._alone | self._following[1]
+        passed = passed - {name for _, name, _ in own} - joining - {*choice.evicted}
+        shared, followers = self.waits.passed[which], self._following[which]
+        followed = passed or len(followers) > len(followers & joining)
+        if followed and (not shared or shared[-1][1:] != (code, text)):
+            shared.append(Told(at_s, code, text))
+        for name in sorted(passed):
+            self._change(at_s, name, shared, len(shared) - 1)
+            followers.add(name)
+
+    def _change(self, at_s: float, name: str, told: list[Told], first: int) -> None:
+        """What a request waits for changes."""
+        self._close(at_s, name)
+        self._open[name] = _Open(self._open[name].wait, at_s, told, first)
+
+    def _close(self, at_s: float, name: str) -> None:
+        """What it has waited for so far is known."""
+        _, since_s, told, first = self._open[name]
+        if at_s > since_s:
+            stop = max(first + 1, bisect_left(told, at_s, key=lambda one: one.at_s))
+            self.waits.pieces.setdefault(name, []).append(Piece(since_s, at_s, told, first, stop))
+        for names in (self._alone, self._unasked, *self._following):
+            names.discard(name)
+
+
+def _at_once(history: History) -> dict[float, set[str]]:
+    """The requests that joined an iteration at the moment of their arrival, by that."""
+    found: dict[float, set[str]] = {}
+    for decision in history.decisions:
+        for name in decision.joining:
+            if history.stories[name].arrival_s == decision.at_s:
+                found.setdefault(decision.at_s, set()).add(name)
+    return found
+
+
+def _moments(history: History) -> list[tuple[float, int, tuple[str, Wait] | Decision]]:
+    """When waits begin and end, and when policies were asked, in the order in which that counts."""
+    moments: list[tuple[float, int, tuple[str, Wait] | Decision]] = []
+    for name, story in history.stories.items():
+        for wait in story.waits:
+            moments += [(wait.start_s, START, (name, wait)), (wait.end_s, END, (name, wait))]
+    moments += [(decision.at_s, ASKED, decision) for decision in history.decisions]
+    return sorted(moments, key=lambda moment: moment[:2])

@@ -1,0 +1,103 @@
+"""Gives a reason for each waiting request that a policy gave none for.
+
+A policy names the first that it could not admit and stops there: an iteration's host work must not grow with the queue.
+What can be said of the others is told here, and nowhere else: at once by an observer of the loop, for a run that is to
+tell of each (`Settings.why`), and afterwards by what reads the trace of any run (`minifuse.trace.waits`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from minifuse.core.parsing import number
+from minifuse.core.plan import TRANSFORMER, Proposal, Reason, Work
+from minifuse.core.request import Phase
+from minifuse.core.requests import Observer, Requests
+
+WAITING = (Phase.RECEIVED, Phase.READY, Phase.SUSPENDED)
+Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what a trace has of it
+
+
+class Choice(NamedTuple):
+    """What was chosen to run, so that others wait; nothing in a pause.
+
+    >>> Choice(0, (), {"transformer": 12}).passed_over((), "b")
+    ('not-in-batch', 'not admitted: worker 0 runs 12 tokens without it')
+    """
+
+    worker: int | None = None
+    evicted: Collection[str] = ()
+    batch: Mapping[str, int] = {}
+
+    def passed_over(self, reasons: Iterable[Told], waiting: Collection[str]) -> tuple[str, str]:
+        """Return code and text for waiting requests that the policy gave no reason for.
+
+        The policy stopped at the last waiting request that it gave a reason for. A request that this choice evicts
+        waits only from now on: the policy did not stop at it.
+
+        | code | when |
+        |---|---|
+        | behind | the policy stopped at a waiting request |
+        | evicting | it gave no reason, and others are evicted |
+        | not-in-batch | it gave none, and others run |
+        | no-reason | it gave none, and nothing runs |
+        """
+        if named := [name for _, name, _ in reasons if name in waiting and name not in self.evicted]:
+            admits = "none is admitted" if self.worker is None else f"worker {self.worker} admits none"
+            return "behind", f"not considered: {admits} behind {named[-1]}"
+        if self.evicted:
+            return "evicting", f"not admitted: worker {self.worker} evicts {', '.join(self.evicted)}"
+        if self.batch:
+            counts = ", ".join(_counted(count, cell) for cell, count in self.batch.items())
+            return "not-in-batch", f"not admitted: worker {self.worker} runs {counts} without it"
+        return "no-reason", "not admitted: nothing was proposed, and no reason was given"
+
+
+class Accounting(Observer):
+    """Adds a reason for each waiting sequence without one; its cost grows with the queue."""
+
+    def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
+        if worker is not None and not proposal.work:
+            return proposal
+        joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
+        waiting = dict.fromkeys(
+            one.id for one in requests.sequences.values() if one.phase in WAITING and one.id not in joining
+        )
+        choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
+        code, text = choice.passed_over(proposal.reasons, waiting)
+        given = {reason.sequence for reason in proposal.reasons}
+        others = tuple(Reason(code, name, text) for name in waiting if name not in given)
+        return replace(proposal, reasons=proposal.reasons + others) if others else proposal
+
+
+def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collection[str]) -> tuple[Told, ...]:
+    """Return the reasons in a trace that a policy gave, without what `Accounting` added.
+
+    >>> full, behind = ("batch-full", "b", "..."), "not considered: worker 0 admits none behind b"
+    >>> told_by_policy((full, ("behind", "c", behind), ("behind", "d", behind)), Choice(0), "bcd")
+    (('batch-full', 'b', '...'),)
+    """
+    if not reasons:
+        return reasons
+    code, _, text = reasons[-1]
+    count = len(reasons)
+    while count and reasons[count - 1][::2] == (code, text):
+        count -= 1
+    own = reasons[:count]
+    return own if choice.passed_over(own, waiting) == (code, text) else reasons
+
+
+def _amounts(works: Iterable[Work]) -> Counter[str]:
+    """Count the tokens computed, or the nodes of each type of cell."""
+    found: Counter[str] = Counter()
+    for work in works:
+        found[work.cell] += work.num_tokens
+    return found
+
+
+def _counted(count: int, cell: str) -> str:
+    """Write `12 tokens`, or `64 nodes of encoder`."""
+    return number(count, "token") if cell == TRANSFORMER else f"{number(count, 'node')} of {cell}"
