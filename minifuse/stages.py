@@ -129,8 +129,8 @@ def register(cls: StageClass) -> StageClass:
     What it does not declare has a default: it serves transformers, and claims nothing.
 
     Raises:
-        UsageError: it lacks something that a stage of its kind must have (`minifuse.core.declarations`), or another class
-            has this name.
+        UsageError: it lacks something that a stage of its kind must have (`minifuse.core.declarations`), or another
+            class has this name.
     """
     if not is_own(cls):
         _register_shipped()  # their names are taken

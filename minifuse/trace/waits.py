@@ -153,8 +153,8 @@ def reasons_of_waits(history: History) -> Waits:
 
     A policy names the first that it cannot admit, and stops there; for the others that wait then, the choice itself is
     the reason (`minifuse.trace.why`). A reason holds until there is another one or the wait ends; that a request was
-    just not in a batch replaces no reason that says more. From its arrival until a policy is asked for the first time, a
-    request waits for that (`not-asked`).
+    just not in a batch replaces no reason that says more. From its arrival until a policy is asked for the first time,
+    a request waits for that (`not-asked`).
     """
     reader = _Reader()
     at_once = _at_once(history)

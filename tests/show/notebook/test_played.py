@@ -245,8 +245,10 @@ def test_without_the_extra_there_is_a_sentence(missing: str, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MachineError) as refused:
         importlib.reload(minifuse.show.notebook)
-    told = f"minifuse.show.notebook needs {missing}, which is not installed: "
+    told = (
+        f"minifuse.show.notebook needs {missing}, which is not installed: "
         "pip install -e '.[tutorials]' -c constraints.txt."
+    )
     assert str(refused.value) == told
 
 
