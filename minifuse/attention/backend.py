@@ -56,7 +56,7 @@ class Backend(ABC):
         for start, stop in wave.cleared:
             cache.keys[layer, start:stop] = 0
             cache.values[layer, start:stop] = 0
-        return self.attention(q, cache, layer, wave.attended)
+        return self.attention(q, cache, layer, wave.reads)
 
     @abstractmethod
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Any) -> Tensor:

@@ -22,7 +22,7 @@ class Wave:
     stop: int
     slots: Tensor  # [stop - start], where KV is written; -1 for an idle row, whose KV is not
     live: Tensor | None  # the rows that are not idle; None: all rows
-    attended: Any  # what the rows read, in a form of the backend that made it
+    reads: Any  # what the rows attend to, in a form of the backend that made it
     cleared: Seq[tuple[int, int]] = ()  # ranges of slots that are set to zero before they are read
 
 

@@ -41,7 +41,7 @@ class PerSequenceAttention:
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         q = write(self.operators, heads, rotary, cache, layer, wave)
-        return self.attention(q, cache, layer, wave.attended)
+        return self.attention(q, cache, layer, wave.reads)
 
     def reads(self, plan: Plan, span: Span, cache: KVStorage) -> list[Item]:
         """View what the work of a wave attends to, once for all layers."""

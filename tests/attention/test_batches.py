@@ -90,7 +90,7 @@ def test_padded_batch_by_hand() -> None:
     assert wave.slots.tolist() == [-1, 4, 5, 6, -1, -1, -1, -1, 17, 18, 19, -1]
     assert wave.live is not None
     assert wave.live.tolist() == [1, 2, 3, 8, 9, 10]
-    seen = (wave.attended.mask[:, 0] == 0).int().tolist()  # of columns 0 to 4, by each of the columns 1 to 4
+    seen = (wave.reads.mask[:, 0] == 0).int().tolist()  # of columns 0 to 4, by each of the columns 1 to 4
     idle = [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]  # only themselves, never nothing
     assert seen[0] == [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
     assert seen[1] == idle
@@ -104,10 +104,10 @@ def _seen(window: Window, computed: Span, tokens: dict[str, tuple[int, ...]], *w
     plan = Plan(0, 0, work, places, admitted=("query3",), layout=Layout(shape=window.rectangle(computed)))
     batch = PaddedAttention().batch(plan, sequences, _storage(window.stride * 3))
     (wave,) = batch.waves
-    seen = (wave.attended.mask[:, 0] == 0).int()
+    seen = (wave.reads.mask[:, 0] == 0).int()
     if (shape := window.rectangle(computed)).wraps:  # whole rows are read: in the order of the columns instead
         seen = seen[..., [column % shape.stride for column in range(shape.begin, shape.stop)]]
-    return batch.token_ids.view(3, -1).tolist(), seen.tolist(), tuple(wave.attended.keys[0].shape)
+    return batch.token_ids.view(3, -1).tolist(), seen.tolist(), tuple(wave.reads.keys[0].shape)
 
 
 TEXTS = {"query0": (10, 11, 12, 13), "query1": (20, 21, 22, 23, 24), "query3": (30, 31)}
@@ -173,11 +173,11 @@ def test_slots_batch_by_hand() -> None:
     assert wave.slots.tolist() == [12, -1, 25]
     assert wave.live is not None
     assert sorted(wave.live.tolist()) == [0, 2]
-    assert (wave.attended.mask[:, 0, 0] == 0).sum(1).tolist() == [5, 1, 2]
+    assert (wave.reads.mask[:, 0, 0] == 0).sum(1).tolist() == [5, 1, 2]
     for layer in range(2):  # views: nothing is gathered
-        assert wave.attended.keys[layer].shape == (3, 1, 5, 4)
-        assert wave.attended.keys[layer].data_ptr() == cache.keys[layer, 8].data_ptr()
-        assert wave.attended.values[layer].data_ptr() == cache.values[layer, 8].data_ptr()
+        assert wave.reads.keys[layer].shape == (3, 1, 5, 4)
+        assert wave.reads.keys[layer].data_ptr() == cache.keys[layer, 8].data_ptr()
+        assert wave.reads.values[layer].data_ptr() == cache.values[layer, 8].data_ptr()
 
 
 def test_buffers_in_the_order_of_the_work() -> None:

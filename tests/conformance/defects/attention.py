@@ -78,8 +78,8 @@ def a_buffer_sees_its_neighbour(batch: Any, self: Any, plan: Any, sequences: Any
     """Every row of the region is attended as far as the longest."""
     made = batch(self, plan, sequences, cache)
     for wave in made.waves:
-        if hasattr(wave.attended, "mask"):
-            wave.attended.mask.zero_()
+        if hasattr(wave.reads, "mask"):
+            wave.reads.mask.zero_()
     return made
 
 
