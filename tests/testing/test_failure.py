@@ -37,7 +37,7 @@ def test_of_a_law(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> No
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("memory.paged", "PagedTrial"), ("batching.prefill_first", "partial"), ("attention.paged", "RaggedIndex")],
+    [("memory.paged.paged", "PagedTrial"), ("batching.prefill_first", "partial"), ("attention.paged", "RaggedIndex")],
 )
 def test_of_a_stage_also_where_a_law_calls_it(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
     monkeypatch.setattr(importlib.import_module(f"minifuse.{module}"), name, None)
