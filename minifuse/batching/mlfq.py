@@ -94,7 +94,7 @@ class Mlfq(QueuePolicy):
         is_host_full = free < self.options.host_reserve * memory.host_capacity
         self.proposed_s = now
         # While the host is short, those that have KV there go on, and no new prompt begins.
-        is_held = is_host_full and (self.evicted or self.running)
+        is_held = is_host_full and bool(self.evicted or self.running)
         self.ready, other = (self.evicted, self.waiting) if is_held else (self.waiting, self.evicted)
         proposal = super().propose(worker, now, memory)
         for sequence in proposal.admit:

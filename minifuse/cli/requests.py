@@ -20,7 +20,6 @@ from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.serve.assembly import Choices
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.conversations import NAME, as_requests, conversations, parse_asked
-from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import Uniform
 from minifuse.workload.sharegpt import Found, read_sharegpt
 from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, share_out, synthetic
@@ -174,6 +173,8 @@ class _Maker:
         return self._completed(arrive(gather(prompts, self.prompts_per_request), self.options.arrival, self.seed))
 
     def _of_file(self, path: str) -> list[Request]:
+        from minifuse.workload.files import read_jsonl  # imports pydantic, which `--help` does not need
+
         if path == "-":
             name, lines = "standard input", _standard_input()
         else:

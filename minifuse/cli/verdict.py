@@ -339,7 +339,8 @@ def read(law: str, row: Technique | None) -> list[str]:
     if law in OWN_LAWS:
         own = OWN_LAWS[law]
         return [str(Place(own.function.__name__, _file(own.file), own.line))]
-    found = [f"docs/laws.md, and {statement(law).read}"]
+    page = statement(law).read
+    found = [page if page.startswith("docs/laws.md") else f"docs/laws.md, and {page}"]
     known = None if row is None else TECHNIQUES.get(row.name)
     return found + [f"{known.paper}, {known.section}" for known in [known] if known is not None and known.paper != "-"]
 

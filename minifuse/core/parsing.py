@@ -104,7 +104,7 @@ def parse_float(text: str, what: str, low: float, high: float) -> float:
 def check_word(text: str, what: str, words: Collection[str]) -> None:
     """Raise `UsageError` unless the text is one of these words."""
     if text not in words:
-        raise UsageError(f"{what} is {quoted(text)}{did_you_mean(text, words)}: give {one_of(words)}.")
+        raise UsageError(f"{what} is {quoted(str(text))}{did_you_mean(str(text), words)}: give {one_of(words)}.")
 
 
 def parse_goodput(text: str) -> dict[str, float]:
@@ -247,7 +247,7 @@ def read_object(where: str, line: str, kind: type[M]) -> M:
     Raises:
         UsageError: it holds something else, or a field is unknown, stands twice, or is not of the model's type.
     """
-    from pydantic import ValidationError  # it takes longer to import than most commands need
+    from pydantic import ValidationError  # takes longer to import than most commands run
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -274,6 +274,8 @@ def _wrong_field(errors: Sequence[Any], known: Collection[str]) -> str:
     path = _path(wrong["loc"])
     if wrong["type"] == "extra_forbidden":
         return f"unknown field {_show(path)}{did_you_mean(path, known)}: give {one_of(known)}"
+    if wrong["type"] == "model_type":
+        return f"{_show(wrong['input'])} is not an object: give one on each line"
     allowed = one_of(dict.fromkeys(error["msg"] for error in errors if _path(error["loc"]) == path))
     return f"{path} is {_show(wrong['input'])}: {allowed}"
 

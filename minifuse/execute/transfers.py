@@ -171,7 +171,7 @@ class PlanTransfers:
         if not self.on_gpu:
             return self.thread.submit(WAITED, partial(self.copy, copy.moves, copy.layer))
         events = [mark.ends for mark in follows if isinstance(mark, _Timed)]
-        return self._on_stream(copy.moves, copy.layer, _recorded(), *events)
+        return self._on_stream(copy.moves, copy.layer, torch.cuda.current_stream().record_event(), *events)
 
     def wait(self, mark: Mark) -> Callable[[], float]:
         """Let the next computation wait for a copy; return what tells the seconds waited."""

@@ -63,9 +63,9 @@ def _receive_orders(connection: Connection) -> None:
         if worker not in workers:
             connection.send(None)  # ready to open it
             _, run = rank.open_worker()  # rank 0 does the same after sending the worker's first order
-            workers[worker] = ThreadPoolExecutor(1, initializer=_use_device, initargs=(setup,)), run, {}
+            workers[worker] = (ThreadPoolExecutor(1), run, {})
         thread, run, sequences = workers[worker]
-        thread.submit(_compute, connection, order, run, sequences)
+        thread.submit(_compute, connection, setup, order, run, sequences)
 
 
 def _prepare(connection: Connection, setup: Setup) -> Rank:
@@ -84,9 +84,12 @@ def _prepare(connection: Connection, setup: Setup) -> Rank:
     return rank
 
 
-def _compute(connection: Connection, order: Order, run: MovingRunner, sequences: dict[str, Sequence]) -> None:
+def _compute(
+    connection: Connection, setup: Setup, order: Order, run: MovingRunner, sequences: dict[str, Sequence]
+) -> None:
     """Carry out one order, in its worker's thread."""
     try:
+        _use_device(setup)
         update_sequences(order, sequences)
         run(order.plan, sequences)
     except RankLost:

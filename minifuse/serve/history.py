@@ -245,12 +245,16 @@ class History:
         """Return the turns of a conversation, in order; none if there is no such conversation."""
         turns = []
         with self._use() as file:
-            for i, (number, prompt, answer, reason, as_written) in enumerate(file.execute(TURNS, (conversation,))):
-                if number != i:
-                    raise self._error(f"turn {i} of {conversation!r} is missing")
-                if not as_written:
-                    raise self._error(f"turn {i} of {conversation!r} is not what was written")
+            rows = file.execute(TURNS, (conversation,)).fetchall()
+        for i, (number, prompt, answer, reason, as_written) in enumerate(rows):
+            if number != i:
+                raise self._error(f"turn {i} of {conversation!r} is missing")
+            if not as_written:
+                raise self._error(f"turn {i} of {conversation!r} is not what was written")
+            try:
                 turns.append(Turn(tuple(json.loads(prompt)), tuple(json.loads(answer)), reason))
+            except (ValueError, TypeError) as error:  # of version 1, which had no checksums
+                raise self._error(error) from None
         return turns
 
     def text(self, conversation: str) -> tuple[int, ...]:
@@ -295,7 +299,7 @@ class History:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, ValueError) as error:  # also of a text of SQLite's about the file, or of no JSON
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # also of a text of SQLite's about the file
             raise self._error(error, getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")) from None
 
     def _error(self, why: object, name: str = "SQLITE_CORRUPT") -> MinifuseError:

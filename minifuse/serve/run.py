@@ -131,7 +131,7 @@ class Served:
         """
         if by is None:
             return [answer.row() for answer in self.answers]
-        groups = read_events(self.trace.events()).grouped(by)
+        groups = read_events(self.trace.kept()).grouped(by)
         return [{by: name, **flat_metrics(metrics)} for name, metrics in groups.items()]
 
     def to_frame(self, by: str | None = None) -> Any:
@@ -155,7 +155,7 @@ class Served:
         Raises:
             UsageError: the trace's events were handed on instead of being kept.
         """
-        return compute_metrics(self.trace.events(), goodput)
+        return compute_metrics(self.trace.kept(), goodput)
 
 
 def serve(

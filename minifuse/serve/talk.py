@@ -127,7 +127,11 @@ def _found(sequence: Sequence, reports: list[StepReport]) -> tuple[int, int, int
     """Count the tokens of a history that were found on device and host, and recomputed."""
     name, had_kv = sequence.id, max(0, sequence.num_history - 1)
     works = [work for report in reports for work in report.plan.work if work.sequence == name]
-    found = [reused for report in reports for reused in report.plan.reused if reused[0] == name]
-    # What it finds when it is admitted; what it finds after an eviction is its own.
-    _, on_device, on_host = found[0] if found else (name, 0, 0)
+    on_device = on_host = 0
+    for report in reports:
+        for reused, *found in report.plan.reused:
+            if reused == name:
+                on_device, on_host = found
+        if name in report.tokens:  # what it finds from now on, after an eviction, is its own
+            break
     return on_device, on_host, sum([max(0, min(work.stop, had_kv) - work.start) for work in works])

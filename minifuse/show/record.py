@@ -8,9 +8,9 @@ short, since there are many steps: `n` the step's number, `k` its worker, `t` wh
 `p` the places of that, `a` requests admitted, `e` evicted, `f` finished, `ph` the phase, `sh` the shape, `wv` waves,
 `ln` lanes, `m` moves, `ru` what was reused, `y` reasons, `c` and `i` tokens computed and idle, `o` how many tokens each
 took in, `kv` and `kp` memory, `x` seconds that computing waited for transfers, `d` tokens discarded; `wait` marks a
-wait. What is empty is left out. Places and moves are told as in the trace (docs/traces.md, "A trace\'s lines").
+wait. What is empty is left out. Places and moves are told as in the trace (docs/traces.md, "A trace's lines").
 
-What `minifuse.views` finds out is told in columns, which are numbers of steps: of each request `idle`, those that
+What `minifuse.trace` finds out is told in columns, which are numbers of steps: of each request `idle`, those that
 computed its row though it had ended, and `waits`, lists of `from`, `to` and `reason`: it waited in columns [from, to).
 A reason is a number in `reasons`; or -1 or -2 for what was told of all that were passed over (`minifuse.trace.waits`),
 which is the last of `passed`[0] or `passed`[1], lists of columns and of reasons, up to the column that one looks at.

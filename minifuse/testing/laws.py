@@ -208,9 +208,9 @@ def reproducible(case: Case, seen: Observation) -> None:
         for request in case.requests
     )
     aborts = tuple((step, name.replace("r", "q")) for step, name in case.scenario.aborts)
-    second = decisions(observe(case.with_requests(renamed, aborts)).trace.events())
+    second = decisions(observe(case.with_requests(renamed, aborts)).trace.kept())
     renamed_id = re.compile(rb"\b(%s)\b" % b"|".join(re.escape(one.id).encode() for one in renamed))  # in texts, too
-    if decisions(seen.trace.events()) != renamed_id.sub(lambda found: found[0].replace(b"q", b"r"), second):
+    if decisions(seen.trace.kept()) != renamed_id.sub(lambda found: found[0].replace(b"q", b"r"), second):
         raise LawBroken("pure", "the same run decided differently the second time")
 
 
@@ -233,7 +233,7 @@ def same_in_simulation(case: Case, seen: Observation) -> None:
         return replayed(plan, sequences)
 
     simulated = observe(case, run=busy, cost=machine)
-    if decisions(real.trace.events()) != decisions(simulated.trace.events()):
+    if decisions(real.trace.kept()) != decisions(simulated.trace.kept()):
         raise LawBroken("same in simulation", "the simulation decided otherwise than the run it simulates")
     if [step.ended_s for step in real.steps] != [step.ended_s for step in simulated.steps]:
         raise LawBroken("same in simulation", "a busy host shows in simulated times")

@@ -198,7 +198,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     ),
     "pure": Statement(
         "`propose` changes nothing it does not own; the same run decides alike, byte for byte",
-        "snapshots, `trace.decisions`",
+        "snapshots, `trace.log.decisions`",
         {
             "batching": ("propose", "admission", "rank", "victims"),
             "memory": ("room", "missing"),

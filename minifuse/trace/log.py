@@ -166,13 +166,17 @@ class Trace(RunObserver):
         Raises:
             UsageError: they were handed on instead of being kept.
         """
+        return (json.loads(json.dumps(event)) for event in self.kept())
+
+    def kept(self) -> Iterator[Event]:
+        """Return what `events` does, several times as fast, but with tuples where JSON has lists."""
         if self._into is not None:
             raise UsageError(
                 "The events of this run were not kept but handed to what was given as `into`: leave `into` out, or "
                 "give a path and read its file."
             )
         told = BlockTables()
-        return (json.loads(json.dumps(_as_event(event, told))) for event in self._events)
+        return (_as_event(event, told) for event in self._events)
 
     def _add(self, event: Event | StepReport) -> None:
         if self._into is None:

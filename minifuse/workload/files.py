@@ -102,7 +102,7 @@ def read_jsonl(
     already: their first turn here continues it.
 
     A request that can never be served (an empty prompt, a token out of the vocabulary, no token to generate, a text
-    that `encode` cannot encode, a whole number that is too large) is built as it is: the engine will refuse it and
+    that `encode` cannot encode, a number of tokens that is too large) is built as it is: the engine will refuse it and
     serve the rest.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from helpers import answers_of, asks, expected_answers, make_engine, run_all, sc
 from minifuse.batching import Mlfq
 from minifuse.batching.reranking import rerank
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Plan
-from minifuse.core.request import Request
+from minifuse.core.plan import Plan, Span
+from minifuse.core.report import KVUsage
+from minifuse.core.request import Phase, Request, Sequence
 from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe
@@ -182,3 +184,23 @@ def test_the_oracle_bounds_the_feedback_queue() -> None:
         run_all(engine, requests)
         means[name] = sum(s.ended_s - s.request.arrival_s for s in engine.finished.values()) / len(requests)
     assert means["srpt"] <= means["fastserve"]
+
+
+def test_a_full_host_is_told_also_when_the_last_evicted_returns() -> None:
+    room = SimpleNamespace(admit=lambda sequence, growing=False: None)
+    memory = SimpleNamespace(
+        host_capacity=100,
+        usage=lambda: KVUsage(0, 0, 100, host=95),
+        missing=lambda sequence: (Span(0, len(sequence)),),
+        room=lambda: room,
+        evicts=True,
+    )
+    policy = Mlfq(Mlfq.Options(host_reserve=0.2))
+    evicted, new = Sequence(asks("evicted", 4, 6)), Sequence(asks("new", 4, 6))
+    for sequence in (evicted, new):
+        policy.receive(sequence)
+    evicted.phase = Phase.SUSPENDED
+    policy.evicted.add(policy.waiting.remove("evicted"))
+    proposal = policy.propose(0, 1.0, memory)
+    assert proposal.admit == (evicted,)
+    assert [(reason.code, reason.sequence) for reason in proposal.reasons] == [("host-full", "new")]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minifuse.core.errors import RequestRefused
+from minifuse.core.errors import LawBroken, RequestRefused
 from minifuse.core.plan import Placement, Proposal
 from minifuse.core.request import Phase, Request
 from minifuse.core.stages import option
@@ -49,6 +49,8 @@ class Embedded(Shaped):
     def _prefill(self, proposal: Proposal) -> Placement:
         """Place prompts apart; swap out the prefilled sequences in their way."""
         trial = settle(proposal, ShapedTrial, self.room)
+        if trial.joining or not trial.prompts:
+            raise LawBroken("layout", f"{[*trial.joining]} are not computed apart, and in the phase preprocessing")
         moves = self._leave(trial.making_way)
         rectangle = self.prefilled.take(trial.prompts)
         self.books.places |= {name: self.prefilled.rows[name].place for name in trial.prompts}

@@ -239,6 +239,8 @@ class Shaped(Memory):
         """
         trial = settle(proposal, ShapedTrial, self.room)
         names = [work.sequence for work in proposal.work]
+        if trial.prompts:
+            raise LawBroken("layout", f"{[*trial.prompts]} are computed apart, and not in the phase preprocessing")
         computed = [self.waiting[name] for name in names if name in self.waiting]
         for sequence in computed:
             if sequence.id not in trial.joining and (full := trial.extend(sequence)):

@@ -64,7 +64,7 @@ class Slots(Memory):
                 "raise --kv-memory."
             )
         self.fused: set[str] = set()  # sequences whose slots make up the region
-        self.leaving: dict[str, int] = {}  # sequence -> slot that a plan still has to copy it from
+        self.leaving: dict[int, str] = {}  # slots that a plan still has to copy from -> their sequence
 
     def check(self, *prompts: Request) -> None:
         if len(prompts) > self.slots:
@@ -92,7 +92,7 @@ class Slots(Memory):
         return self.books.places[sequence_id].offset // self.width
 
     def _free_slots(self) -> list[int]:
-        taken = {extent.offset // self.width for extent in self.books.places.values()}.union(self.leaving.values())
+        taken = {extent.offset // self.width for extent in self.books.places.values()}.union(self.leaving)
         return [slot for slot in range(self.slots) if slot not in taken]
 
     def _extent(self, slot: int) -> Extent:
@@ -138,7 +138,7 @@ class Slots(Memory):
             self.books.places[name] = self._extent(target)
             if num_tokens := self.books.cached.get(name, 0):
                 moves.append(Move("shuffle", source * self.width, target * self.width, num_tokens))
-                self.leaving[name] = source
+                self.leaving[source] = name
         return tuple(moves)
 
     def _moves(self, live: Seq[int], fixed: Seq[int]) -> Seq[tuple[int, int]]:
@@ -147,15 +147,14 @@ class Slots(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
-        if plan.moves:
-            for work in plan.work:
-                self.leaving.pop(work.sequence, None)
+        for move in plan.moves:
+            self.leaving.pop(move.source // self.width, None)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
         if self.books.release(sequence.id) is not None:
             self.fused.discard(sequence.id)
-            self.leaving.pop(sequence.id, None)
+            self.leaving = {slot: name for slot, name in self.leaving.items() if name != sequence.id}
 
     def usage(self) -> KVUsage:
         reserved = (len(self.books.places) + len(self.leaving)) * self.width
@@ -163,7 +162,7 @@ class Slots(Memory):
 
     def check_integrity(self) -> None:
         extents, slots = self.books.places, map(self._extent, range(self.slots))
-        taken = [*extents.values(), *map(self._extent, self.leaving.values())]
+        taken = [*extents.values(), *map(self._extent, self.leaving)]
         if not self.fused <= extents.keys() or len({*taken}.intersection(slots)) < len(taken):
             what = f"{extents} and {self.leaving}, still to be copied from, share one or leave the {self.slots} slots"
             raise LawBroken("conservation", what)

@@ -36,7 +36,7 @@ from minifuse.trace.reading import parse_trace
 class Played:
     """A run that has ended.
 
-    `events` are the lines of its trace, as `minifuse run --trace` writes them (docs/traces.md, "A trace\'s
+    `events` are the lines of its trace, as `minifuse run --trace` writes them (docs/traces.md, "A trace's
     lines"), `served` the answers with their times, `served.rows()` and `served.to_frame()` the same as a table.
     """
 
