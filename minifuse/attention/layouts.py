@@ -89,6 +89,6 @@ class PackedStage(AttentionStage):
         return Layout(waves, lanes=tuple(lanes))
 
     def estimate(self, work: Work) -> float:
-        """Estimates the attention of a piece of work, in times of reading a byte."""
+        """Estimate the attention of a piece of work, in units of reading a byte."""
         balance = BALANCE if self.options.balance is None else self.options.balance
         return seconds_of(work.num_tokens, work.stop, hidden_size=HIDDEN_SIZE, flops=balance, bandwidth=1.0)

@@ -34,7 +34,7 @@ class Options:
 
 
 class AttentionStage(Attention):
-    """Is the half of an attention stage that needs no torch.
+    """Lays out an iteration, without torch; its backend attends.
 
     The tensor half is an `AttentionBackend` (`minifuse.attention.batch`), named as `module:class`: `tensors` on torch,
     `kernels` on Triton, `reference` for the reference numerics on torch. The last two may be missing.

@@ -98,7 +98,7 @@ class Topology:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The nodes in topological order (Kahn, 1962), without cycles and what reads them."""
+        """Order the nodes topologically (Kahn, 1962); cycles and their readers are left out."""
         missing = [len(sources) for sources in self.sources]
         ready = deque(number for number, count in enumerate(missing) if not count)
         found = []

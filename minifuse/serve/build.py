@@ -75,7 +75,7 @@ def build_engine(
 
 
 class _Texts:
-    """Decodes tokens with the model's tokenizer, read when first needed; None if it has none."""
+    """Decodes tokens with the model's tokenizer, read when first needed; None if undecodable."""
 
     def __init__(self, source: Source) -> None:
         self._tokenizer = cache(source.tokenizer)

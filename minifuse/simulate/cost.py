@@ -38,7 +38,7 @@ class Hardware:
 
     @property
     def transfer_bandwidth(self) -> float:
-        """Give bytes per second between the tiers; without a link, the memory reads and writes each."""
+        """Return bytes per second between the tiers; without a link, half the memory's."""
         return self.bandwidth / 2 if self.link is None else self.link
 
     def rate(self, element: int) -> float:
@@ -71,7 +71,7 @@ def hardware(name: str | Hardware) -> Hardware:
 
 
 def saturating(seconds: Mapping[int, float]) -> int:
-    """Find the fewest tokens of an iteration that bring nearly most tokens per second (FluidInfer, 4.1).
+    """Find the fewest tokens of an iteration that reach nearly the most tokens per second (FluidInfer, 4.1).
 
     Args:
         seconds: of an iteration with so many tokens.

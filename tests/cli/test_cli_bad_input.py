@@ -141,7 +141,7 @@ def test_a_bad_command_line_is_refused(minifuse: Cli, arguments: list[str], word
     ("line", "words"),
     [
         ("{broken", ["requests.jsonl:2", "JSON"]),
-        ("[1, 2]", ["requests.jsonl:2", "the line is [1, 2]"]),
+        ("[1, 2]", ["requests.jsonl:2", "[1, 2] is not an object"]),
         ('{"prompt_token_ids": "1 2"}', ["requests.jsonl:2", "prompt_token_ids"]),
         ('{"promt": "one"}', ["requests.jsonl:2", "promt", "prompt"]),
         ('{"id": "r0", "prompt_token_ids": [1]}', ["requests.jsonl:2", '"r0"', "requests.jsonl:1"]),

@@ -15,7 +15,7 @@ CHUNK = 64  # tokens compared at once
 
 
 def common_length(one: Seq[int], two: Seq[int], start: int, stop: int) -> int:
-    """Return the length of a common beginning that has `start` to `stop` tokens.
+    """Return how many leading tokens agree: at least `start`, at most `stop`.
 
     >>> common_length([1, 2, 3, 4], [1, 2, 3, 5], 1, 4)
     3

@@ -56,7 +56,8 @@ class Rows(Memory):
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         settle(proposal, SlotTrial, self.room)
-        newcomers, shape = {newcomer.id: unfolded(newcomer).topology for newcomer in proposal.admit}, None
+        newcomers = {newcomer.id: unfolded(newcomer).topology for newcomer in proposal.admit}
+        shape = None
         if newcomers:
             offset = self.allocator.allocate(len(newcomers))
             assert offset is not None  # the trial has found it
