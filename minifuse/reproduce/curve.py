@@ -1,17 +1,21 @@
-"""A contender under load: the technique and its options, the outcome of a run, and the curve over all rates."""
+"""Contenders under load: what their runs came to, and the curves over all rates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from minifuse.reproduce.experiment import Value
-from minifuse.trace.metrics import Metrics
+from minifuse.reproduce.experiment import Values
+from minifuse.techniques import Technique, mix, technique
 
 ALIKE = 0.02  # throughputs that differ by less are the same
+BOUND = 2.0  # times the lowest latency of the baseline: where loads are compared
+PERCENTILES = (50, 90, 99)
+
+Served = Mapping[str, float]  # what one run came to: seconds, requests per second, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,11 @@ class Contender:
     technique: str
     options: Mapping[str, Any] = field(default_factory=dict)
     twice: str | None = None  # a type of cell whose largest batch is twice that of the other types
+    stages: Mapping[str, str] = field(default_factory=dict)  # instead of the technique's own
+
+    @property
+    def row(self) -> Technique:
+        return mix(technique(self.technique), **self.stages)
 
     def sized(self, max_batch: int) -> dict[str, Any]:
         """Its options with this largest batch."""
@@ -30,97 +39,86 @@ class Contender:
         return options if self.twice is None else {**options, "batching.max_batches": f"{self.twice}={2 * max_batch}"}
 
 
+def latencies(whole: str, of: Callable[[str, int], float]) -> dict[str, float]:
+    """Percentiles of a latency and of its two parts, queueing and computing.
+
+    Args:
+        whole: the name of the latency among the metrics.
+        of: seconds, by the name of a latency and the percentile.
+    """
+    names = {"": whole, "queueing_": "queueing_s", "computing_": "computing_s"}
+    return {f"{prefix}p{percent}": of(name, percent) for prefix, name in names.items() for percent in PERCENTILES}
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one run. Times are seconds, of the requests that were served; throughput is requests per second,
-    from the first arrival to the end of the last request."""
+    """What all rounds of a contender at one rate came to; medians count."""
 
-    throughput: float
-    p50: float
-    p90: float
-    p99: float
-    queueing_p50: float
-    queueing_p90: float
-    queueing_p99: float
-    computing_p50: float
-    computing_p90: float
-    computing_p99: float
-    mean_batch: float
-    idle_share: float
-    gathering_share: float  # of the run's time
+    rounds: tuple[Served, ...]
 
-    @classmethod
-    def of(cls, metrics: Metrics) -> Outcome:
-        """From the metrics of a run's trace."""
-        latencies = {
-            f"{prefix}p{percent}": metrics[name][f"p{percent}"]
-            for prefix, name in (("", "e2e_s"), ("queueing_", "queueing_s"), ("computing_", "computing_s"))
-            for percent in (50, 90, 99)
-        }
-        return cls(
-            throughput=metrics["throughput"]["requests_per_s"],
-            **latencies,
-            mean_batch=metrics["mean_batch_size"],
-            idle_share=metrics["tokens"]["idle_share"],
-            gathering_share=metrics["gathers"]["seconds"] / metrics["duration_s"],
-        )
+    def __getitem__(self, name: str) -> float:
+        return median(run[name] for run in self.rounds)
 
-    @classmethod
-    def median(cls, outcomes: Sequence[Outcome]) -> Outcome:
-        """Of each value the median over several runs."""
-        return cls(**{name.name: median(getattr(one, name.name) for one in outcomes) for name in fields(cls)})
+    def each(self, name: str) -> tuple[float, ...]:
+        """A value in every round."""
+        return tuple(run[name] for run in self.rounds)
 
-    def values(self, key: str) -> dict[str, Value]:
-        """As a contender's values of a point; times in ms."""
-        values: dict[str, Value] = {}
-        for name in (part.name for part in fields(self)):
-            value = getattr(self, name)
-            values |= {f"{key}_{name}_ms": value * 1e3} if name[-2:].isdigit() else {f"{key}_{name}": value}
+    def values(self, key: str) -> Values:
+        """As a contender's values of a point; percentiles in ms."""
+        values: Values = {}
+        for name in self.rounds[0]:
+            values |= {f"{key}_{name}_ms": self[name] * 1e3} if name[-2:].isdigit() else {f"{key}_{name}": self[name]}
         return values
 
 
 @dataclass(slots=True)
 class Curve:
-    """A contender under load: its capacity with all requests at once, and its outcome at each rate (ascending)."""
+    """A contender under load: its capacity, and its outcome at each rate (ascending).
+
+    The capacity is its throughput when all requests come at once.
+    """
 
     contender: Contender
-    max_batch: int
-    capacity: float  # requests per second
+    max_batch: int = 0
+    capacity: float = 0.0  # requests per second
     points: dict[float, Outcome] = field(default_factory=dict)  # by the rate offered
 
     @property
     def peak(self) -> float:
-        """The most requests per second that it served: of any rate, or of all at once."""
-        return max([self.capacity, *(outcome.throughput for outcome in self.points.values())])
+        """The highest throughput at any rate, or with all requests at once."""
+        return max([self.capacity, *(outcome["throughput"] for outcome in self.points.values())])
 
     @property
-    def lowest_p90(self) -> float:
+    def last(self) -> Outcome:
+        return self.points[max(self.points)]
+
+    def lowest(self, latency: str = "p90") -> float:
         """Seconds."""
-        return min(outcome.p90 for outcome in self.points.values())
+        return min(outcome[latency] for outcome in self.points.values())
 
     @property
     def saturated(self) -> bool:
-        """Whether more load has stopped to help: the last rate exceeds the capacity, and throughput did not grow."""
+        """Whether the last rate exceeds the capacity and throughput has not grown."""
         if len(self.points) < 2:
             return False
-        *before, last = (outcome.throughput for outcome in self.points.values())
+        *before, last = (outcome["throughput"] for outcome in self.points.values())
         return max(self.points) > self.capacity and last <= (1 + ALIKE) * max(before)
 
-    def throughput_at(self, p90_s: float) -> float | None:
-        """The throughput at which the 90th percentile reaches `p90_s`: on the straight line between two neighbouring
-        rates, the last time that it is crossed. If it is never reached, that of the last rate; None if always exceeded.
+    def load_at(self, level_s: float, load: str = "throughput", latency: str = "p90") -> float | None:
+        """The load at which a latency reaches `level_s`; see `crossing`.
 
-        >>> # 100 requests/s at 10 ms, 200 at 30 ms: 150 at 20 ms
+        The load is a value of the outcomes, or the `rate`.
         """
-        return self.load_at(p90_s, [outcome.throughput for outcome in self.points.values()])
-
-    def load_at(self, p90_s: float, loads: Sequence[float]) -> float | None:
-        """As `throughput_at`, but of another measure of the load, given for each rate."""
-        return crossing([(outcome.p90, load) for outcome, load in zip(self.points.values(), loads, strict=True)], p90_s)
+        points = [
+            (outcome[latency], rate if load == "rate" else outcome[load]) for rate, outcome in self.points.items()
+        ]
+        return crossing(points, level_s)
 
 
 def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | None:
-    """The load at which a latency reaches a level, from pairs of latency and load in the order of the loads.
+    """The load at which a latency reaches a level.
+
+    `points` are pairs of latency and load, in the order of the loads.
 
     On the straight line between two neighbours, the last time that it is crossed. If it is never reached, the last
     load; None if the latency always exceeds the level.
@@ -136,3 +134,29 @@ def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | N
         if low_s <= level_s:
             return low + (level_s - low_s) / (high_s - low_s) * (high - low)
     return points[-1][1]
+
+
+class Gain(NamedTuple):
+    """The loads of two contenders at one latency.
+
+    Ours serves at least that much if `least`: it was offered no more.
+    """
+
+    level_s: float
+    here: float
+    there: float
+    least: bool
+
+    @property
+    def factor(self) -> float:
+        return self.here / self.there
+
+    def __str__(self) -> str:
+        return f"{'at least ' if self.least else ''}{self.factor:.2f}x"
+
+
+def gain(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p90") -> Gain | None:
+    """Compare loads at twice the baseline's lowest latency; None if ours always exceeds it."""
+    level_s = BOUND * baseline.lowest(latency)
+    here, there = (curve.load_at(level_s, load, latency) for curve in (ours, baseline))
+    return None if here is None or there is None else Gain(level_s, here, there, ours.last[latency] <= level_s)

@@ -1,4 +1,4 @@
-"""The nouns of `minifuse reproduce`: an experiment is a figure or table of a paper, and running it gives a finding."""
+"""The nouns of `minifuse reproduce`: running an experiment, a figure or table, gives a finding."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Literal
 SCALES = ("quick", "cpu", "paper")
 SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
 
-Value = float | int | str | tuple[float, ...] | None
+Values = dict[str, Any]  # by name: numbers, texts, several numbers, or None where there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the reader may choose; None leaves the choice to the experiment, which knows what suits its scale.
+    """What the reader may choose; None leaves the choice to the experiment.
 
     `quick` shows in seconds that everything works, `cpu` is real time on a small machine, `paper` is the paper's own
     scale: in virtual time where there is a cost model for it, otherwise on a GPU. `tokens` is the length of a request's
@@ -39,16 +39,16 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a figure: where it lies, what was measured there, and what the paper's text gives for it."""
+    """A point: where it lies, and its values here and in the paper."""
 
-    at: Mapping[str, Value]
-    measured: Mapping[str, Value]
-    paper: Mapping[str, Value]
+    at: Values
+    measured: Values
+    paper: Values
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of the table that a panel is printed as: which value of a point, and its format.
+    """A column of a panel's table: which value of a point, and its format.
 
     The head has two lines; neighbours may share the first. Without a `form` a number has three digits, or all of a
     larger whole part.
@@ -58,24 +58,19 @@ class Column:
     """
 
     head: str
-    part: Literal["at", "measured", "paper"]
+    part: str  # of a point: at, measured or paper
     key: str
     form: str | None = None
 
     def cell(self, point: Point) -> str:
         """The value as text; - where there is none."""
-        values: Mapping[str, Value] = getattr(point, self.part)
+        values: Values = getattr(point, self.part)
         value = values.get(self.key)
         if value is None:
             return "-"
         if self.form is not None:
             return self.form.format(value)
         return f"{value:,.0f}" if isinstance(value, float) and abs(value) >= 999.5 else f"{value:.3g}"
-
-
-def beside(head: str, key: str, form: str | None = None, here: str | None = None) -> tuple[Column, Column]:
-    """The paper's value beside the measured one, in the same `form` unless `here` gives another."""
-    return Column(f"{head}\npaper", "paper", key, form), Column(f"{head}\nhere", "measured", key, here or form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +84,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of an experiment: its conditions as plain values, the panels, and notes on how to read them."""
+    """The result of an experiment: conditions as plain values, panels, and notes."""
 
     facts: Mapping[str, Any]
     panels: tuple[Panel, ...]
@@ -98,7 +93,7 @@ class Finding:
 
 
 class Say:
-    """Reports what is being measured, how many reports are to come, and what has been found by then.
+    """Reports progress, and keeps what has been found so far.
 
     Args:
         show: is told what is being measured.
@@ -114,12 +109,28 @@ class Say:
         self._show(what)
 
     def expect(self, reports: int) -> None:
-        """Announce the number of reports to come, so that the time left can be told; those before it count no more."""
+        """Announce the number of reports to come; earlier reports no longer count."""
         self.said, self.expected = 0, reports
 
     def keep(self, panel: Panel) -> None:
-        """Keep what has been found so far, in the place of what was kept under this title: Ctrl-C may come."""
+        """Keep a panel instead of the last one of this title: Ctrl-C may come."""
         self.kept[panel.title] = panel
+
+
+class Plot:
+    """A panel that grows point by point; Ctrl-C keeps what has been found so far."""
+
+    def __init__(self, say: Say, title: str, columns: tuple[Column, ...]) -> None:
+        self.say, self.title, self.columns = say, title, columns
+        self.points: list[Point] = []
+
+    @property
+    def panel(self) -> Panel:
+        return Panel(self.title, self.columns, tuple(self.points))
+
+    def add(self, at: Values, measured: Values, paper: Values | None = None) -> None:
+        self.points.append(Point(at, measured, paper or {}))
+        self.say.keep(self.panel)
 
 
 Run = Callable[[Say], Finding]

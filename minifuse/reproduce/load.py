@@ -1,4 +1,4 @@
-"""Load sweeps: contenders under growing rates of arrival, the same requests for each; latencies, throughput, peaks."""
+"""Load sweeps: contenders serve the same requests at growing rates of arrival."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from functools import partial
 from typing import Protocol
 
 from minifuse.core.request import Request
-from minifuse.reproduce.curve import ALIKE, Contender, Curve, Outcome
-from minifuse.reproduce.experiment import SHARE, Column, Conditions, Panel, Point, Say, Value, beside
+from minifuse.reproduce.curve import ALIKE, Contender, Curve, Outcome, Served
+from minifuse.reproduce.experiment import SHARE, Column, Conditions, Panel, Point, Say, Values
+from minifuse.reproduce.page import shown, tables
 from minifuse.simulate.timing import take_turns
 
 AT_ONCE = float("inf")  # the rate at which all requests arrive at once: the throughput then is the capacity
@@ -17,10 +18,13 @@ MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
 WELL_MODERATE = 0.4
 WIDE = 3  # more contenders than this leave no room for batch sizes in a table
 
+OFFERED = Column("offered\nreq/s", "at", "rate")
+LOAD_COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("batch", "mean_batch", None))
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The result of a load sweep: a curve for each contender, and its capacity with every largest batch."""
+    """A load sweep: a curve for each contender, and capacities by largest batch."""
 
     workload: str
     curves: Mapping[str, Curve]
@@ -35,9 +39,25 @@ class Load:
         """The one of these baselines whose peak is highest."""
         return max((self.curves[name] for name in names), key=lambda curve: curve.peak)
 
+    def panels(
+        self, figure: str, what: str, published: Mapping[str, Values] | None = None, where: str = ""
+    ) -> tuple[Panel, Panel]:
+        """Latency against throughput, then the peaks; arguments as of `peak_panel`."""
+        return self.panel(f"{figure}: {what}"), peak_panel(f"{figure}: peaks{where}", self, published)
 
-class Bench(Protocol):
-    """What a load sweep needs: requests at a rate, and a way to serve them with a contender."""
+    def panel(self, title: str) -> Panel:
+        """Latency against throughput."""
+        columns = LOAD_COLUMNS if len(self.curves) <= WIDE else LOAD_COLUMNS[:-1]
+        return curve_panel(
+            title,
+            self.curves,
+            lambda rate: {"workload": self.workload, "rate": rate, "share": rate / self.peak},
+            columns,
+        )
+
+
+class LoadBench(Protocol):
+    """What a load sweep needs: requests at a rate, and a way to serve them."""
 
     conditions: Conditions
     num_requests: int  # at the highest rates
@@ -47,11 +67,11 @@ class Bench(Protocol):
 
     def requests(self, workload: str, count: int, rate: float) -> list[Request]: ...
 
-    def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Outcome: ...
+    def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Served: ...
 
 
 def sweep(
-    bench: Bench,
+    bench: LoadBench,
     say: Say,
     contenders: Sequence[Contender],
     workload: str,
@@ -66,20 +86,22 @@ def sweep(
         rates: ascending, if not those of the conditions or else of the bench.
         where: what tells this sweep from others of the same workload and sizes, which are kept beside it.
     """
-    by_key = {contender.key: contender for contender in contenders}
-    most = bench.num_requests
+    most, sizes = bench.num_requests, sizes or bench.sizes
     everything = bench.requests(workload, most, AT_ONCE)
-    capacities: dict[str, dict[int, float]] = {key: {} for key in by_key}
-    for number, size in enumerate(sizes or bench.sizes):
+    capacities: dict[str, dict[int, float]] = {one.key: {} for one in contenders}
+    for number, size in enumerate(sizes):
         say(f"{workload}: all {most} requests at once, batches of up to {size}")
-        runs = {key: partial(bench.run, one, size, workload, everything) for key, one in by_key.items()}
-        for key, outcome in _medians(runs, bench.rounds, number).items():
-            capacities[key][size] = outcome.throughput
-    chosen = {key: best_size(by_size) for key, by_size in capacities.items()}
-    curves = {key: Curve(by_key[key], size, capacities[key][size]) for key, size in chosen.items()}
+        runs = {one.key: partial(bench.run, one, size, workload, everything) for one in contenders}
+        for key, outcome in _outcomes(runs, bench.rounds, number).items():
+            capacities[key][size] = outcome["throughput"]
+    curves = {}
+    for one in contenders:
+        by_size = capacities[one.key]
+        size = best_size(by_size)
+        curves[one.key] = Curve(one, size, by_size[size])
     load = Load(workload, curves, capacities)
 
-    def run(curve: Curve, rate: float) -> Outcome:
+    def run(curve: Curve, rate: float) -> Served:
         requests = bench.requests(workload, num_requests(most, rate, load.peak), rate)
         return bench.run(curve.contender, curve.max_batch, workload, requests)
 
@@ -87,15 +109,19 @@ def sweep(
     at = offered(wanted or bench.shares, load.peak)
     if wanted is None:
         at = with_moderate(at, min(curve.capacity for curve in curves.values()))
-    title = f"{workload}{where and f', {where}'}, batches of up to {', '.join(map(str, sizes or bench.sizes))}"
+    title = f"{workload}{where and f', {where}'}, batches of up to {', '.join(map(str, sizes))}"
     load_at(
-        *(curves, at, run, bench.rounds),
-        *(lambda what: say(f"{workload}: {what}"), lambda: say.keep(curve_panel(title, load))),
+        curves,
+        at,
+        run,
+        bench.rounds,
+        lambda what: say(f"{workload}: {what}"),
+        lambda rate: say.keep(load.panel(title)),
     )
     return load
 
 
-def num_reports(bench: Bench, sizes: Sequence[int] = (), rates: Sequence[float] = ()) -> int:
+def num_reports(bench: LoadBench, sizes: Sequence[int] = (), rates: Sequence[float] = ()) -> int:
     """How often a sweep reports, at most or one less; arguments as of `sweep`."""
     return len(sizes or bench.sizes) + len(rates or bench.conditions.rates or bench.shares)
 
@@ -103,14 +129,16 @@ def num_reports(bench: Bench, sizes: Sequence[int] = (), rates: Sequence[float] 
 def load_at(
     curves: Mapping[str, Curve],
     rates: Sequence[float],
-    run: Callable[[Curve, float], Outcome],
+    run: Callable[[Curve, float], Served],
     rounds: int,
     say: Callable[[str], None],
-    measured: Callable[[], None] = lambda: None,
+    measured: Callable[[float], None] = lambda rate: None,
     *,
     all_rates: bool = False,
 ) -> None:
-    """Offer each rate to every contender whose throughput still grows, or to all, and add the outcome to its curve.
+    """Offer each rate to every contender that is not saturated, or to all.
+
+    The outcomes are added to the curves.
 
     Args:
         rates: ascending.
@@ -121,18 +149,18 @@ def load_at(
         runs = {name: partial(run, curve, rate) for name, curve in curves.items() if all_rates or not curve.saturated}
         if not runs:
             return
-        say(f"{rate:,.0f} requests/s" if rate >= 1000 else f"{rate:.3g} requests/s")
-        for name, outcome in _medians(runs, rounds, number).items():
+        say(f"{shown(rate)} requests/s")
+        for name, outcome in _outcomes(runs, rounds, number).items():
             curves[name].points[rate] = outcome
-        measured()
+        measured(rate)
 
 
-def _medians(runs: Mapping[str, Callable[[], Outcome]], rounds: int, first: int) -> dict[str, Outcome]:
-    return {name: outcomes[0].median(outcomes) for name, outcomes in take_turns(runs, rounds, first).items()}
+def _outcomes(runs: Mapping[str, Callable[[], Served]], rounds: int, first: int) -> dict[str, Outcome]:
+    return {name: Outcome(tuple(found)) for name, found in take_turns(runs, rounds, first).items()}
 
 
 def best_size(capacities: Mapping[int, float]) -> int:
-    """The smallest of the largest batches whose capacity is the best, or as good as that.
+    """The smallest largest batch whose capacity is as good as the best.
 
     >>> best_size({64: 700.0, 128: 985.0, 256: 1000.0})
     128
@@ -142,7 +170,7 @@ def best_size(capacities: Mapping[int, float]) -> int:
 
 
 def offered(rates: Sequence[float], peak: float) -> tuple[float, ...]:
-    """Requests per second: `rates` themselves, or shares of `peak` if they are no larger than shares are.
+    """Requests per second: `rates` themselves, or shares of `peak` if they are small enough.
 
     >>> offered((0.5, 1.2), 300.0)
     (150.0, 360.0)
@@ -150,8 +178,14 @@ def offered(rates: Sequence[float], peak: float) -> tuple[float, ...]:
     return tuple(rate * peak for rate in rates) if max(rates) <= SHARE else tuple(rates)
 
 
+def rates_of(conditions: Conditions, shares: Sequence[float], capacity: float) -> tuple[float, ...]:
+    """The rates that were asked for, or else shares of a capacity, however large."""
+    given = conditions.rates
+    return offered(given, capacity) if given else tuple(share * capacity for share in shares)
+
+
 def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...]:
-    """These rates, and one that is a moderate load for the slowest contender if none of them is.
+    """These rates, preceded by a moderate one for the slowest contender if none is.
 
     >>> with_moderate((100.0, 500.0), 150.0)
     (60.0, 100.0, 500.0)
@@ -160,7 +194,9 @@ def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...
 
 
 def num_requests(most: int, rate: float, peak: float) -> int:
-    """The number of requests at a rate: fewer at low ones, so that runs last about as long, but at least a quarter.
+    """The number of requests at a rate, so that runs last about as long.
+
+    It is at least a quarter of the most.
 
     >>> num_requests(800, 100.0, 1000.0), num_requests(800, 500.0, 1000.0), num_requests(800, 1500.0, 1000.0)
     (200, 400, 800)
@@ -168,37 +204,40 @@ def num_requests(most: int, rate: float, peak: float) -> int:
     return max(-(-most // 4), min(most, round(most * rate / peak)))
 
 
-def curve_panel(title: str, load: Load) -> Panel:
-    """Latency against throughput: a row for each rate that was offered, columns for each contender."""
+def curve_panel(
+    title: str,
+    curves: Mapping[str, Curve],
+    at: Callable[[float], Values],
+    columns: Sequence[tuple[str, str, str | None]],
+    *,
+    first: Column = OFFERED,
+    more: Sequence[Column] = (),
+    values: Callable[[Outcome, str], Values] = Outcome.values,
+) -> Panel:
+    """A row for each rate, columns for each contender; columns without values are left out.
+
+    Args:
+        at: where the point of a rate lies.
+        columns: head, name of the value and form.
+        values: of an outcome, by the contender's key and a name.
+    """
     points = []
-    for rate in sorted({rate for curve in load.curves.values() for rate in curve.points}):
-        measured: dict[str, Value] = {}
-        for key, curve in load.curves.items():
+    for rate in sorted({rate for curve in curves.values() for rate in curve.points}):
+        measured: Values = {}
+        for key, curve in curves.items():
             if rate in curve.points:
-                measured |= curve.points[rate].values(key)
-        points.append(Point({"workload": load.workload, "rate": rate, "share": rate / load.peak}, measured, {}))
-    columns = [Column("offered\nreq/s", "at", "rate")]
-    for key, curve in load.curves.items():
-        head = curve.contender.head
-        columns += [
-            Column(f"{head}\nreq/s", "measured", f"{key}_throughput"),
-            Column(f"{head}\np90 ms", "measured", f"{key}_p90_ms"),
-        ]
-        if len(load.curves) <= WIDE:
-            columns.append(Column(f"{head}\nbatch", "measured", f"{key}_mean_batch"))
-    return Panel(title, tuple(columns), tuple(points))
+                measured |= values(curve.points[rate], key)
+        points.append(Point(at(rate), measured, {}))
+    own = [
+        Column(f"{curve.contender.head}\n{head}", "measured", f"{key}_{name}", form)
+        for key, curve in curves.items()
+        for head, name, form in columns
+    ]
+    known = {key for point in points for key in point.measured}
+    return Panel(title, (first, *(column for column in (*own, *more) if column.key in known)), tuple(points))
 
 
-PEAK_COLUMNS = (
-    Column("\n", "at", "contender", "{}"),
-    *beside("max batch", "max_batch", "{}"),
-    Column("at once\nreq/s", "measured", "capacity"),
-    *beside("peak req/s", "peak"),
-    *beside("least p90 ms", "p90_ms"),
-)
-
-
-def peak_panel(title: str, load: Load, published: Mapping[str, Mapping[str, Value]] | None = None) -> Panel:
+def peak_panel(title: str, load: Load, published: Mapping[str, Values] | None = None) -> Panel:
     """The largest batch that was chosen, the peak and the lowest latency of each contender.
 
     Args:
@@ -206,12 +245,12 @@ def peak_panel(title: str, load: Load, published: Mapping[str, Mapping[str, Valu
     """
     points = []
     for key, curve in load.curves.items():
-        measured: dict[str, Value] = {
+        measured = {
             "max_batch": curve.max_batch,
             "capacity": curve.capacity,
             "peak": curve.peak,
-            "p90_ms": curve.lowest_p90 * 1e3,
+            "p90_ms": curve.lowest() * 1e3,
             **{f"capacity_{size}": capacity for size, capacity in load.capacities[key].items()},
         }
         points.append(Point({"contender": curve.contender.head}, measured, (published or {}).get(key, {})))
-    return Panel(title, PEAK_COLUMNS, tuple(points))
+    return Panel(title, tables("sweep")[0], tuple(points))

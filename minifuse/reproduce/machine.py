@@ -1,4 +1,4 @@
-"""The machine of a scale: the precision that suits this one, and data sheets fitted to the times that a paper gives."""
+"""The machine of a scale: half precision, and data sheets fitted to a paper's times."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from minifuse.simulate.cost import Hardware
 
 
 def half_precision() -> str:
-    """The type nearest to half precision in which this CPU is fast: bfloat16 if it has tiles for it, or float32."""
+    """The fast type nearest to half precision: bfloat16 if this CPU has tiles, else float32."""
     import torch
 
     supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return "bfloat16" if supported is not None and supported() else "float32"
+
+
+def several(one: Hardware, count: int) -> Hardware:
+    """So many GPUs as one machine of their rates; messages between them are not modelled."""
+    return replace(
+        one,
+        bandwidth=count * one.bandwidth,
+        flops=count * one.flops,
+        memory=count * one.memory,
+        link=None if one.link is None else count * one.link,
+        processors=None if one.processors is None else count * one.processors,
+    )
 
 
 def fit_bandwidth(machine: Hardware, cost: Callable[[Plan], float], plans: Sequence[Plan], total_s: float) -> Hardware:
@@ -31,7 +43,7 @@ def fit_bandwidth(machine: Hardware, cost: Callable[[Plan], float], plans: Seque
 
 
 def fit_arithmetic(machine: Hardware, row_flops: float, step_us: Mapping[int, float]) -> Hardware:
-    """`machine` with the overhead and the float32 rate at which batches of two sizes take so many microseconds.
+    """`machine` with the overhead and float32 rate that give the times of two batches.
 
     Both batches must be bound by arithmetic: seconds = overhead + flops / rate, so two times give the two numbers.
 

@@ -15,7 +15,10 @@ from minifuse.execute.cores import processor
 
 
 def provenance(**run: Any) -> dict[str, Any]:
-    """Commit (None outside a checkout) and whether the tree was clean, machine, versions; `run` adds to it."""
+    """Commit, clean tree or not, machine and versions; `run` adds to it.
+
+    Outside a checkout the commit is None.
+    """
     versions = {name: _version(name) for name in ("minifuse", "torch", "transformers", "numpy")}
     # Installed inside another repository, this file is not tracked there.
     commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", __file__) else None

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from minifuse.reproduce.curve import ALIKE, Curve
-from minifuse.reproduce.experiment import Point, Value
+from minifuse.reproduce.experiment import Point, Values
 from minifuse.reproduce.load import MODERATE, Load
+from minifuse.reproduce.page import judged, notes, shown
 
 SHORT_OF = 0.9  # a gain below this part of the paper's is named
-
-
-def shown(rate: float) -> str:
-    """Requests per second, to three digits or in whole numbers.
-
-    >>> shown(12.345), shown(27136.4)
-    ('12.3', '27,136')
-    """
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -29,8 +21,11 @@ def spread(values: Sequence[float]) -> str:
     return f"{min(values):.3g}-{max(values):.3g}"
 
 
-def against_paper(points: Sequence[Point], key: str, name: Callable[[Mapping[str, Value]], str]) -> str:
-    """The points whose gain (`speedup` or `gain`) falls short of the paper's, and the one farthest above it."""
+def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str]) -> str:
+    """The points whose gain falls short of the paper's, and the one farthest above.
+
+    The gain is a value called `speedup` or `gain`.
+    """
     what = key.replace("speedup", "speed-up")
     short: list[str] = []
     above: list[tuple[float, str]] = []
@@ -51,9 +46,11 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Mapping[str
 
 
 def aim(what: str, here: str, published: str, met: bool | None, source: str = "thesis") -> str:
-    """One aim: what was found here, what its source gives, and whether it was met; None if it cannot be judged."""
-    verdict = "cannot be judged" if met is None else "met" if met else "not met"
-    return f"Aim, {what}: {verdict}: {here} ({source}: {published})."
+    """An aim: what was found, what its source gives, and whether it is met.
+
+    An aim that cannot be judged has None.
+    """
+    return f"Aim, {what}: {judged(met)}: {here} ({source}: {published})."
 
 
 def gain_aim(what: str, ours: Curve, baseline: Curve, published: float) -> str:
@@ -64,7 +61,7 @@ def gain_aim(what: str, ours: Curve, baseline: Curve, published: float) -> str:
 
 
 def cut_aim(what: str, ours: Curve, baselines: Sequence[Curve], published: tuple[float, float] | float) -> str:
-    """By how much our 90th percentile is lower at moderate load, at every rate that is moderate."""
+    """By how much our p90 is lower, at every rate that is a moderate load."""
     least, most = (published, None) if isinstance(published, float) else published
     text = f"{-least:.1%}" if most is None else f"{-least:.1%} to {-most:.1%}"
     name = f"{what} 90th percentile at moderate load"
@@ -76,44 +73,38 @@ def cut_aim(what: str, ours: Curve, baselines: Sequence[Curve], published: tuple
 
 
 def cuts(ours: Curve, *baselines: Curve) -> dict[float, float]:
-    """By rate: the part by which our 90th percentile is below the lowest of the baselines', at moderate load: less than
-    half of the highest of their peaks."""
+    """By rate: the part by which our p90 is below the lowest of the baselines'.
+
+    Only moderate loads count: less than half of the highest of their peaks.
+    """
     parts = {}
     for rate, outcome in ours.points.items():
-        theirs = [curve.points[rate].p90 for curve in baselines if rate in curve.points]
+        theirs = [curve.points[rate]["p90"] for curve in baselines if rate in curve.points]
         if theirs and rate < MODERATE * max(curve.peak for curve in baselines):
-            parts[rate] = 1 - outcome.p90 / min(theirs)
+            parts[rate] = 1 - outcome["p90"] / min(theirs)
     return parts
 
 
-def sweep_notes(load: Load, published: str, where: str = "") -> tuple[str, str]:
+def sweep_notes(load: Load, published: str, where: str = "") -> tuple[str, ...]:
     """How the largest batches were chosen, and the peaks.
 
     Args:
         published: the largest batch of the thesis, and how it was chosen.
         where: put in front of both, in brackets.
     """
-    start = f"({where}) {load.workload}" if where else load.workload
-    return f"{start}: {_chosen(load, published)}", f"{start}: {_peaks(load)}"
-
-
-def _chosen(load: Load, published: str) -> str:
     sizes = next(iter(load.capacities.values()))
-    if len(sizes) == 1:
-        return f"batches of up to {next(iter(sizes))} for every contender."
-    text = ", ".join(f"{curve.contender.head} {curve.max_batch}" for curve in load.curves.values())
-    return (
-        f"the largest batch of each is the smallest of {', '.join(map(str, sizes))} at which all requests at once are "
-        f"served as fast as at the best, or within {ALIKE:.0%}: {text} (thesis: {published})."
-    )
-
-
-def _peaks(load: Load) -> str:
     largest = max(load.curves.values(), key=lambda curve: curve.capacity)
     first, *rest = sorted(load.curves.values(), key=lambda curve: -curve.peak)
-    peaks = ", ".join(f"{curve.contender.head} {shown(curve.peak)}" for curve in rest)
-    return (
-        f"rates are shares of the largest capacity, {shown(load.peak)} requests/s of {largest.contender.head}. What "
-        f"can be served here is bounded by {first.contender.head}, at {shown(first.peak)} requests/s; the peaks of the "
-        f"other contenders: {peaks}."
+    return notes(
+        "sweep",
+        start=f"({where}) {load.workload}" if where else load.workload,
+        several=len(sizes) > 1,
+        sizes=list(sizes),
+        alike=ALIKE,
+        chosen=[f"{curve.contender.head} {curve.max_batch}" for curve in load.curves.values()],
+        published=published,
+        load=load,
+        largest=largest.contender,
+        first=first,
+        others=[f"{curve.contender.head} {shown(curve.peak)}" for curve in rest],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,10 +26,16 @@ def quickly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(contest.gc, "collect", lambda: None)
 
 
-def outcome(throughput: float, p90: float = 1.0, **more: float) -> Outcome:
-    values = {field.name: more.get(field.name, 0.0) for field in fields(Outcome)}
-    return Outcome(**{**values, "throughput": throughput, "p90": p90})
+def run(throughput: float, p90: float = 1.0, **more: float) -> dict[str, float]:
+    """What one run came to."""
+    return {"throughput": throughput, "p90": p90, "mean_batch": 0.0, **more}
 
 
-def curve(capacity: float, points: Mapping[float, Outcome], key: str = "cellular") -> Curve:
-    return Curve(Contender(key, key, "cellular"), 64, capacity, dict(points))
+def outcome(*runs: Mapping[str, float]) -> Outcome:
+    return Outcome(runs)
+
+
+def curve(capacity: float, points: Mapping[float, Mapping[str, float]], key: str = "cellular") -> Curve:
+    """A contender's curve, of one run at each rate."""
+    outcomes = {rate: Outcome((one,)) for rate, one in points.items()}
+    return Curve(Contender(key, key, "cellular"), 64, capacity, outcomes)

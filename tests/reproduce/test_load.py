@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 from reproduce.figures import curve, outcome
+from reproduce.figures import run as values
 
 from minifuse.core.request import Request
 from minifuse.reproduce.batchmaker.contenders import PADDED
 from minifuse.reproduce.batchmaker.setting import Setting
-from minifuse.reproduce.curve import Contender, Curve, Outcome
+from minifuse.reproduce.curve import Contender, Curve, Served
 from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.reproduce.load import (
     Load,
     best_size,
-    curve_panel,
     load_at,
     num_requests,
     offered,
@@ -43,28 +43,29 @@ def test_rates_are_shares_of_the_peak_or_requests_per_second() -> None:
 
 
 def test_medians_count_value_by_value() -> None:
-    runs = [outcome(speed, p90) for speed, p90 in ((3.0, 2.0), (1.0, 3.0), (2.0, 6.0))]
-    middle = Outcome.median(runs)
-    assert (middle.throughput, middle.p90) == (2.0, 3.0)
+    middle = outcome(*(values(speed, p90) for speed, p90 in ((3.0, 2.0), (1.0, 3.0), (2.0, 6.0))))
+    assert (middle["throughput"], middle["p90"]) == (2.0, 3.0)
+    assert middle.each("throughput") == (3.0, 1.0, 2.0)
+    assert middle.values("x") == {"x_throughput": 2.0, "x_p90_ms": 3000.0, "x_mean_batch": 0.0}
 
 
 def test_a_contender_is_saturated_when_more_load_stops_to_help() -> None:
-    growing = {50.0: outcome(50.0), 90.0: outcome(88.0)}
-    assert not curve(80.0, {90.0: outcome(80.0)}).saturated  # one point tells nothing
+    growing = {50.0: values(50.0), 90.0: values(88.0)}
+    assert not curve(80.0, {90.0: values(80.0)}).saturated  # one point tells nothing
     assert not curve(80.0, growing).saturated
-    assert not curve(200.0, {50.0: outcome(50.0), 90.0: outcome(50.0)}).saturated  # below what it can serve
-    assert curve(80.0, {**growing, 120.0: outcome(89.0)}).saturated
-    assert not curve(80.0, {**growing, 120.0: outcome(95.0)}).saturated
+    assert not curve(200.0, {50.0: values(50.0), 90.0: values(50.0)}).saturated  # below what it can serve
+    assert curve(80.0, {**growing, 120.0: values(89.0)}).saturated
+    assert not curve(80.0, {**growing, 120.0: values(95.0)}).saturated
 
 
 def test_every_rate_is_offered_to_contenders_whose_throughput_still_grows() -> None:
     curves = {"fast": curve(100.0, {}), "slow": curve(20.0, {})}
     runs: list[tuple[str, float]] = []
 
-    def run(one: Curve, rate: float) -> Outcome:
+    def run(one: Curve, rate: float) -> Served:
         name = next(name for name, other in curves.items() if other is one)
         runs.append((name, rate))
-        return outcome(min(rate, one.capacity))
+        return values(min(rate, one.capacity))
 
     load_at(curves, (10.0, 50.0, 60.0, 90.0, 150.0), run, 1, Say())
     assert list(curves["slow"].points) == [10.0, 50.0, 60.0]
@@ -73,16 +74,14 @@ def test_every_rate_is_offered_to_contenders_whose_throughput_still_grows() -> N
     assert curves["fast"].peak == 100.0
 
 
-def test_throughput_at_equal_latency_lies_on_the_line_between_two_rates() -> None:
-    one = curve(0.0, {1.0: outcome(100.0, 0.010), 2.0: outcome(200.0, 0.030), 3.0: outcome(210.0, 0.130)})
-    assert one.throughput_at(0.020) == pytest.approx(150.0)
-    assert one.throughput_at(0.080) == pytest.approx(205.0)
-    assert one.throughput_at(0.130) == one.throughput_at(9.0) == 210.0
-    assert one.throughput_at(0.005) is None
-    dent = curve(
-        0.0, {1.0: outcome(10.0, 0.1), 2.0: outcome(20.0, 0.3), 3.0: outcome(30.0, 0.1), 4.0: outcome(40, 0.3)}
-    )
-    assert dent.throughput_at(0.2) == pytest.approx(35.0)  # the last time it is crossed
+def test_load_at_equal_latency_lies_on_the_line_between_two_rates() -> None:
+    one = curve(0.0, {1.0: values(100.0, 0.010), 2.0: values(200.0, 0.030), 3.0: values(210.0, 0.130)})
+    assert one.load_at(0.020) == pytest.approx(150.0)
+    assert one.load_at(0.080) == pytest.approx(205.0)
+    assert one.load_at(0.130) == one.load_at(9.0) == 210.0
+    assert one.load_at(0.005) is None
+    dent = curve(0.0, {1.0: values(10.0, 0.1), 2.0: values(20.0, 0.3), 3.0: values(30.0, 0.1), 4.0: values(40, 0.3)})
+    assert dent.load_at(0.2) == pytest.approx(35.0)  # the last time it is crossed
 
 
 class Recorder(Setting):
@@ -90,14 +89,14 @@ class Recorder(Setting):
 
     served: list[tuple[str, int, str, tuple[Request, ...]]]
 
-    def run(self, contender: Contender, max_batch: int, workload: str, requests: Any) -> Outcome:
+    def run(self, contender: Contender, max_batch: int, workload: str, requests: Any) -> Served:
         if not hasattr(self, "served"):
             self.served = []
         self.served.append((contender.key, max_batch, workload, tuple(requests)))
         speed, p90 = (20.0, 0.001) if contender.technique == "cellular" else (10.0, 0.004)
         most = min(max_batch, 8) * speed
         last = requests[-1].arrival_s
-        return outcome(min(most, (len(requests) - 1) / last if last else most), p90)
+        return values(min(most, (len(requests) - 1) / last if last else most), p90)
 
 
 def recorded(**conditions: Any) -> tuple[Recorder, Load]:
@@ -127,7 +126,7 @@ def test_a_sweep_chooses_batches_then_offers_every_contender_the_same_requests()
     assert [point.measured["max_batch"] for point in points] == [8, 8, 8]
     assert [point.measured["p90_ms"] for point in points] == [1.0, 4.0, 4.0]
     assert points[0].paper == {"peak": 5.0}
-    first = curve_panel("load", load).points[0]
+    first = load.panel("load").points[0]
     assert (first.at["share"], first.measured["longest_p90_ms"]) == (0.25, 4.0)
 
 

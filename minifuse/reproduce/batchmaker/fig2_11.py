@@ -1,39 +1,29 @@
-"""BatchMaker's Figure 2.11: LSTM, lengths of growing variance, and the share of the ideal at a fixed length."""
+"""BatchMaker's Figure 2.11: LSTM, lengths of growing variance, and the share of the ideal."""
 
 from __future__ import annotations
 
 import minifuse.reproduce.batchmaker.paper as paper
-from minifuse.reproduce.batchmaker.contenders import ABOUT_PADDED, BASELINES, PADDED
+from minifuse.reproduce.batchmaker.contenders import BASELINES, PADDED
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
-from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, beside
-from minifuse.reproduce.load import Load, curve_panel, num_reports, peak_panel, sweep
-from minifuse.reproduce.verdict import aim, shown, sweep_notes
+from minifuse.reproduce.experiment import Panel, Point, Say
+from minifuse.reproduce.load import num_reports, sweep
+from minifuse.reproduce.page import Drawn, notes, tables
+from minifuse.reproduce.verdict import sweep_notes
 
-IDEAL_COLUMNS = (
-    Column("\nbatch", "at", "max_batch", "{}"),
-    *beside("ideal req/s", "ideal"),
-    Column("cellular\nreq/s", "measured", "cellular"),
-)
+LOST = 1 - paper.SHARE_11
 
 
-def draw(setting: Setting, say: Say) -> Finding:
-    """Lengths of growing variance; and at a fixed length, how near to the ideal cellular batching comes."""
-    setting.start(say)
-    panels: list[Panel] = []
-    notes = [*setting.notes(), ABOUT_PADDED]
-    loads: dict[str, Load] = {}
+def draw(setting: Setting, say: Say) -> Drawn:
+    """Lengths of growing variance; at a fixed length, cellular batching against the ideal."""
     say.expect(len(paper.DATASETS_11) * num_reports(setting) + 1)
-    for workload in paper.DATASETS_11:
-        load = loads[workload] = sweep(setting, say, PADDED, workload)
+    loads = {workload: sweep(setting, say, PADDED, workload) for workload in paper.DATASETS_11}
+    panels: list[Panel] = []
+    for workload, load in loads.items():
         name = workload.removeprefix("wmt15:").replace("=", " ")
-        panels += (curve_panel(f"Fig. 2.11: {name}", load), peak_panel(f"Fig. 2.11: peaks, {name}", load))
-        notes += sweep_notes(load, BY_FIG_3)
+        panels += load.panels("Fig. 2.11", name, where=f", {name}")
     fixed = loads[paper.DATASETS_11[0]]
     say("the ideal: chains of 24 steps, batch after batch, without any scheduling")
     ideals = {size: size / ideal_s(setting, size) for size in setting.sizes}
-    size = max(ideals, key=lambda size: ideals[size])
-    ideal, ours = ideals[size], fixed.curves["cellular"]
-    share = ours.peak / ideal
     points = [
         Point(
             {"max_batch": size},
@@ -43,38 +33,26 @@ def draw(setting: Setting, say: Say) -> Finding:
         for size, rate in ideals.items()
     ]
     title = f"Fig. 2.11: the ideal of {paper.MEAN_LENGTH} steps, and all at once"
-    panels.append(Panel(title, IDEAL_COLUMNS, tuple(points)))
-    gathering = max(outcome.gathering_share for outcome in ours.points.values())
-    where = "in virtual time they are the thesis' own" if setting.virtual else f"gathers take up to {gathering:.1%}"
-    notes += (
-        f"The ideal is at batch {size}: chains of {paper.MEAN_LENGTH} steps, batch after batch, nothing else.",
-        aim(
-            "share of the ideal at a fixed length",
-            f"{share:.1%}, {shown(ours.peak)} of {shown(ideal)} requests/s",
-            f"{paper.SHARE_11:.0%}",
-            share >= paper.SHARE_11,
-        ),
-        aim(
-            "overhead of scheduling and gathering",
-            f"{1 - share:.1%} of the ideal's throughput is lost; {where}",
-            f"{1 - paper.SHARE_11:.0%}",
-            1 - share < 1 - paper.SHARE_11,
-        ),
-        _variance(loads),
-    )
-    return Finding(setting.facts(), tuple(panels), tuple(notes))
-
-
-def _variance(loads: dict[str, Load]) -> str:
-    """How the gain over padding grows with the variance of lengths."""
+    panels.append(Panel(title, tables("batchmaker/fig2_11")[0], tuple(points)))
+    size = max(ideals, key=lambda size: ideals[size])
+    ours = fixed.curves["cellular"]
+    share = ours.peak / ideals[size]
     gains = [load.curves["cellular"].peak / load.stronger(*BASELINES).peak for load in loads.values()]
-    text = ", ".join(f"{name.removeprefix('wmt15:')} {gain:.2f}x" for name, gain in zip(loads, gains, strict=True))
-    return aim(
-        "the gain in peak throughput grows with the variance of lengths",
-        text,
-        "it does; below 1 at the fixed length",
-        gains == sorted(gains),
-    )
+    return panels, {
+        "about": notes("batchmaker/padded"),
+        "sweeps": [note for load in loads.values() for note in sweep_notes(load, BY_FIG_3)],
+        "size": size,
+        "ideal": ideals[size],
+        "ours": ours,
+        "share": share,
+        "near": share >= paper.SHARE_11,
+        "lost": 1 - share,
+        "theirs_lost": LOST,
+        "cheap": 1 - share < LOST,
+        "gathering": max(outcome["gathering_share"] for outcome in ours.points.values()),
+        "gains": [f"{name.removeprefix('wmt15:')} {gain:.2f}x" for name, gain in zip(loads, gains, strict=True)],
+        "grows": gains == sorted(gains),
+    }
 
 
 def ideal_s(setting: Setting, rows: int) -> float:

@@ -1,4 +1,7 @@
-"""BatchMaker's Figure 2.13: Seq2Seq on several workers, with one largest batch and with one for each type of cell."""
+"""BatchMaker's Figure 2.13: Seq2Seq on several workers, with one or two largest batches.
+
+With two, each type of cell has its own.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,20 @@ import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.batchmaker.contenders import BASELINES, padded
 from minifuse.reproduce.batchmaker.setting import Setting, experiment
 from minifuse.reproduce.curve import Contender
-from minifuse.reproduce.experiment import Finding, Panel, Say, Value
-from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
+from minifuse.reproduce.experiment import Panel, Say, Values
+from minifuse.reproduce.load import Load, num_reports, sweep
+from minifuse.reproduce.page import Drawn
 from minifuse.reproduce.verdict import aim, cut_aim, gain_aim, sweep_notes
 
 WORKERS = {"quick": (1, 2), "cpu": (1, 2), "paper": tuple(paper.PEAK_13)}
 SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for decoders and for padded batches"
 
 
-def draw(setting: Setting, say: Say) -> Finding:
+def draw(setting: Setting, say: Say) -> Drawn:
     """Latency against throughput for each number of workers."""
-    setting.start(say)
+    scale, sizes = setting.conditions.scale, setting.source.config.sizes
     panels: list[Panel] = []
-    sizes = setting.source.config.sizes
-    share = sizes["decoder"] / sum(sizes.values())
-    devices = (
-        "Workers are devices of their own."
-        if setting.virtual
-        else "Workers share the cores of one machine, each with its part of the threads."
-    )
-    notes = [
-        *setting.notes(),
-        f"One size: the same largest batch for both cells. Two sizes: twice that for the encoder, as the thesis' "
-        f"{paper.ENCODER_BATCH_13} and {paper.DECODER_BATCH_13}. longest and bucket are graph-padded. {devices}",
-        f"At equal lengths decoding is {share:.0%} of the arithmetic here (thesis: {paper.DECODING_13:.0%}), the "
-        f"vocabulary being {setting.source.config.vocab_size:,} words (thesis: {paper.VOCAB:,}).",
-    ]
-    scale = setting.conditions.scale
+    verdicts: list[str] = []
     say.expect(len(WORKERS[scale]) * (1 + num_reports(setting)))
     for workers in WORKERS[scale]:
         contenders = (
@@ -43,30 +33,33 @@ def draw(setting: Setting, say: Say) -> Finding:
         where = f"{workers} worker{'s' if workers > 1 else ''}"
         say(where)
         load = sweep(setting, say, contenders, "wmt15", where=where)
-        peak = paper.PEAK_13.get(workers) if scale == "paper" else None
-        published: dict[str, dict[str, Value]] = {
+        published: dict[str, Values] = {
             "one": {"max_batch": paper.DECODER_BATCH_13},
-            "two": {"max_batch": paper.DECODER_BATCH_13, "peak": peak},
+            "two": {
+                "max_batch": paper.DECODER_BATCH_13,
+                "peak": paper.PEAK_13.get(workers) if setting.virtual else None,
+            },
         }
-        panels += (
-            curve_panel(f"Fig. 2.13: {where}", load),
-            peak_panel(f"Fig. 2.13: peaks, {where}", load, published),
-        )
-        one, two = load.curves["one"], load.curves["two"]
-        ours = max(one, two, key=lambda curve: curve.peak)
-        gain = two.peak / one.peak - 1
-        notes += (
-            *sweep_notes(load, SIZES, where),
-            gain_aim(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
-            cut_aim(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
-            aim(
-                f"two sizes over one, {where}",
-                f"{gain:+.1%}",
-                f"{paper.TWO_SIZES_13[0]:+.1%} to {paper.TWO_SIZES_13[1]:+.1%}",
-                gain >= paper.TWO_SIZES_13[0],
-            ),
-        )
-    return Finding(setting.facts(), tuple(panels), tuple(notes))
+        panels += load.panels("Fig. 2.13", where, published, f", {where}")
+        verdicts += _verdicts(load, where)
+    return panels, {
+        "decoding": sizes["decoder"] / sum(sizes.values()),
+        "by_workers": verdicts,
+    }
+
+
+def _verdicts(load: Load, where: str) -> tuple[str, ...]:
+    """The better of both sizes against padding, and two sizes against one."""
+    one, two = load.curves["one"], load.curves["two"]
+    ours = max(one, two, key=lambda curve: curve.peak)
+    gain = two.peak / one.peak - 1
+    least, most = paper.TWO_SIZES_13
+    return (
+        *sweep_notes(load, SIZES, where),
+        gain_aim(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
+        cut_aim(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
+        aim(f"two sizes over one, {where}", f"{gain:+.1%}", f"{least:+.1%} to {most:+.1%}", gain >= least),
+    )
 
 
 EXPERIMENT = experiment(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from statistics import fmean
 
 import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.core.report import StepReport
@@ -13,8 +14,8 @@ from minifuse.core.request import Request
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource
 from minifuse.reproduce.contest import serve_all
-from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Say, Value
-from minifuse.reproduce.verdict import aim
+from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel, Point, Say, Values
+from minifuse.reproduce.page import notes, tables
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware
 
@@ -35,27 +36,10 @@ CONTENDERS: dict[str, tuple[str, Mapping[str, object]]] = {
 }
 PUBLISHED_ENDS = {"graph": paper.GRAPH_ENDS_5, "cellular": paper.CELLULAR_ENDS_5}
 
-LIFE_COLUMNS = (
-    Column("\nrequest", "at", "request", "{}"),
-    Column("\nlen", "at", "length", "{}"),
-    Column("\nfrom", "at", "arrival", "{:g}"),
-    Column("graph\nend, paper", "paper", "graph_end", "{}"),
-    Column("graph\nend", "measured", "graph_end", "{:g}"),
-    Column("graph\n", "measured", "graph_line", "{}"),
-    Column("cell.\nend, paper", "paper", "cellular_end", "{}"),
-    Column("cell.\nend", "measured", "cellular_end", "{:g}"),
-    Column("cell.\n", "measured", "cellular_line", "{}"),
-)
-TASK_COLUMNS = (
-    Column("\ntime", "at", "time", "{}"),
-    Column("in one batch\ngraph batching", "measured", "graph_task", "{}"),
-    Column("in one batch\ncellular batching", "measured", "cellular_task", "{}"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """When a request begins and ends, and the times at which a cell of its own is computed."""
+    """When a request begins and ends, and when its own cells are computed."""
 
     start: float
     end: float
@@ -83,8 +67,8 @@ def draw(conditions: Conditions, say: Say) -> Finding:
     until = int(max(life.end for own in lives.values() for life in own.values()))
     points = []
     for request, (length, arrival) in REQUESTS.items():
-        measured: dict[str, Value] = {}
-        published: dict[str, Value] = {}
+        measured: Values = {}
+        published: Values = {}
         for name, own in lives.items():
             life = own[request]
             measured |= {
@@ -95,11 +79,11 @@ def draw(conditions: Conditions, say: Say) -> Finding:
             published[f"{name}_end"] = PUBLISHED_ENDS[name].get(request)
         points.append(Point({"request": request, "length": length, "arrival": arrival}, measured, published))
     steps = [Point({"time": now}, {f"{name}_task": tasks[name].get(now) for name in tasks}, {}) for now in range(until)]
+    columns, task_columns = tables("batchmaker/fig2_5")
+    title = "Fig. 2.5: . not here, w waits, # is computed, - waits for its batch to end"
     panels = (
-        Panel(
-            "Fig. 2.5: . not here, w waits, # is computed, - waits for its batch to end", LIFE_COLUMNS, tuple(points)
-        ),
-        Panel("Fig. 2.5: the requests computed at each time", TASK_COLUMNS, tuple(steps)),
+        Panel(title, columns, tuple(points)),
+        Panel("Fig. 2.5: the requests computed at each time", task_columns, tuple(steps)),
     )
     facts = {"scale": conditions.scale, "clock": "virtual", "seed": conditions.seed, "batch": paper.TIMELINE_BATCH}
     return Finding(facts, panels, _notes(lives))
@@ -114,7 +98,9 @@ def _reports(technique: str, options: Mapping[str, object], seed: int) -> list[S
     requests = [
         Request(name, (3,) * length, ignore_eos=True, arrival_s=arrival) for name, (length, arrival) in REQUESTS.items()
     ]
-    return serve_all(technique, SOURCE, settings, model, requests)[1]
+    reports: list[StepReport] = []
+    serve_all(technique, SOURCE, settings, model, requests, on_step=reports.append)
+    return reports
 
 
 def _timeline(reports: Sequence[StepReport]) -> tuple[dict[str, Life], dict[int, str]]:
@@ -136,35 +122,20 @@ def _timeline(reports: Sequence[StepReport]) -> tuple[dict[str, Life], dict[int,
 
 def _notes(lives: Mapping[str, Mapping[str, Life]]) -> tuple[str, ...]:
     graph, cellular = lives["graph"], lives["cellular"]
-    ends = sorted({life.end for life in graph.values()})
-    means = {
-        name: sum(life.end - REQUESTS[request][1] for request, life in own.items()) / len(own)
-        for name, own in lives.items()
-    }
-    joined = {name: cellular[name].start for name in ("req5", "req6", "req7")}
     left = {name: cellular[name].end for name in paper.CELLULAR_ENDS_5}
-    return (
-        "Virtual time, in which a batch of cells takes one unit, whatever its size; batches of up to 4. Lengths and "
-        "arrivals of req5 to req8 are made up to fit what the text says about them.",
-        "Cellular batching submits one task at a time here (max_tasks 1): the thesis' figure is drawn so, while "
-        f"Algorithm 1 submits up to {paper.MAX_TASKS}, and a newcomer waits for those.",
-        aim(
-            "graph batches end at 5 and 12",
-            f"they end at {' and '.join(f'{end:g}' for end in ends)}",
-            "5 and 12",
-            all(graph[name].end == end for name, end in paper.GRAPH_ENDS_5.items()),
-        ),
-        aim(
-            "req1 leaves at 2 and req5 joins, req2 and req3 leave at 3 and req6 and req7 join",
-            f"they leave at {', '.join(f'{end:g}' for end in left.values())} and join at "
-            f"{', '.join(f'{start:g}' for start in joined.values())}",
-            "2, 3, 3 and 2, 3, 3",
-            left == paper.CELLULAR_ENDS_5
-            and all(cellular[name].start == start for name, start in paper.CELLULAR_STARTS_5.items()),
-        ),
-        f"From arrival to end: {means['graph']:.3g} units under graph batching in the mean, {means['cellular']:.3g} "
-        f"under cellular batching, which ends at {max(life.end for life in cellular.values()):g} instead of "
-        f"{max(ends):g}.",
+    joined = {name: cellular[name].start for name in paper.CELLULAR_STARTS_5}
+    return notes(
+        "batchmaker/fig2_5",
+        paper=paper,
+        graph_met=all(graph[name].end == end for name, end in paper.GRAPH_ENDS_5.items()),
+        graph_ends=" and ".join(f"{end:g}" for end in sorted({life.end for life in graph.values()})),
+        cellular_met=left == paper.CELLULAR_ENDS_5 and joined == paper.CELLULAR_STARTS_5,
+        left=list(left.values()),
+        joined=[joined[name] for name in ("req5", "req6", "req7")],
+        means={
+            name: fmean(life.end - REQUESTS[request][1] for request, life in own.items()) for name, own in lives.items()
+        },
+        ends={name: max(life.end for life in own.values()) for name, own in lives.items()},
     )
 
 

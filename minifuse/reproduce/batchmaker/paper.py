@@ -1,5 +1,4 @@
-"""Setup and results as BatchMaker's chapter of the thesis gives them (2.2.2, 2.3.2 and 2.7): nothing in this file was
-measured here.
+"""Setup and results from BatchMaker's chapter of the thesis (2.2.2, 2.3.2, 2.7); nothing measured here.
 
 Rates and throughputs are requests per second, latencies milliseconds. A cut is the part by which latency is lower.
 """

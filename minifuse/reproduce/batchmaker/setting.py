@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.core.places import State
@@ -14,9 +14,10 @@ from minifuse.core.request import Request
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.reproduce.contest import serve_all
-from minifuse.reproduce.curve import Contender, Outcome
-from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Run, Say
+from minifuse.reproduce.curve import Contender, Served, latencies
+from minifuse.reproduce.experiment import Conditions, Experiment, Say
 from minifuse.reproduce.machine import fit_arithmetic
+from minifuse.reproduce.page import Drawn, figure, notes
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.simulate.timing import timed
@@ -36,26 +37,30 @@ BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`sizes` are the largest batches to choose from, `shares` the rates as shares of the largest capacity."""
+    """What a scale measures.
+
+    `sizes` are the largest batches to choose from, `shares` the rates as shares of the largest capacity.
+    """
 
     hidden: int
     vocab: int | None  # None: so large that decoding is three quarters of seq2seq's work, as in the thesis
-    clock: Literal["real", "virtual"]
     requests: int
     sizes: tuple[int, ...]
     shares: tuple[float, ...]
 
 
 SCALES = {
-    "quick": Scale(16, 64, "real", 24, (4, 16), (0.2, 1.2)),
-    "cpu": Scale(paper.HIDDEN, None, "real", 800, (32, 64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.0, 1.2)),
-    "paper": Scale(paper.HIDDEN, paper.VOCAB, "virtual", 6000, (64, 128, 256, 512), (0.1, 0.25, 0.4, 0.6, 0.8, 1, 1.2)),
+    "quick": Scale(16, 64, 24, (4, 16), (0.2, 1.2)),
+    "cpu": Scale(paper.HIDDEN, None, 800, (32, 64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.0, 1.2)),
+    "paper": Scale(paper.HIDDEN, paper.VOCAB, 6000, (64, 128, 256, 512), (0.1, 0.25, 0.4, 0.6, 0.8, 1, 1.2)),
 }
 
 
 @cache
 def fitted() -> Hardware:
-    """The V100 on which one LSTM step takes 185 us at batch 64 and 784 us at 512, hidden 1024, as in the thesis.
+    """The V100, fitted to the thesis' two times of an LSTM step.
+
+    With hidden size 1024 it takes 185 us at batch 64 and 784 us at 512.
 
     >>> f"{fitted().wide_flops / 1e12:.1f} TFLOPS, {fitted().overhead_s * 1e6:.0f} us"
     '12.5 TFLOPS, 99 us'
@@ -64,22 +69,23 @@ def fitted() -> Hardware:
 
 
 def scheduling_s() -> float:
-    """Seconds that scheduling and gathering add to a task of BatchMaker: 250 us instead of 185 (2.7.3)."""
+    """Seconds that scheduling and gathering add to a task: 250 us instead of 185 (2.7.3)."""
     return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6
 
 
-def how_fitted() -> str:
+def how_fitted() -> tuple[str, ...]:
     """The note on what was fitted to what."""
     machine, sheet = fitted(), hardware(paper.MACHINE)
     assert machine.wide_flops is not None
     assert sheet.wide_flops is not None
-    times = " and ".join(f"{us:g} us at batch {batch}" for batch, us in paper.STEP_US.items())
-    return (
-        f"Virtual time of a V100: two numbers are fitted to the two times that the thesis gives of an LSTM step, "
-        f"{times} (hidden {paper.HIDDEN}, float32): {machine.wide_flops / 1e12:.1f} TFLOPS "
-        f"({machine.wide_flops / sheet.wide_flops:.0%} of the data sheet's) and {machine.overhead_s * 1e6:.0f} us for "
-        f"each batch. A task of cellular batching takes {scheduling_s() * 1e6:.0f} us more, as the thesis says "
-        "scheduling and gathering do; what the baselines need beside computing is not modelled, which favours them."
+    return notes(
+        "batchmaker/fitted",
+        paper=paper,
+        times=" and ".join(f"{us:g} us at batch {batch}" for batch, us in paper.STEP_US.items()),
+        teraflops=machine.wide_flops / 1e12,
+        of_sheet=machine.wide_flops / sheet.wide_flops,
+        overhead_us=machine.overhead_s * 1e6,
+        scheduling_us=scheduling_s() * 1e6,
     )
 
 
@@ -96,6 +102,7 @@ class Setting:
     def __init__(self, conditions: Conditions, kind: str, **other: Any) -> None:
         scale = replace(SCALES[conditions.scale], **other)
         self.conditions = conditions
+        self.virtual = conditions.scale == "paper"
         self.kind = kind
         self.sizes, self.shares = scale.sizes, scale.shares
         self.hidden = conditions.hidden or scale.hidden
@@ -106,17 +113,18 @@ class Setting:
         self.num_requests = conditions.requests or scale.requests
         self.settings = Settings(
             dtype="float32" if conditions.dtype == "auto" else conditions.dtype,
-            clock=scale.clock,
-            hardware=fitted() if scale.clock == "virtual" else "cpu",
+            clock="virtual" if self.virtual else "real",
+            hardware=fitted() if self.virtual else "cpu",
             seed=conditions.seed,
         )
-        self.rounds = 1 if scale.clock == "virtual" else conditions.rounds  # virtual time is the same every time
+        self.rounds = 1 if self.virtual else conditions.rounds  # virtual time is the same every time
         self.operators_per_cell = 1.0
         self._held: dict[tuple[str, bool], list[int]] = {}
 
     @property
-    def virtual(self) -> bool:
-        return self.settings.clock == "virtual"
+    def several(self) -> bool:
+        """Whether medians of several rounds count."""
+        return self.rounds > 1
 
     def start(self, say: Say) -> None:
         """Make the model; in virtual time it has no weights."""
@@ -125,12 +133,20 @@ class Setting:
         self.model: CellModel = self.source.load(self.settings.dtype, device, self.conditions.seed)
 
     def requests(self, workload: str, count: int, rate: float) -> list[Request]:
-        """`count` requests of a workload, as a Poisson process of this rate (per second), the same at every rate."""
+        """`count` requests of a workload, as a Poisson process of this rate (per second).
+
+        They are the same at every rate.
+        """
         arrival = Arrival(1 / rate, cv=1.0)  # at an infinite rate all arrive at once
         return cell_workload(workload, self.kind, count, self.source.config.vocab_size, arrival, self.conditions.seed)
 
-    def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Outcome:
-        """Serve requests of a workload with one contender; raises as `serve_all` does."""
+    def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Served:
+        """Serve requests of a workload with one contender; raises as `serve_all` does.
+
+        Returns:
+            Latencies of the requests that were served, requests per second from the first arrival to the end of the
+            last request, and what of the run's time gathering took.
+        """
         options = contender.sized(max_batch)
         slot_bytes = self._batched(contender).slot_bytes
         settings = replace(
@@ -140,8 +156,15 @@ class Setting:
             kv_memory=self._slots(contender, options, workload, requests) * slot_bytes,
         )
         collect = self.conditions.scale == "cpu"  # which takes longer than a quick run
-        trace, _ = serve_all(contender.technique, self.source, settings, self.model, requests, collect)
-        return Outcome.of(compute_metrics(trace.events()))
+        trace = serve_all(contender.technique, self.source, settings, self.model, requests, collect=collect)
+        metrics = compute_metrics(trace.events())
+        return {
+            "throughput": metrics["throughput"]["requests_per_s"],
+            **latencies("e2e_s", lambda name, percent: float(metrics[name][f"p{percent}"])),
+            "mean_batch": metrics["mean_batch_size"],
+            "idle_share": metrics["tokens"]["idle_share"],
+            "gathering_share": metrics["gathers"]["seconds"] / metrics["duration_s"],
+        }
 
     def _batched(self, contender: Contender) -> CellModel:
         """The model at the granularity at which a contender batches."""
@@ -206,7 +229,7 @@ class Setting:
 
         return torch.zeros(rows, self.hidden, dtype=self.model.dtype)
 
-    def facts(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""
         machine = hardware(self.settings.hardware) if self.virtual else None
         return {
@@ -226,26 +249,8 @@ class Setting:
         }
 
     def notes(self) -> tuple[str, ...]:
-        """The machine and the size of a load sweep, and what holds for every figure of latency against throughput."""
-        size = (
-            f"{self.source.name} in {self.settings.dtype}, {self.num_requests} requests at the highest rates and in "
-            "proportion at lower ones, a quarter at least"
-            f"{f', medians of {self.rounds} rounds' if self.rounds > 1 else ''}"
-        )
-        how = (
-            how_fitted()
-            if self.virtual
-            else f"real time on this machine, whose rates are its own (thesis: hidden {paper.HIDDEN} on V100s). Ratios "
-            "can be compared, requests/s and ms cannot."
-        )
-        return (
-            f"{size}{'. ' if self.virtual else ', '}{how}",
-            "Requests arrive as a Poisson process, the same for every contender, at growing rates until a contender's "
-            "throughput grows no more. Throughput counts from the first arrival to the end of the last request. A peak "
-            "is the highest throughput at any rate, or with all requests at once. At a run's end batches are small, "
-            "which costs most where requests are few and spread over many buckets: the thesis has 100K. Words are made "
-            "up, and lengths follow the laws of the thesis' data (see minifuse.workload.cells).",
-        )
+        """The machine, the size of a load sweep, and how loads are measured."""
+        return notes("batchmaker/setting", setting=self, paper=paper, fitted=how_fitted())
 
 
 def _by_operator(contender: Contender) -> bool:
@@ -256,7 +261,7 @@ def experiment(
     number: str,
     shows: str,
     kind: str,
-    draw: Callable[[Setting, Say], Finding],
+    draw: Callable[[Setting, Say], Drawn],
     takes: Sequence[str] = ("hidden", "rates", "requests"),
     other: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Experiment:
@@ -266,7 +271,7 @@ def experiment(
         other: by scale, what differs from it where it would take too long, or the figure needs another size.
     """
 
-    def prepare(conditions: Conditions) -> Run:
-        return partial(draw, Setting(conditions, kind, **(other or {}).get(conditions.scale, {})))
+    def make(conditions: Conditions) -> Setting:
+        return Setting(conditions, kind, **(other or {}).get(conditions.scale, {}))
 
-    return Experiment("BatchMaker", number, shows, prepare, frozenset(takes))
+    return figure("BatchMaker", number, shows, make, draw, takes=takes, paper=paper)

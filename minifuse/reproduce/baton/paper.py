@@ -1,4 +1,4 @@
-"""Setup and results as Baton's text gives them (section 5): nothing in this file was measured here."""
+"""Setup and results from Baton's text (section 5): nothing in this file was measured here."""
 
 from __future__ import annotations
 

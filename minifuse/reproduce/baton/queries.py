@@ -1,4 +1,4 @@
-"""Baton's two sets of queries (5.1), drawn again: the paper gives how long they are, and not the queries."""
+"""Baton's two sets of queries (5.1), drawn again: the paper gives only their lengths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ class Query(NamedTuple):
 
 
 def first_set(count: int, seed: int, scale: float) -> list[Query]:
-    """Long prompts with short answers, the reverse, and both short, 1:1:2, in any order; all lengths times `scale`."""
+    """Long prompts with short answers, the reverse, and both short, 1:1:2, in any order.
+
+    All lengths are multiplied by `scale`.
+    """
     rng = Random(f"baton first {seed}")
     kinds = [((LONG, SHORT), (SHORT, LONG), (SHORT, SHORT), (SHORT, SHORT))[i % 4] for i in range(count)]
     rng.shuffle(kinds)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import minifuse.reproduce.flover.paper as paper
-from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value, beside
-from minifuse.reproduce.flover.setting import INSTANCES, SPEEDUP, Setting
+from minifuse.reproduce.experiment import (
+    Conditions,
+    Plot,
+    Say,
+)
+from minifuse.reproduce.flover.setting import Setting
+from minifuse.reproduce.page import Drawn, figure, tables
 from minifuse.reproduce.verdict import against_paper
 from minifuse.workload.laws import Arrival, Uniform
 
@@ -25,68 +29,47 @@ CROWDS = tuple(
 
 MIB = 2**20
 
-COLUMNS = (
-    Column("lengths\npaper", "at", "paper_lengths", "{}"),
-    Column("lengths\nhere", "at", "lengths", "{}"),
-    Column("shuffle\non", "measured", "fusion_s"),
-    Column("shuffle\noff", "measured", "unshuffled_s"),
-    Column("idle\nif off", "measured", "unshuffled_idle_share", "{:.0%}"),
-    Column("moved\nslots", "measured", "num_moves", "{}"),
-    Column("moved\nMiB", "measured", "moved_mib"),
-    Column("moved\nms", "measured", "moving_ms"),
-)
-GAIN = beside("gain", "gain", "<={:.0f}x", "{:.2f}x")
 
-
-def draw(setting: Setting, say: Say) -> Finding:
-    """Answers of random lengths: (a) with and without shuffle against instances, (b) shuffle alone, ever wider."""
-    setting.start(say)
+def draw(setting: Setting, say: Say) -> Drawn:
+    """Random answer lengths: (a) with and without shuffle against instances, (b) shuffle alone."""
     scale = setting.conditions.scale
+    columns_a, columns_b = tables("flover/fig9")
+    title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths"
+    against_instances = Plot(say, title, columns_a)
+    against_none = Plot(say, f"Fig. 9b: shuffle against none, {REQUESTS_B} requests", columns_b)
     say.expect(len(LONGEST_A[scale]) + len(LONGEST_B[scale]))
-    points_a: list[Point] = []
-    for point in _points(setting, say, REQUESTS_A, LONGEST_A[scale], instances=True):
-        points_a.append(point)
-        say.keep(_panel_a(points_a))
+    _measure(setting, against_instances, REQUESTS_A, LONGEST_A[scale], instances=True)
     wider = _tokens_b(setting.conditions)
     wide = setting.of_tokens(wider) if wider else setting
-    points_b: list[Point] = []
-    for point in _points(wide, say, REQUESTS_B, LONGEST_B[scale], instances=False):
-        points_b.append(point)
-        say.keep(_panel_b(points_b))
-    panels = (_panel_a(points_a), _panel_b(points_b))
-    moving = "virtual time does not give separately" if setting.virtual else "are of all its copies together"
-    notes = (
-        *setting.notes(),
-        "Shuffle on, off: overall latency in s. Idle: the share of idle tokens in all tokens computed without shuffle. "
-        f"Moved: what the shuffle copied, whose ms {moving}.",
-        "The paper does not say for which lengths of Fig. 9a it measured 6.8x.",
-        *([f"In Fig. 9b, {wider} tokens stand for the paper's {paper.TOKENS}."] if wider else []),
-        rows_cost(setting, points_b[-1]),
-        against_paper(points_a, "speedup", lambda at: f"lengths {at['paper_lengths']}"),
-        against_paper(points_b, "gain", lambda at: f"lengths {at['paper_lengths']}"),
+    _measure(wide, against_none, REQUESTS_B, LONGEST_B[scale], instances=False)
+    speeds, widest = setting.throughput, against_none.points[-1]
+    idle = widest.measured["unshuffled_idle_share"]
+    short_a, short_b = (
+        against_paper(plot.points, key, lambda at: f"lengths {at['paper_lengths']}")
+        for plot, key in ((against_instances, "speedup"), (against_none, "gain"))
     )
-    return Finding(setting.facts(), panels, notes)
+    return (against_instances.panel, against_none.panel), {
+        "wider": wider,
+        "rows": REQUESTS_B,
+        "cost": REQUESTS_B * speeds[1] / speeds[REQUESTS_B],
+        "idle": idle,
+        "widest": widest,
+        "at_best": 1 / (1 - idle),
+        "short_a": short_a,
+        "short_b": short_b,
+    }
 
 
-def _panel_a(points: Sequence[Point]) -> Panel:
-    title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths"
-    return Panel(title, (*COLUMNS, INSTANCES, *SPEEDUP), tuple(points))
-
-
-def _panel_b(points: Sequence[Point]) -> Panel:
-    return Panel(f"Fig. 9b: shuffle against none, {REQUESTS_B} requests", (*COLUMNS, *GAIN), tuple(points))
-
-
-def _points(setting: Setting, say: Say, count: int, longest: Sequence[int], instances: bool) -> Iterator[Point]:
-    """One point for each upper bound of the lengths, which are uniform(128, bound) in the paper's tokens."""
+def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], instances: bool) -> None:
+    """A point for each upper bound of the lengths, uniform(128, bound) in paper's tokens."""
     arrivals = Arrival(setting.seconds(INTERVAL)).times(count, setting.rng("arrivals"))
     for number, upper in enumerate(longest):
-        say(f"lengths {SHORTEST}-{upper}, {count} requests")
+        plot.say(f"lengths {SHORTEST}-{upper}, {count} requests")
         law, rng = Uniform(setting.length(SHORTEST), setting.length(upper)), setting.rng("lengths")
         lengths = [law.draw(rng) for _ in range(count)]
         outcomes, values = setting.race(arrivals, lengths, first=number, instances=instances, unshuffled=True)
         on, off = outcomes["fusion"], outcomes["unshuffled"]
-        measured: dict[str, Value] = {
+        measured = {
             **values,
             "gain": off.latency_s / on.latency_s,
             "idle_tokens": on.idle_tokens,
@@ -96,28 +79,13 @@ def _points(setting: Setting, say: Say, count: int, longest: Sequence[int], inst
             "moved_mib": on.moved_tokens * setting.token_bytes / MIB,
             "moving_ms": None if setting.virtual else on.moving_s * 1e3,
         }
-        at: dict[str, Value] = {
+        at = {
             "paper_lengths": f"{SHORTEST}-{upper}",
             "lengths": f"{law.low}-{law.high}",
             "requests": count,
         }
-        published = (
-            {"speedup": paper.SPEEDUP_9A} if instances else {"gain": paper.GAIN_9B if upper == max(longest) else None}
-        )
-        yield Point(at, measured, published)
-
-
-def rows_cost(setting: Setting, widest: Point) -> str:
-    """The cost of idle rows, which is all that the shuffle can save."""
-    speeds, idle = setting.throughput, widest.measured["unshuffled_idle_share"]
-    assert isinstance(idle, float)
-    return (
-        f"The shuffle saves the cost of idle rows. Here an iteration of {REQUESTS_B} rows takes "
-        f"{REQUESTS_B * speeds[1] / speeds[REQUESTS_B]:.2f} times as long as one of a single row, at equal contexts. "
-        f"Without it the region still gives up its ends, so that {idle:.0%} of the rows are idle at "
-        f"{widest.at['paper_lengths']}: even if an iteration cost as much as its rows, shuffling would gain "
-        f"{1 / (1 - idle):.2f}x there."
-    )
+        gain = paper.GAIN_9B if upper == max(longest) else None
+        plot.add(at, measured, {"speedup": paper.SPEEDUP_9A} if instances else {"gain": gain})
 
 
 def _tokens_b(conditions: Conditions) -> int | None:
@@ -125,16 +93,18 @@ def _tokens_b(conditions: Conditions) -> int | None:
     return TOKENS_B.get(conditions.scale) if conditions.tokens is None else None
 
 
-def prepare(conditions: Conditions) -> Run:
+def make(conditions: Conditions) -> Setting:
     setting = Setting(conditions, TOKENS[conditions.scale], CROWDS)
     if wider := _tokens_b(conditions):
         Setting(conditions, wider, CROWDS[1:])  # whose answers must fit too
-    return partial(draw, setting)
+    return setting
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = figure(
     "Flover",
     "9",
     "answers of random lengths: the memory shuffle on and off, and the speed-up over instances",
-    prepare,
+    make,
+    draw,
+    paper=paper,
 )

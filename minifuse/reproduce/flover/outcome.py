@@ -1,10 +1,10 @@
-"""What Flover reads from a run: overall latency, overlap, iterations, and the work of the shuffle."""
+"""What Flover reads from a run: overall latency, overlap, iterations, and the shuffle's work."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, median, median_low
+from dataclasses import dataclass
+from statistics import fmean, median
 
 from minifuse.batching.fusion import MAIN
 from minifuse.core.measured import measured_of
@@ -30,7 +30,6 @@ class Outcome:
     num_moves: int  # slots copied by the shuffle
     moved_tokens: int
     moving_s: float
-    rounds_s: tuple[float, ...] = ()  # the overall latency of every round, of which this is the median
 
 
 def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outcome:
@@ -55,9 +54,3 @@ def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outco
         moved_tokens=sum(move.num_tokens for move in moves),
         moving_s=sum(measured_of(report).moving_s for report in reports),
     )
-
-
-def median_run(runs: Sequence[Outcome]) -> Outcome:
-    """The run with the median latency, of an even number the lower median, and the latencies of all."""
-    latencies = tuple(run.latency_s for run in runs)
-    return replace(runs[latencies.index(median_low(latencies))], rounds_s=latencies)

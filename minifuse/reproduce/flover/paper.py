@@ -1,4 +1,4 @@
-"""Setup and results as Flover's text gives them (section VI): nothing in this file was measured here.
+"""Setup and results from Flover's text (section VI): nothing in this file was measured here.
 
 Intervals are in milliseconds; overlap is a share of the requests.
 """

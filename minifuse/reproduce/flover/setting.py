@@ -5,52 +5,35 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import minifuse.reproduce.flover.paper as paper
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Plan, Work
+from minifuse.core.report import StepReport
 from minifuse.core.request import Request
-from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
-from minifuse.reproduce.contest import serve_all
-from minifuse.reproduce.experiment import Column, Conditions, Say, Value, beside
-from minifuse.reproduce.flover.outcome import Outcome, median_run, observe
-from minifuse.reproduce.machine import fit_bandwidth, half_precision
-from minifuse.serve.settings import Settings
+from minifuse.reproduce.contest import Bench, Raced
+from minifuse.reproduce.experiment import Conditions, Say, Values
+from minifuse.reproduce.flover.outcome import Outcome, observe
+from minifuse.reproduce.machine import fit_bandwidth
+from minifuse.reproduce.page import notes
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.timing import take_turns
 
 PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured
+MOST = max(BATCHES)
 ALONE_ROUNDS = 3
-
-FUSION, INSTANCES = Column("fusion\ns", "measured", "fusion_s"), Column("inst.\ns", "measured", "instances_s")
-SPEEDUP = beside("speed-up", "speedup", "{:.1f}x", "{:.2f}x")
-
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    model: str
-    clock: Literal["real", "virtual"]
-    preprocess: str  # where fusion computes prompts
-
-
-SCALES = {
-    "quick": _Scale("random:small", "real", "inline"),
-    "cpu": _Scale("random:medium", "real", "inline"),
-    "paper": _Scale(f"random:{paper.MODEL}", "virtual", "worker"),
-}
+MODELS = {"quick": "small", "cpu": "medium", "paper": paper.MODEL}
 
 
 @cache
 def calibrated() -> Hardware:
-    """The A100 with the memory bandwidth at which a request of 512 tokens takes 5.8 s alone, as in the paper.
+    """The A100, its bandwidth calibrated to the paper's 5.8 s for 512 tokens alone.
 
     An iteration of one request only waits for memory.
     """
@@ -61,7 +44,7 @@ def calibrated() -> Hardware:
     return fit_bandwidth(machine, cost, plans, paper.ALONE_S)
 
 
-class Setting:
+class Setting(Bench):
     """Requests of `tokens` tokens on one machine; arrivals are given in the paper's milliseconds.
 
     One of the paper's milliseconds is 1/5800 of what a request takes here when it is alone (`alone_s`), so that
@@ -76,54 +59,32 @@ class Setting:
     """
 
     def __init__(self, conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> None:
-        scale = SCALES[conditions.scale]
-        dtype = conditions.dtype
-        if dtype == "auto":
-            dtype = paper.DTYPE if scale.clock == "virtual" else half_precision()
-        self.conditions = conditions
-        self.scale = scale
+        super().__init__(conditions, MODELS[conditions.scale], calibrated())
         self.tokens = conditions.tokens or tokens
-        self.source = resolve_text(conditions.model or scale.model)
-        machine = calibrated() if scale.clock == "virtual" else "cpu"
-        self.settings = Settings(dtype=dtype, clock=scale.clock, hardware=machine, seed=conditions.seed)
         self.alone_s = 0.0  # until `start`
         self.throughput: dict[int, float] = {}  # tokens/s of the fused stream, by its batch
-        for prompts, longest in (*crowds, (max(BATCHES), 1.0)):
-            self._check(prompts, self.length(longest * paper.TOKENS))
-
-    def _check(self, prompts: int, longest: int) -> None:
         most = self.source.config.max_context - PROMPT
-        if longest > most:
-            raise UsageError(
-                f"With --tokens {self.tokens} answers have up to {longest} tokens, and {self.source.name} has room for "
-                f"{most} after the prompt: give at most {self.tokens * most // longest}."
+        for prompts, share in (*crowds, (MOST, 1.0)):
+            longest = self.length(share * paper.TOKENS)
+            if longest > most:
+                raise UsageError(
+                    f"With --tokens {self.tokens} answers have up to {longest} tokens, and {self.source.name} has room "
+                    f"for {most} after the prompt: give at most {self.tokens * most // longest}."
+                )
+            self.check_memory(
+                prompts * (PROMPT + longest),
+                f"the KV of {prompts} answers of {longest} tokens",
+                "a smaller --model, a shorter --dtype or fewer --tokens",
             )
-        if not self.virtual:
-            return
-        config, dtype, memory = self.source.config, self.settings.dtype, hardware(self.settings.hardware).memory
-        kv_memory = prompts * (PROMPT + longest) * config.kv_bytes_per_token(dtype)
-        needed = config.num_parameters * DTYPE_BYTES[dtype] + kv_memory
-        if needed > memory:
-            raise UsageError(
-                f"{self.source.name} in {dtype} and the KV of {prompts} answers of {longest} tokens take "
-                f"{needed / 1e9:.1f} GB, and the paper's machine has {memory / 1e9:.0f} GB: give a smaller --model, a "
-                "shorter --dtype or fewer --tokens."
-            )
-
-    @property
-    def virtual(self) -> bool:
-        return self.settings.clock == "virtual"
 
     def start(self, say: Say) -> None:
-        """Load the model, warm up both contenders, and measure a request alone and the throughput of batches."""
-        seed = self.conditions.seed
-        self.model = None if self.virtual else load_weights(self.source, self.settings.dtype, seed=seed)
+        """Load the model, warm up, measure a request alone and the throughput of batches."""
         if not self.virtual:
+            self.load(share=False)
             say("warming up")
-            lengths = self.rng("warm-up").sample(range(1, max(BATCHES) + 1), max(BATCHES))
-            crowd = self.requests([0.0] * max(BATCHES), lengths)
+            crowd = self.requests([0.0] * MOST, self.rng("warm-up").sample(range(1, MOST + 1), MOST))
             self.fusion(crowd)  # every batch size once, from all to one, with the moves in between
-            self.instances(crowd[: max(BATCHES) // 4])
+            self.instances(crowd[: MOST // 4])
         say("one request alone, and the fused stream's throughput")
         self.alone_s = self._alone()
         for batch in BATCHES:
@@ -141,11 +102,11 @@ class Setting:
         return median(self.fusion(self.requests([0.0])).latency_s for _ in range(1 if self.virtual else ALONE_ROUNDS))
 
     def rng(self, what: str) -> random.Random:
-        """A random stream of its own for each purpose, the same for every contender and point."""
+        """A random stream for each purpose, the same for every contender and point."""
         return random.Random(f"flover {what} {self.conditions.seed}")
 
     def seconds(self, paper_ms: float) -> float:
-        """The seconds that are the same fraction of a request's time alone here as `paper_ms` is in the paper."""
+        """The seconds here that are the same fraction of `alone_s` as in the paper."""
         return paper_ms / (paper.ALONE_S * 1e3) * self.alone_s
 
     def length(self, paper_tokens: float) -> int:
@@ -153,7 +114,7 @@ class Setting:
         return max(1, int(paper_tokens * self.tokens / paper.TOKENS))
 
     def requests(self, arrivals: Sequence[float], lengths: Sequence[int] = (), prompts: int = 1) -> list[Request]:
-        """One request of `prompts` prompts for each arrival (seconds), with answers of exactly the lengths given.
+        """One request of `prompts` prompts for each arrival (seconds), with answers of exact lengths.
 
         Without lengths every answer has `tokens` tokens.
         """
@@ -172,33 +133,32 @@ class Setting:
             for j in range(prompts)
         ]
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of one token's KV."""
-        return self.source.config.kv_bytes_per_token(self.settings.dtype)
-
-    def serve(self, name: str, requests: Sequence[Request], kv_tokens: int, options: Mapping[str, Any]) -> Outcome:
+    def outcome(self, name: str, requests: Sequence[Request], kv_tokens: int, options: Mapping[str, Any]) -> Outcome:
         """Serve with the technique `name`, its options, and KV memory for `kv_tokens` tokens."""
-        settings = replace(self.settings, kv_memory=kv_tokens * self.token_bytes, stage_options=options)
-        collect = not self.virtual
-        return observe(requests, serve_all(name, self.source, settings, self.model, requests, collect)[1])
+        reports: list[StepReport] = []
+        self.serve(name, requests, kv_tokens, options, on_step=reports.append)
+        return observe(requests, reports)
 
     def fusion(self, requests: Sequence[Request], shuffle: bool = True, preprocess: str | None = None) -> Outcome:
-        """Flover: a slot for every prompt. Without `preprocess` prompts are pre-processed where the scale has it."""
-        width = max(request.max_length for request in requests)
+        """Flover: a slot for every prompt.
+
+        Args:
+            preprocess: where prompts are computed; None: by workers, where there are any, as in the paper.
+        """
+        count = len(requests)
         options: dict[str, Any] = {
-            "memory.slots": len(requests),
+            "memory.slots": count,
             "memory.shuffle": shuffle,
-            "batching.preprocess": preprocess or self.scale.preprocess,
-            "batching.preprocessors": len(requests),  # a worker for each, as in the paper, where there are workers
+            "batching.preprocess": preprocess or ("worker" if self.virtual else "inline"),
+            "batching.preprocessors": count,  # a worker for each, as in the paper, where there are workers
         }
-        return self.serve("fusion", requests, len(requests) * width, options)
+        return self.outcome("fusion", requests, count * max(request.max_length for request in requests), options)
 
     def instances(self, requests: Sequence[Request]) -> Outcome:
         """Concurrent model instances: one for every request, so that none waits for another to end."""
         count = sum(1 for _ in groupby(requests, key=lambda request: request.group or request.id))
         kv_tokens = sum(request.max_cached for request in requests)
-        return self.serve("instances", requests, kv_tokens, {"batching.instances": count})
+        return self.outcome("instances", requests, kv_tokens, {"batching.instances": count})
 
     def race(
         self,
@@ -208,8 +168,8 @@ class Setting:
         first: int = 0,
         instances: bool = True,
         unshuffled: bool = False,
-    ) -> tuple[dict[str, Outcome], dict[str, Value]]:
-        """Serve the same requests by fusion and, if wanted, by instances and by fusion without shuffle.
+    ) -> tuple[dict[str, Outcome], Values]:
+        """Serve the same requests by fusion and, if asked, by instances and unshuffled fusion.
 
         Returns:
             The outcomes of the contenders, and a point's values: overall latencies, and how many times as fast as
@@ -222,11 +182,12 @@ class Setting:
             contenders["unshuffled"] = partial(self.fusion, requests, shuffle=False)
         if instances:
             contenders["instances"] = partial(self.instances, requests)
-        turns = take_turns(contenders, self.conditions.rounds, first)
-        outcomes = {name: median_run(runs) for name, runs in turns.items()}
-        values: dict[str, Value] = {}
-        for name, outcome in outcomes.items():
-            values |= {f"{name}_s": outcome.latency_s, f"{name}_rounds_s": outcome.rounds_s}
+        turns = take_turns(contenders, self.rounds, first)
+        raced = {name: Raced.of(runs, lambda outcome: outcome.latency_s) for name, runs in turns.items()}
+        outcomes = {name: one.run for name, one in raced.items()}
+        values: Values = {}
+        for name, one in raced.items():
+            values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}
         if instances:
             alone = [self.alone_s * length / self.tokens for length in lengths] or [self.alone_s] * len(arrivals)
             least_s = max(map(sum, zip(arrivals, alone, strict=True))) - arrivals[0]
@@ -234,59 +195,31 @@ class Setting:
             values |= {"speedup": separate_s / outcomes["fusion"].latency_s, "limit": separate_s / least_s}
         return outcomes, values
 
-    def facts(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""
-        return {
-            "scale": self.conditions.scale,
-            "model": self.source.name,
-            "dtype": self.settings.dtype,
-            "clock": self.settings.clock,
-            "hardware": f"{paper.MACHINE}, calibrated" if self.virtual else None,
-            "bandwidth_bytes_per_s": hardware(self.settings.hardware).bandwidth if self.virtual else None,
-            "tokens": self.tokens,
-            "prompt_tokens": PROMPT,
-            "rounds": self.conditions.rounds,
-            "seed": self.conditions.seed,
-            "alone_s": self.alone_s,
-            "fused_tokens_per_s": {str(batch): speed for batch, speed in self.throughput.items()},
-            "paper_tokens": paper.TOKENS,
-            "paper_alone_s": paper.ALONE_S,
-        }
+        return self.facts(
+            f"{paper.MACHINE}, calibrated",
+            bandwidth_bytes_per_s=hardware(self.settings.hardware).bandwidth if self.virtual else None,
+            tokens=self.tokens,
+            prompt_tokens=PROMPT,
+            rounds=self.rounds,
+            seed=self.conditions.seed,
+            alone_s=self.alone_s,
+            fused_tokens_per_s={str(batch): speed for batch, speed in self.throughput.items()},
+            paper_tokens=paper.TOKENS,
+            paper_alone_s=paper.ALONE_S,
+        )
 
     def notes(self) -> tuple[str, ...]:
         """How the paper's setup was scaled, and what a batch yields on this machine."""
-        rounds, speeds = self.conditions.rounds, self.throughput
-        size = (
-            f"{self.source.name} in {self.settings.dtype}, {self.tokens} tokens a request"
-            f"{f', medians of {rounds} rounds' if rounds > 1 else ''}"
-        )
-        alone = f"One request alone takes {self.alone_s:.3g} s"
-        if self.virtual:
-            machine, sheet = hardware(self.settings.hardware), hardware(paper.MACHINE)
-            how = (
-                f"{size}, virtual time of an A100-40G. One number is calibrated: its memory bandwidth, "
-                f"{machine.bandwidth / 1e12:.3f} TB/s ({machine.bandwidth / sheet.bandwidth:.0%} of the data sheet's), "
-                f"at which {paper.TOKENS} tokens of GPT-J 6B take {paper.ALONE_S} s alone, as in the paper. {alone}."
-            )
-            share = (
-                "Concurrent instances share the simulated machine evenly: each of k runs at a k-th of its speed, so "
-                "together they are as fast as one. What else they gained or lost on the paper's machine is not "
-                "modelled."
-            )
-        else:
-            how = (
-                f"{size}, real time. {alone} (paper: {paper.ALONE_S} s for {paper.TOKENS} tokens of GPT-J 6B), and "
-                f"intervals are the fractions of it that they are in the paper."
-            )
-            share = (
-                "Fusion pre-processes prompts in the main stream, between two iterations: beside it, they would take "
-                "the same cores."
-            )
-        return (
-            how,
-            f"tokens/s of the fused stream at batch {', '.join(map(str, speeds))}: "
-            f"{', '.join(f'{speed:,.0f}' for speed in speeds.values())}. The last is "
-            f"{speeds[max(speeds)] / speeds[1]:.1f} times the first: fusion cannot gain more over instances that "
-            "together are as fast as one.",
-            share,
+        speeds, bandwidth = self.throughput, hardware(self.settings.hardware).bandwidth
+        return notes(
+            "flover/setting",
+            setting=self,
+            paper=paper,
+            terabytes=bandwidth / 1e12,
+            of_sheet=bandwidth / hardware(paper.MACHINE).bandwidth,
+            batches=list(speeds),
+            speeds=list(speeds.values()),
+            gain=speeds[MOST] / speeds[1],
         )

@@ -1,4 +1,4 @@
-"""A simulated machine with this one's rates, measured: for a simulator's error beside what it simulates (6, 7)."""
+"""A simulated machine with this one's measured rates, to show the simulator's error (6, 7)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 7
 
 
 def fitted(model: Transformer) -> Hardware:
-    """Rates of four measurements: of two sizes of iterations, of attention at two contexts, and of a copy.
+    """Rates from four measurements: two iteration sizes, attention at two contexts, a copy.
 
     What attention to one more token takes gives the bandwidth, a copy between two buffers that of the link. Two sizes
     of iterations give what one more token takes, and so the rate; what is left of the small one, beyond reading the

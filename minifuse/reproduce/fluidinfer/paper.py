@@ -1,4 +1,4 @@
-"""Setup and results as FluidInfer's text gives them (section 6): nothing in this file was measured here."""
+"""Setup and results from FluidInfer's text (section 6): nothing in this file was measured here."""
 
 from __future__ import annotations
 

@@ -7,19 +7,23 @@ from dataclasses import replace
 from itertools import pairwise
 
 from minifuse.reproduce.curve import Curve
-from minifuse.reproduce.experiment import Panel, Say
-from minifuse.reproduce.pensieve.serving import PENSIEVE, VLLM, Serving, experiment
-from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel, gain_at_equal_latency, verdict
+from minifuse.reproduce.experiment import Say
+from minifuse.reproduce.page import notes
+from minifuse.reproduce.pensieve.serving import PENSIEVE, VLLM, Drawn, Serving, experiment
+from minifuse.reproduce.pensieve.sweeps import gain_at_equal_latency
 
 REACTIONS = (30, 60, 120)  # seconds, in the mean
 GAINS = {60: 1.52, 120: 1.4}  # the thesis gives none for 30
 
 
-def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """Latency against throughput with three mean reaction times, beside that of vllm, for which they do not count."""
+def draw(servings: Sequence[Serving], say: Say) -> Drawn:
+    """Latency against throughput with three mean reaction times, and of vllm.
+
+    Reaction times make no difference to vllm.
+    """
     (serving,) = servings
     say.expect(serving.num_reports() + 2 * serving.num_reports(capacity=False))
-    title = f"Fig. 3.16: {serving.source.name.removeprefix('random:')}"
+    title = f"Fig. 3.16: {serving.title}"
     curves: dict[str, Curve] = {}
     capacity = None
     for reaction in REACTIONS:
@@ -27,10 +31,9 @@ def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tupl
         sweep = serving.sweep(say, f"{title}, {reaction} s", contenders, reaction, capacity=capacity)
         capacity = sweep.capacity
         curves |= {f"{key}_{reaction}" if key == "pensieve" else key: curve for key, curve in sweep.curves.items()}
-    assert capacity is not None
-    whole = Sweep(title, capacity, curves, paired=not serving.virtual)
+    whole = replace(sweep, title=title, curves=curves)
     if whole.paired:  # vllm has had the requests of 60 s
-        verdicts = [verdict(whole, "pensieve_60", "vllm", None)]
+        verdicts = [whole.verdict("pensieve_60", "vllm", None)]
     else:
         verdicts = [
             gain_at_equal_latency(
@@ -40,12 +43,7 @@ def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tupl
         ]
     peaks = [curves[f"pensieve_{reaction}"].peak for reaction in REACTIONS]
     falls = all(late <= early for early, late in pairwise(peaks))
-    verdicts.append(
-        f"Peak throughput by mean reaction time, {', '.join(map(str, REACTIONS))} s: "
-        f"{', '.join(f'{peak:.3g}' for peak in peaks)} requests/s: it {'falls' if falls else 'does not always fall'} "
-        "as users take longer (thesis: it falls)."
-    )
-    return (curves_panel(whole),), tuple(verdicts)
+    return [whole.panel()], [*verdicts, *notes("pensieve/fig3_16", reactions=REACTIONS, peaks=peaks, falls=falls)]
 
 
 EXPERIMENT = experiment("3.16", "mean reaction times of 30, 60 and 120 seconds", ("llama-2-13b-gqa-16k",), draw)

@@ -1,88 +1,183 @@
-"""Pensieve's Figure 3.17 (section 3.6.6): attention of a few query tokens over past KV that lies in blocks."""
+"""Pensieve's Figure 3.17 (section 3.6.6): attention of few query tokens over KV in blocks."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import log
-from statistics import linear_regression
+from statistics import linear_regression, median
 from typing import Any
 
-from minifuse.reproduce.experiment import Column, Experiment, Finding, Panel, Point, Say, Value
-from minifuse.reproduce.pensieve.setting import BATCH, Setting
+from minifuse.attention.stage import KERNEL_DTYPES
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.parsing import one_of
+from minifuse.model.device import free_bytes
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.load import resolve_text
+from minifuse.reproduce.contest import HALF
+from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Plot, Point, Say, Values
+from minifuse.reproduce.machine import half_precision
+from minifuse.reproduce.page import notes, tables
+from minifuse.simulate.timing import time_in_turns
 
-PAST = Column("past\ntokens", "at", "past_tokens", "{:,}")
-IDEAL = Column("ideal\nms", "measured", "ideal_ms")
-INDEX = Column("index\nms", "measured", "ours_index_ms")
-NAMES = {"ours": "ours", "copied": "copying out", "rounds": "rounds"}
+# The paper's: requests in the batch and query tokens of each; how it compares the bars, in times the ideal's time.
+BATCH, QUERIES = 32, 8
+PAPER: Values = {"ours": "<1", "copied": ">1", "rounds": ">1"}
+
+MOST_QUERIES = 256
+COPIES = 5  # of the KV that there may be at once: in blocks, contiguous for two, and what padding adds to these
 
 
-def _columns(first: Column, paper: bool = False) -> tuple[Column, ...]:
-    columns = [first, IDEAL]
-    for name, head in (("ours", "ours"), ("copied", "copy-out"), ("rounds", "rounds")):
-        columns.append(Column(f"{head}\nms", "measured", f"{name}_ms"))
-        if paper:
-            columns.append(Column(f"{head}\npaper", "paper", name, "{}x"))
-        columns.append(Column(f"{head}\nhere", "measured", name, "{:.2f}x"))
-    return *columns, INDEX
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What a scale measures.
+
+    `pasts` are the past KV-tokens of each request; `rounds` the fewest by which milliseconds can be measured.
+    """
+
+    model: str
+    pasts: tuple[int, ...]
+    uneven: tuple[int, ...]
+    queries_at: int  # the past KV-tokens at which the number of query tokens is varied
+    rounds: int
+
+
+SCALES = {
+    "quick": _Scale("small", (64, 256), (128,), 128, 5),
+    "cpu": _Scale("medium", (128, 256, 512, 1024, 2048, 4096), (256, 1024), 1024, 7),
+    "paper": _Scale("opt-13b", (256, 512, 1024, 2048, 4096, 8192, 16384), (1024, 4096), 4096, 20),
+}
+
+
+class Setting:
+    """The machine, the shape of the heads, and how a point is measured.
+
+    Raises:
+        UsageError: it cannot run here.
+    """
+
+    def __init__(self, conditions: Conditions) -> None:
+        import torch
+
+        gpu = torch.cuda.is_available() and conditions.scale != "cpu"
+        if conditions.scale == "paper" and not gpu:
+            raise MachineError(
+                "--scale is paper and there is no CUDA device, which the paper's contexts need: give --scale cpu or "
+                "quick, or run this where there is a GPU."
+            )
+        self.conditions = conditions
+        self.scale = scale = SCALES[conditions.scale]
+        self.source = resolve_text(conditions.model or f"random:{scale.model}")
+        self.device = "cuda" if gpu else "cpu"
+        self.dtype = conditions.dtype
+        if self.dtype == "auto":
+            self.dtype = HALF if gpu else half_precision()
+        self.tokens = conditions.tokens or QUERIES
+        self.rounds = max(conditions.rounds, scale.rounds)
+        if self.tokens > MOST_QUERIES:
+            raise UsageError(
+                f"--tokens is {self.tokens}, the query tokens of a request, each of which is a round of one of the "
+                f"contenders: give at most {MOST_QUERIES}."
+            )
+        if gpu and self.dtype not in KERNEL_DTYPES:
+            raise UsageError(
+                f"--dtype is {self.dtype} and there is a GPU, whose kernels compute in {one_of(KERNEL_DTYPES)}: give "
+                "one of these, or --scale cpu."
+            )
+        config = self.source.config
+        longest = max(scale.pasts) + 2 * self.tokens
+        needed = COPIES * BATCH * longest * 2 * config.kv_size * DTYPE_BYTES[self.dtype]
+        free = free_bytes(self.device)
+        if free is not None and needed > free:
+            raise UsageError(
+                f"The KV of {BATCH} contexts of {longest} tokens with {config.num_kv_heads} KV heads of "
+                f"{config.head_dim} in {self.dtype} takes {needed / 1e9:.1f} GB, contiguous copies included, and "
+                f"{free / 1e9:.1f} GB are free on {self.device}: give a --model with less KV, a shorter --dtype or a "
+                "smaller --scale."
+            )
+
+    def race(self, tokens: int, pasts: Sequence[int]) -> Values:
+        """All contenders on one batch; request i has `tokens` queries after `pasts[i]` past tokens."""
+        import torch
+
+        from minifuse.reproduce.pensieve.contenders import contenders
+        from minifuse.reproduce.pensieve.scene import Scene
+
+        config, device = self.source.config, torch.device(self.device)
+        heads = config.num_heads, config.num_kv_heads, config.head_dim
+        scene = Scene.drawn(tokens, pasts, heads, getattr(torch, self.dtype), device, self.conditions.seed)
+        four, fused = contenders(scene)
+        taken = time_in_turns({name: contender.run for name, contender in four.items()}, self.rounds, self.device)
+        middle = {name: median(seconds) for name, seconds in taken.items()}
+        measured: Values = {"fused": fused}
+        for name, contender in four.items():
+            measured[f"{name}_ms"] = middle[name] * 1e3
+            measured[f"{name}_rounds_ms"] = tuple(seconds * 1e3 for seconds in taken[name])
+            if name != "ideal":
+                measured[f"{name}_index_ms"] = contender.index_s * 1e3
+                measured[name] = middle[name] / middle["ideal"]
+        return measured
+
+    def facts(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        config = self.source.config
+        return {
+            "scale": self.conditions.scale,
+            "model": self.source.name,
+            "num_heads": config.num_heads,
+            "num_kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "num_layers": config.num_layers,
+            "dtype": self.dtype,
+            "device": self.device,
+            "clock": "real",
+            "batch": BATCH,
+            "tokens": self.tokens,
+            "rounds": self.rounds,
+            "seed": self.conditions.seed,
+            "paper_batch": BATCH,
+            "paper_tokens": QUERIES,
+        }
 
 
 def draw(setting: Setting, say: Say) -> Finding:
-    """The paper's equal contexts; uneven ones, and other numbers of query tokens, which the paper does not show."""
+    """Equal contexts, as in the paper; then uneven ones, and other numbers of queries."""
     scale, tokens = setting.scale, setting.tokens
-    equal: list[Point] = []
-    uneven: list[Point] = []
-    varied: list[Point] = []
+    titles = (
+        f"Fig. 3.17: {BATCH} requests of {tokens} query tokens",
+        "Not in the paper: uneven contexts of the same mean",
+        f"Not in the paper: other numbers of query tokens, {scale.queries_at:,} past tokens",
+    )
+    plots = [Plot(say, title, columns) for title, columns in zip(titles, tables("pensieve/fig3_17"), strict=True)]
+    equal, uneven, varied = plots
     counts = (tokens // 2, tokens, 2 * tokens)
-
-    def measure(points: list[Point], at: Mapping[str, Value], count: int, pasts: Sequence[int]) -> None:
-        points.append(setting.point(at, count, pasts, paper=points is equal))
-        for panel in panels():
-            if panel.points:
-                say.keep(panel)
-
-    def panels() -> tuple[Panel, ...]:
-        queries = Column("query\ntokens", "at", "tokens", "{}")
-        return (
-            Panel(f"Fig. 3.17: {BATCH} requests of {tokens} query tokens", _columns(PAST, paper=True), tuple(equal)),
-            Panel("Not in the paper: uneven contexts of the same mean", _columns(PAST), tuple(uneven)),
-            Panel(
-                f"Not in the paper: other numbers of query tokens, {scale.queries_at:,} past tokens",
-                _columns(queries),
-                tuple(varied),
-            ),
-        )
-
     say.expect(len(scale.pasts) + len(scale.uneven) + len(counts))
     for past in scale.pasts:
         say(f"{past} past tokens")
-        measure(equal, {"past_tokens": past}, tokens, [past] * BATCH)
+        equal.add({"past_tokens": past}, setting.race(tokens, [past] * BATCH), PAPER)
     for mean in scale.uneven:
         pasts = spread(mean, BATCH, setting.conditions.seed)
-        say(f"{min(pasts)} to {max(pasts)} past tokens")
-        measure(uneven, {"past_tokens": mean, "shortest": min(pasts), "longest": max(pasts)}, tokens, pasts)
+        shortest, longest = min(pasts), max(pasts)
+        say(f"{shortest} to {longest} past tokens")
+        at = {"past_tokens": mean, "shortest": shortest, "longest": longest}
+        uneven.add(at, setting.race(tokens, pasts))
     for count in counts:
         say(f"{count} query tokens")
-        measure(varied, {"past_tokens": scale.queries_at, "tokens": count}, count, [scale.queries_at] * BATCH)
-    slopes = {
-        "copied": slope([(p.at["past_tokens"], _extra(p)) for p in equal]),
-        "rounds": slope([(p.at["tokens"], p.measured["rounds_ms"]) for p in varied]),
-    }
-    facts = {**setting.facts(), "copied_exponent": slopes["copied"], "rounds_exponent": slopes["rounds"]}
-    return Finding(facts, panels(), notes(facts, slopes, equal, (*uneven, *varied)))
-
-
-def _extra(point: Point) -> float:
-    """Milliseconds that copying adds to the ideal."""
-    copied, ideal = point.measured["copied_ms"], point.measured["ideal_ms"]
-    assert isinstance(copied, float)
-    assert isinstance(ideal, float)
-    return copied - ideal
+        at = {"past_tokens": scale.queries_at, "tokens": count}
+        varied.add(at, setting.race(count, [scale.queries_at] * BATCH))
+    extra_ms = [point.measured["copied_ms"] - point.measured["ideal_ms"] for point in equal.points]
+    rounds_ms = [point.measured["rounds_ms"] for point in varied.points]
+    copied = slope(list(zip(scale.pasts, extra_ms, strict=True)))
+    rounds = slope(list(zip(counts, rounds_ms, strict=True)))
+    facts = {**setting.facts(), "copied_exponent": copied, "rounds_exponent": rounds}
+    fused = [str(point.measured["fused"]) for plot in plots for point in plot.points]
+    return Finding(facts, tuple(plot.panel for plot in plots), said(facts, equal.points, fused))
 
 
 def spread(mean: int, count: int, seed: int) -> list[int]:
-    """Lengths between a quarter and seven quarters of `mean`, in pairs about it, so that it is their mean.
+    """Lengths between a quarter and seven quarters of `mean`, in pairs about it.
 
     >>> sum(spread(100, 32, 0))
     3200
@@ -94,8 +189,8 @@ def spread(mean: int, count: int, seed: int) -> list[int]:
     return lengths
 
 
-def slope(points: Sequence[tuple[Any, Any]]) -> float | None:
-    """The exponent p of the power law y = c x^p that fits best; None without two points to tell.
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """The exponent of the power law that fits best; None for fewer than two points.
 
     >>> slope([(1, 3.0), (2, 6.0), (4, 12.0)])  # proportional
     1.0
@@ -106,65 +201,45 @@ def slope(points: Sequence[tuple[Any, Any]]) -> float | None:
     return linear_regression(*zip(*positive, strict=True)).slope
 
 
-def notes(
-    facts: Mapping[str, Any], slopes: Mapping[str, float | None], equal: Sequence[Point], others: Sequence[Point]
-) -> tuple[str, ...]:
-    """How it was measured, what the paper says, and what was found."""
-    gpu = facts["device"] == "cuda"
-    ways = " or ".join(f'"{name}"' for name in dict.fromkeys(point.measured["fused"] for point in (*equal, *others)))
-    where = "a GPU, whose own time is given, launches left out" if gpu else "a CPU"
-    ours = (
-        "Ours is the Triton kernel for many query tokens, rounds call the one for single tokens"
-        if gpu
-        else "On a CPU ours, and each of the rounds, is made of torch's operators, which gather KV a cacheful at a "
-        "time, as there is no kernel that reads it in place"
+def said(facts: Mapping[str, Any], equal: Sequence[Point], fused: Sequence[str]) -> tuple[str, ...]:
+    """How it was measured, what the paper says, and what was found.
+
+    Args:
+        equal: the points of equal contexts.
+        fused: the ways of fused attention that were the fastest.
+    """
+    copied, rounds = (
+        "(too few points to tell)" if power is None else f"{power:.2f}"
+        for power in (facts["copied_exponent"], facts["rounds_exponent"])
     )
-    return (
-        f"One layer's attention with the heads of {facts['model']} ({facts['num_heads']} of {facts['head_dim']}, "
-        f"{facts['num_kv_heads']} KV heads) in {facts['dtype']}, on {where}; medians of {facts['rounds']} rounds, in "
-        f"which the contenders take turns. KV lies in blocks in a random order.",
-        'The paper\'s text gives no numbers for its bars, only their order: "<1x" stands for "slightly better '
-        'performance than the ideal", ">1x" for "significant overhead compared to the ideal". Paper and here: times '
-        "the ideal's time.",
-        f"{ours}. The ideal is the fastest of torch's fused attentions here, on KV that is contiguous already: {ways}. "
-        "Copy-out copies the contexts into contiguous memory, then does the same. Rounds attend one query token of "
-        "every request at a time. Each was checked against float64 before it was timed.",
-        f"Index: what ours builds from the block tables once an iteration, on the CPU, for all {facts['num_layers']} "
-        "layers. It is not in the other times, which are those of one layer; nor are the masks, offsets and slots of "
-        "the other three contenders, which are built once too.",
-        f"What copying adds to the ideal grows with the past tokens to the power {_power(slopes['copied'])} (paper: "
-        f"proportional, 1), and the time of the rounds with the query tokens to the power {_power(slopes['rounds'])} "
-        "(paper: linear, 1).",
-        _judged(equal),
-        "Uneven contexts lie between a quarter and seven quarters of their mean.",
+    return notes(
+        "pensieve/fig3_17",
+        facts=facts,
+        gpu=facts["device"] == "cuda",
+        ways=" or ".join(f'"{name}"' for name in dict.fromkeys(fused)),
+        copied=copied,
+        rounds=rounds,
+        missed="; ".join(_missed(equal)),
     )
 
 
-def _power(exponent: float | None) -> str:
-    return "(too few points to tell)" if exponent is None else f"{exponent:.2f}"
-
-
-def _judged(points: Sequence[Point]) -> str:
-    """Where the order of the bars is not the paper's: ours, the ideal, then copying out and rounds."""
+def _missed(points: Sequence[Point]) -> list[str]:
+    """Where the order of the bars differs from the paper's: ours, ideal, copying out, rounds."""
+    times = {name: {f"{point.at['past_tokens']:,}": point.measured[name] for point in points} for name in PAPER}
     missed = []
-    for name, wants in (("ours", "slower"), ("copied", "faster"), ("rounds", "faster")):
-        off = [point for point in points if (_times(point, name) > 1) == (wants == "slower")]
+    for name, wrong in (
+        ("ours", "ours is slower"),
+        ("copied", "copying out is faster"),
+        ("rounds", "rounds are faster"),
+    ):
+        slower = name == "ours"
+        off = [f"{past} ({found:.2f}x)" for past, found in times[name].items() if (found > 1) == slower]
         if off:
-            at = ", ".join(f"{point.at['past_tokens']:,} ({_times(point, name):.2f}x)" for point in off)
-            missed.append(f"{NAMES[name]} {'are' if name == 'rounds' else 'is'} {wants} than the ideal at {at}")
-    worse = [point for point in points if _times(point, "ours") > min(_times(point, n) for n in ("copied", "rounds"))]
+            missed.append(f"{wrong} than the ideal at {', '.join(off)}")
+    worse = [past for past, found in times["ours"].items() if found > min(times["copied"][past], times["rounds"][past])]
     if worse:
-        at = ", ".join(f"{point.at['past_tokens']:,}" for point in worse)
-        missed.append(f"ours is slower than copying out or rounds at {at}")
-    return (
-        f"Not as in the paper: {'; '.join(missed)}." if missed else "The order of the bars is the paper's everywhere."
-    )
-
-
-def _times(point: Point, name: str) -> float:
-    times = point.measured[name]
-    assert isinstance(times, float)
-    return times
+        missed.append(f"ours is slower than copying out or rounds at {', '.join(worse)}")
+    return missed
 
 
 EXPERIMENT = Experiment(

@@ -1,4 +1,4 @@
-"""Pensieve's Figure 3.4 (section 3.3.2): attention of a chunk by its context, against the rest of a layer."""
+"""Pensieve's Figure 3.4 (section 3.3.2): a chunk's attention, against the rest of a layer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import correlation, linear_regression, median
-from typing import Any, Literal
+from typing import Any
 
 from minifuse.core.errors import UsageError
 from minifuse.memory.tiered.profile import powers_of_two
-from minifuse.model.text.load import load_weights, resolve_text
-from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
-from minifuse.reproduce.machine import half_precision
+from minifuse.reproduce.contest import Bench
+from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel, Point, Say
+from minifuse.reproduce.page import notes, tables
 from minifuse.reproduce.verdict import spread
 from minifuse.simulate.cost import Roofline, hardware
 
@@ -23,25 +23,27 @@ LINEAR = 0.98  # the part of the variance that a straight line explains, from wh
 @dataclass(frozen=True, slots=True)
 class _Scale:
     model: str
-    clock: Literal["real", "virtual"]
     longest: int  # context
     rounds: int  # the fewest
     machine: str = "cpu"  # that virtual time simulates
 
 
 SCALES = {
-    "quick": _Scale("random:small", "real", 512, 3),
-    "cpu": _Scale("random:medium", "real", 2048, 15),
-    "paper": _Scale("random:opt-13b", "virtual", 16384, 1, "a100-80g"),  # the longest text of the thesis
+    "quick": _Scale("small", 512, 3),
+    "cpu": _Scale("medium", 2048, 15),
+    "paper": _Scale("opt-13b", 16384, 1, "a100-80g"),  # the longest text of the thesis
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The straight line through attention by context that fits best, relative to the rest of a layer.
+    """The straight line that fits attention by context best.
 
-    >>> Line.of([32, 64, 128], [0.6, 1.0, 1.8])  # 0.2 + context / 80
-    Line(start=0.2, slope=0.0125, explained=1.0)
+    Attention is relative to the rest of a layer.
+
+    >>> line = Line.of([32, 64, 128], [0.6, 1.0, 1.8])  # 0.2 + context / 80
+    >>> round(line.start, 9), round(line.slope, 9), round(line.explained, 9)
+    (0.2, 0.0125, 1.0)
     """
 
     start: float
@@ -55,11 +57,11 @@ class Line:
 
     @property
     def equal_at(self) -> float | None:
-        """The context at which attention takes as long as the rest; None: it does not grow."""
+        """The context at which attention equals the rest; None: it does not grow."""
         return (1 - self.start) / self.slope if self.slope > 0 else None
 
 
-class Setting:
+class Setting(Bench):
     """A model on one machine.
 
     Raises:
@@ -67,14 +69,8 @@ class Setting:
     """
 
     def __init__(self, conditions: Conditions) -> None:
-        self.conditions = conditions
         self.scale = scale = SCALES[conditions.scale]
-        self.source = resolve_text(conditions.model or scale.model)
-        self.rounds = max(conditions.rounds, scale.rounds)
-        self.virtual = scale.clock == "virtual"
-        self.dtype = conditions.dtype
-        if self.dtype == "auto":
-            self.dtype = "float16" if self.virtual else half_precision()
+        super().__init__(conditions, scale.model, scale.machine, rounds=scale.rounds)
         context = self.source.config.max_context
         self.contexts = powers_of_two(CHUNK, scale.longest if self.virtual else min(scale.longest, context))
         if len(self.contexts) < 3:
@@ -83,24 +79,25 @@ class Setting:
                 f"give a --model with a context of at least {4 * CHUNK}."
             )
 
-    def points(self) -> list[Point]:
+    def points(self) -> dict[int, Point]:
         """A point for each context; seconds are those of one layer."""
         layers = self.source.config.num_layers
+        attention_s: dict[int, tuple[float, ...]]
+        rest_s: tuple[float, ...]
         if self.virtual:
             cost = Roofline(self.source.config, self.dtype, hardware(self.scale.machine))
             profile = cost.recomputation(CHUNK, self.contexts)
-            return [
-                _point(c, (a / layers,), (profile.other / layers,))
-                for c, a in zip(self.contexts, profile.attention, strict=True)
-            ]
-        from minifuse.simulate.calibration import measure
+            attention_s = {c: (s,) for c, s in zip(self.contexts, profile.attention, strict=True)}
+            rest_s = (profile.other,)
+        else:
+            from minifuse.simulate.calibration import measure
 
-        model = load_weights(self.source, self.dtype, seed=self.conditions.seed)
-        measured = measure(model, self.contexts, CHUNK, self.rounds)
-        rest = tuple(seconds / layers for seconds in measured.other_s)
-        return [_point(c, tuple(s / layers for s in taken), rest) for c, taken in measured.attention_s.items()]
+            self.load(share=False)
+            attention_s, rest_s, _ = measure(self.model, self.contexts, CHUNK, self.rounds)
+        rest_s = tuple(seconds / layers for seconds in rest_s)
+        return {c: _point(c, tuple(seconds / layers for seconds in taken), rest_s) for c, taken in attention_s.items()}
 
-    def facts(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""
         return {
             "scale": self.conditions.scale,
@@ -108,7 +105,7 @@ class Setting:
             "num_layers": self.source.config.num_layers,
             "dtype": self.dtype,
             "device": None if self.virtual else "cpu",
-            "clock": self.scale.clock,
+            "clock": self.settings.clock,
             "hardware": self.scale.machine if self.virtual else None,
             "chunk": CHUNK,
             "rounds": self.rounds,
@@ -117,23 +114,17 @@ class Setting:
 
 
 def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ...]) -> Point:
-    measured: dict[str, Value] = {
+    attention_ms, rest_ms = (tuple(seconds * 1e3 for seconds in taken) for taken in (attention_s, rest_s))
+    measured = {
         "attention_ms": median(attention_s) * 1e3,
-        "attention_rounds_ms": tuple(seconds * 1e3 for seconds in attention_s),
+        "attention_rounds_ms": attention_ms,
         "rest_ms": median(rest_s) * 1e3,
-        "rest_rounds_ms": tuple(seconds * 1e3 for seconds in rest_s),
+        "rest_rounds_ms": rest_ms,
         "share": median(attention_s) / median(rest_s),
     }
     if len(attention_s) > 1:
-        measured["spread"] = spread([seconds * 1e3 for seconds in attention_s])
+        measured["spread"] = spread(attention_ms)
     return Point({"context": context}, measured, {})
-
-
-CONTEXT = Column("context\ntokens", "at", "context", "{:,}")
-ATTENTION = Column("attention\nms", "measured", "attention_ms")
-SPREAD = Column("attention\nspread", "measured", "spread", "{}")
-REST = Column("the rest\nms", "measured", "rest_ms")
-SHARE = Column("attention by\nthe rest", "measured", "share", "{:.3f}x")
 
 
 def draw(setting: Setting, say: Say) -> Finding:
@@ -141,56 +132,32 @@ def draw(setting: Setting, say: Say) -> Finding:
     say.expect(1)
     say(f"contexts of {setting.contexts[0]} to {setting.contexts[-1]:,} tokens")
     points = setting.points()
-    columns = (CONTEXT, ATTENTION, *([] if setting.virtual else [SPREAD]), REST, SHARE)
-    panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", columns, tuple(points))
+    (columns,) = tables("pensieve/fig3_4")
+    shown = tuple(one for one in columns if one.key != "spread" or not setting.virtual)
+    panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", shown, tuple(points.values()))
     say.keep(panel)
-    line = line_of(points)
+    line = Line.of(list(points), [point.measured["share"] for point in points.values()])
     facts = {"slope": line.slope, "start": line.start, "explained": line.explained, "equal_at": line.equal_at}
-    return Finding({**setting.facts(), **facts}, (panel,), notes(setting, line))
+    return Finding({**setting.described(), **facts}, (panel,), said(setting, line))
 
 
-def line_of(points: Sequence[Point]) -> Line:
-    contexts = [point.at["context"] for point in points]
-    shares = [point.measured["share"] for point in points]
-    return Line.of(contexts, shares)  # type: ignore[arg-type]
-
-
-def notes(setting: Setting, line: Line) -> tuple[str, ...]:
+def said(setting: Setting, line: Line) -> tuple[str, ...]:
     """How it was measured, what the thesis says, and what was found."""
-    if setting.virtual:
-        how = (
-            f"virtual time of an {setting.scale.machine} by its data sheet: what a context adds to the time of a chunk "
-            "there can only be linear. A chunk by itself waits for the weights of a layer; in a large batch it "
-            "would take less time, and attention more of it"
-        )
-    else:
-        how = (
-            f"real time, medians of {setting.rounds} rounds, in which the contexts take turns. Attention is that of "
-            "the stage paged, over blocks in a random order, as minifuse calibrate measures it"
-        )
-    linear = line.explained >= LINEAR
-    verdict = "As in the thesis, attention grows" if linear else "Not as in the thesis: attention does not grow"
-    return (
-        f"{setting.source.name} in {setting.dtype}, {how}.",
-        "The thesis' text gives no numbers, only that the cost of attention grows linearly with the context. The rest "
-        "is everything else in a layer, for the same tokens.",
-        f"{verdict} linearly: a straight line explains {line.explained:.1%} of the variance (linear: {LINEAR:.0%} or "
-        "more).",
-        "On that line attention takes as long as the rest at no context."
-        if line.equal_at is None
-        else f"On that line attention takes as long as the rest at {line.equal_at:,.0f} tokens of context"
-        f"{'' if line.equal_at <= setting.contexts[-1] else ', longer than any here'}.",
+    return notes(
+        "pensieve/fig3_4",
+        setting=setting,
+        line=line,
+        linear=line.explained >= LINEAR,
+        threshold=LINEAR,
+        never=line.equal_at is None,
+        longer=(line.equal_at or 0.0) > setting.contexts[-1],
     )
-
-
-def prepare(conditions: Conditions) -> Run:
-    return partial(draw, Setting(conditions))
 
 
 EXPERIMENT = Experiment(
     "Pensieve",
     "3.4",
     "attention of a chunk of 32 tokens by its context, against the rest of a layer",
-    prepare,
+    lambda conditions: partial(draw, Setting(conditions)),
     takes=frozenset({"model"}),
 )

@@ -1,4 +1,4 @@
-"""A batch of requests for Pensieve's Figure 3.17: its KV in blocks in any order, and the correct result."""
+"""The batch of Pensieve's Figure 3.17: KV in shuffled blocks, and the correct result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A batch of S requests with as many query tokens each, and one layer's KV in blocks that lie in a random order."""
+    """S requests with equally many queries, and one layer's KV in shuffled blocks."""
 
     num_queries: int
     contexts: Sequence[int]  # tokens of each, up to and including the last query
@@ -89,7 +89,10 @@ class Scene:
 
 
 def wanted_of(scene: Scene) -> dict[int, Tensor]:
-    """The correct result of a sample of the requests, the shortest and longest among them, plainly and in float64."""
+    """The correct result of some requests, in float64.
+
+    The shortest and the longest are among them.
+    """
     by_length = sorted(range(len(scene.contexts)), key=lambda s: scene.contexts[s])
     sample = {by_length[i * (len(by_length) - 1) // (CHECKED - 1)] for i in range(CHECKED)}
     n, (num_heads, num_kv_heads) = scene.num_queries, scene.heads
@@ -116,7 +119,7 @@ def future_of(num_queries: int, contexts: Sequence[int], device: torch.device) -
 
 
 def error(found: Tensor, wanted: Mapping[int, Tensor], scene: Scene) -> float:
-    """The largest error of the queries in `wanted`: root mean square, relative to that of the result.
+    """The largest error of the queries in `wanted`: root mean square, relative to the result.
 
     Args:
         found: [T, num_heads, head_dim].
@@ -131,7 +134,7 @@ def error(found: Tensor, wanted: Mapping[int, Tensor], scene: Scene) -> float:
 
 
 def made_of(scene: Scene, make: Callable[[], T]) -> tuple[T, float]:
-    """What `make` builds on the CPU for the device, and the seconds until it is there."""
+    """What `make` builds on the CPU for the device, and the seconds it takes."""
 
     def build() -> T:
         built = make()

@@ -1,4 +1,4 @@
-"""Conversations that are under way when a run begins, so that a short run shows what a long one comes to."""
+"""Conversations under way when a run begins, so that short runs resemble long ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
+from minifuse.reproduce.curve import Served, latencies
+from minifuse.trace.metrics import RunningMetrics, percentile
 from minifuse.workload.conversations import MEANS, Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 
@@ -26,7 +29,7 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True)
 class Crowd:
-    """Conversations that begin as a Poisson process, and have done so for long when the run begins.
+    """Conversations that begin as a Poisson process, long before the run begins.
 
     A conversation that began before sends all of its text so far as one request with an answer of one token: so memory
     holds it as if it had been there. That happens in the first `remembered` reaction times, each as long before their
@@ -48,7 +51,7 @@ class Crowd:
         return Period(begin_s, begin_s + count / rate)
 
     def requests(self, rate: float, count: int, mean_turns: float = MEANS[0]) -> list[Request]:
-        """So many conversations that turns arrive at this rate, by and large, until the end of the period.
+        """Conversations whose turns arrive at about this rate, until the period ends.
 
         Args:
             mean_turns: of a conversation.
@@ -65,7 +68,7 @@ class Crowd:
         ]
 
     def offered(self, requests: Sequence[Request], period: Period) -> float:
-        """Requests per second that are to arrive in the period, if answers take about as long as is expected."""
+        """Requests per second expected in the period, if answers take the expected time."""
         times: dict[str, float] = {}
         answers: dict[str, int] = {}
         for request in requests:
@@ -102,7 +105,7 @@ class Crowd:
         return tuple(rng.choices(range(self.vocab_size), k=count))
 
     def _of(self, number: int, begin_s: float, start_s: float, length_s: float) -> Iterator[Request]:
-        """The requests of one conversation; `begin_s` counts from the moment at which turns begin to arrive."""
+        """The requests of one conversation; `begin_s` counts from the first turns' arrival."""
         reactions = random.Random(f"pensieve reactions {number} {self.seed}")
         words, reaction = self._words(number), self.asked.reaction
         time_s, said, last_s = begin_s, 0, begin_s  # of this turn, and of the last answer before it
@@ -139,3 +142,40 @@ class Crowd:
     def _so_far(self, number: int, said: int, words: random.Random, at_s: float) -> Request:
         prompt = self._draw(words, said - 1)
         return Request(f"c{number}", prompt, 1, ignore_eos=True, arrival_s=max(0.0, at_s), conversation=f"c{number}")
+
+
+def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
+    """What a run came to, of the requests in the measured period.
+
+    `offered` requests per second were to arrive in it, the same for all contenders.
+
+    Percentiles are of the requests that arrive in the period, and of the normalized latency: end-to-end seconds a token
+    of the answer. Throughput counts the turns that end in the period. Hits are the parts of histories found on a tier,
+    and on either. Recomputed tokens count from the run's beginning to its end, and so does `history`, all tokens of
+    histories that were asked for.
+    """
+    metrics, (begin_s, end_s) = counted.result(), period
+    lives = [life for life in counted.lives.values() if begin_s <= life.arrival_s < end_s and life.finished]
+    if not lives:
+        raise UsageError("No request arrived in the measured period: give more --requests, or higher --rates.")
+    ended = sum(begin_s <= life.ended_s < end_s for name, life in counted.lives.items() if Crowd.is_turn(name))
+    history = metrics["history"]
+    device_hits, host_hits = history["device_hit_rate"] or 0.0, history["host_hit_rate"] or 0.0
+
+    def of(name: str, percent: int) -> float:
+        return percentile(sorted(life.latencies[name] for life in lives), percent)
+
+    return {
+        "throughput": ended / (end_s - begin_s),
+        **latencies("normalized_latency_s", of),
+        "mean_batch": metrics["mean_batch_size"],
+        "idle_share": metrics["tokens"]["idle_share"],
+        "gathering_share": 0.0,
+        "offered": offered,
+        "device_hits": device_hits,
+        "host_hits": host_hits,
+        "hits": device_hits + host_hits,
+        "recomputed": metrics["tokens"]["recomputed"],
+        "history": history["tokens"],
+        "suspended": metrics["evictions"],
+    }

@@ -17,13 +17,12 @@ from minifuse.core.request import FinishReason
 from minifuse.core.shapes import Rectangle
 from minifuse.reproduce import EXPERIMENTS, experiments
 from minifuse.reproduce.baton import paper, setting
-from minifuse.reproduce.baton.contest import claim, others
 from minifuse.reproduce.baton.course import Course
-from minifuse.reproduce.baton.fig6 import longest_wait
-from minifuse.reproduce.baton.fig7 import straightness
-from minifuse.reproduce.baton.fig8 import deepest_fall
+from minifuse.reproduce.baton.fig6_7_8 import deepest_fall, longest_wait, straightness
 from minifuse.reproduce.baton.queries import first_set, requests_of, second_set
-from minifuse.reproduce.baton.setting import Served, Setting
+from minifuse.reproduce.baton.setting import Setting
+from minifuse.reproduce.baton.table1_2 import claim, over
+from minifuse.reproduce.contest import Raced
 from minifuse.reproduce.experiment import Conditions
 
 NAMES = ("baton-table1", "baton-table2", "baton-fig6", "baton-fig7", "baton-fig8")
@@ -126,6 +125,7 @@ def test_tables(name: str) -> None:
     assert measured["copied_mb"] > 0  # type: ignore[operator]
     assert by_name[4, "orca"].measured["idle_share"] == 0
     assert "Aim, baton" in "".join(finding.notes)
+    assert "Not in the paper: baton over orca, by batch: " in "".join(finding.notes)
     assert json.dumps(EXPERIMENTS[name].as_json(finding))
 
 
@@ -143,8 +143,8 @@ def test_figures(name: str, what: int | None) -> None:
             assert len(set(last.values())) == 1
 
 
-def _served(*seconds: float) -> Served:
-    return Served.of([Course([one], [1], [1], [1]) for one in seconds])
+def _served(*seconds: float) -> Raced[Course]:
+    return Raced.of([Course([one], [1], [1], [1]) for one in seconds], lambda course: course.seconds)
 
 
 def test_a_claim_is_judged_round_by_round() -> None:
@@ -153,7 +153,7 @@ def test_a_claim_is_judged_round_by_round() -> None:
     assert text == "Aim, baton over static, batch of 8: met: 2.00x (1.50 to 3.00) (paper: 2.00x)."
     assert "cannot be judged" in claim(races, 4, "baton", "static", {4: {"baton": 1.0, "static": 2.0}})
     assert "not met" in claim(races, 8, "static", "baton", {8: {"baton": 2.0, "static": 1.0}})
-    assert "baton over static, by batch: 2.00x at 8" in others(races, "baton", ("static",))
+    assert over(races, "baton", "static") == {8: 2.0}
 
 
 def test_all_are_listed() -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from minifuse.core.plan import Plan
 from minifuse.core.report import StepReport
 from minifuse.core.request import Phase, Request
-from minifuse.reproduce.flover.outcome import median_run, observe
+from minifuse.reproduce.contest import Raced
+from minifuse.reproduce.flover.outcome import observe
 
 Count = tuple[int, float, float]  # iterations of the main stream, mean number of running requests, end of the last
 
@@ -127,5 +128,6 @@ def test_the_run_with_the_median_latency_counts_of_an_even_number_the_lower() ->
     requests = [asks("r0")]
     one = observe(requests, served(requests, "inline"))
     for latencies, middle in (((5.0, 1.0, 3.0), 3.0), ((4.0, 2.0), 2.0)):
-        found = median_run([replace(one, latency_s=latency) for latency in latencies])
-        assert (found.latency_s, found.rounds_s) == (middle, latencies)
+        runs = [replace(one, latency_s=latency) for latency in latencies]
+        found = Raced.of(runs, lambda run: run.latency_s)
+        assert (found.run.latency_s, found.rounds_s) == (middle, latencies)

@@ -55,7 +55,7 @@ def test_the_contenders_get_the_same_requests_and_all_the_room_they_need(monkeyp
     requests = setting.requests([0.0, 1.0, 2.0], [8, 6, 4], prompts=2)
     outcome = setting.fusion(requests)
     served: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(setting, "serve", lambda *arguments: served.append(arguments) or outcome)
+    monkeypatch.setattr(setting, "outcome", lambda *arguments: served.append(arguments) or outcome)
     setting.race([0.0, 1.0, 2.0], [8, 6, 4], batch=2, unshuffled=True)
     (_, _, slots, fused), (_, _, _, unshuffled), (_, _, sums, alone) = served
     assert [name for name, *_ in served] == ["fusion", "fusion", "instances"]

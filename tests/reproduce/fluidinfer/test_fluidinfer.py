@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from reproduce.figures import found, quickly
 
+from minifuse.core.errors import UsageError
 from minifuse.reproduce import EXPERIMENTS
-from minifuse.reproduce.curve import crossing
+from minifuse.reproduce.curve import Curve, Outcome, crossing
 from minifuse.reproduce.experiment import Conditions
-from minifuse.reproduce.fluidinfer import curves, setting
-from minifuse.reproduce.fluidinfer.curves import CONTENDERS, Measure
-from minifuse.reproduce.fluidinfer.setting import FLUID, Outcome, Server, servers
+from minifuse.reproduce.fluidinfer import setting
+from minifuse.reproduce.fluidinfer.fig11_12 import Curves, higher_load, lower_bound
+from minifuse.reproduce.fluidinfer.setting import CONTENDERS, FLUID, Server, servers
 
 NAMES = ("fluidinfer-fig11", "fluidinfer-fig12")
 
@@ -83,11 +84,12 @@ def test_each_part_is_a_contender() -> None:
     assert rows["fluid"] == {"batching": "fluid", "memory": "waves", "attention": "packed"}
 
 
-def _runs(normalized: dict[str, list[float]], bound: dict[str, list[float]]) -> curves.Runs:
+def _curves(normalized: dict[str, list[float]], bound: dict[str, list[float]]) -> Curves:
     def outcome(key: str, i: int) -> Outcome:
-        return Outcome(normalized.get(key, [9.0] * 3)[i], bound.get(key, [1.0] * 3)[i], 1.0, 1.0, 1.0, 0.0, 0.0)
+        run = {"normalized_s": normalized.get(key, [9.0] * 3)[i], "bound_s": bound.get(key, [1.0] * 3)[i]}
+        return Outcome((run,))
 
-    return {one.key: {10.0 * (i + 1): [outcome(one.key, i)] for i in range(3)} for one in CONTENDERS}
+    return {one.key: Curve(one, points={10.0 * (i + 1): outcome(one.key, i) for i in range(3)}) for one in CONTENDERS}
 
 
 @pytest.mark.parametrize(
@@ -96,8 +98,7 @@ def _runs(normalized: dict[str, list[float]], bound: dict[str, list[float]]) -> 
 def test_the_verdict_compares_loads_at_equal_latency(fluid: list[float], verdict: str, gain: str) -> None:
     """vllm's lowest is 1 s a token: at 2 s it serves 15 requests/s, fluid 30, or 15."""
     server = Server(Conditions(scale="paper"), "opt-125m", ("rtx-4090", 1))
-    runs = _runs({"vllm": [1.0, 3.0, 9.0], FLUID.key: fluid}, {})
-    (sentence,) = [curves._verdict(server, runs, Measure("normalized_s", ""))]
+    sentence = higher_load(server, _curves({"vllm": [1.0, 3.0, 9.0], FLUID.key: fluid}, {}))
     assert f": {verdict}: " in sentence
     assert f"fluid {gain}, turns never that low, at 2e+03 ms a token" in sentence
     assert crossing([(1.0, 10.0), (3.0, 20.0)], 2.0) == 15.0
@@ -105,9 +106,13 @@ def test_the_verdict_compares_loads_at_equal_latency(fluid: list[float], verdict
 
 def test_the_verdict_compares_latency_bounds() -> None:
     server = Server(Conditions(scale="paper"), "opt-125m", ("rtx-4090", 1))
-    runs = _runs({}, {"vllm": [3.0, 6.0, 8.0], FLUID.key: [1.0, 2.0, 4.0]})
-    sentence = curves._verdict(server, runs, Measure("bound_s", ""))
+    sentence = lower_bound(server, _curves({}, {"vllm": [3.0, 6.0, 8.0], FLUID.key: [1.0, 2.0, 4.0]}))
     assert ": met: 3.00x, 3.00x, 2.00x" in sentence
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_starts() -> None:
+    with pytest.raises(UsageError, match="kv_memory"):
+        EXPERIMENTS["fluidinfer-fig11"].prepare(Conditions(scale="paper", model="random:llama-2-70b", requests=8))
 
 
 def test_they_are_listed() -> None:

@@ -13,7 +13,6 @@ from helpers import sentence
 from minifuse.core.errors import MachineError
 from minifuse.naive import layers
 from minifuse.reproduce.pensieve import contenders as module
-from minifuse.reproduce.pensieve import fused as fused_ways
 from minifuse.reproduce.pensieve.contenders import contenders
 from minifuse.reproduce.pensieve.scene import ALLOWED, PAGE, Scene, error, wanted_of
 
@@ -80,7 +79,7 @@ def test_every_way_of_fused_attention(pasts: list[int], way: str) -> None:
     if way == "_lower_right" and min(pasts) < max(pasts):
         return
     scene = drawn(pasts)
-    fused = getattr(fused_ways, way)(scene)
+    fused = getattr(module, way)(scene)
     found = fused.rows(fused.attend(scene.keys[fused.slots], scene.values[fused.slots]))
     assert error(found, wanted_of(scene), scene) < 1e-12
 
@@ -97,15 +96,15 @@ def test_the_fastest_way_that_is_right_is_the_ideal(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("no such kernel")
 
     def wrong(scene: Scene) -> Any:
-        return replace(fused_ways._rectangle(scene), name="wrong", attend=lambda k, v: torch.zeros(2, 2, 9, 16))
+        return replace(module._rectangle(scene), name="wrong", attend=lambda k, v: torch.zeros(2, 2, 9, 16))
 
     def offered(*ways: Any) -> Any:
         return lambda scene: [lambda way=way: way(scene) for way in ways]
 
     scene = drawn([9, 5])
-    monkeypatch.setattr(module, "ways", offered(broken, wrong, fused_ways._one_by_one))
+    monkeypatch.setattr(module, "ways", offered(broken, wrong, module._one_by_one))
     assert contenders(scene)[1] == "a call for each request"
-    both = fused_ways._one_by_one, fused_ways._rectangle
+    both = module._one_by_one, module._rectangle
     for seconds, name in (([1.0, 2.0], "a call for each request"), ([2.0, 1.0], "a rectangle with a mask")):
         left = list(seconds)
         monkeypatch.setattr(module, "ways", offered(*both))

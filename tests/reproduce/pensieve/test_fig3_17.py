@@ -13,9 +13,8 @@ from reproduce.figures import found
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Point, Say
-from minifuse.reproduce.pensieve import setting as module
-from minifuse.reproduce.pensieve.fig3_17 import notes, slope, spread
-from minifuse.reproduce.pensieve.setting import Setting
+from minifuse.reproduce.pensieve import fig3_17 as module
+from minifuse.reproduce.pensieve.fig3_17 import Setting, said, slope, spread
 
 NAME = "pensieve-fig3.17"
 
@@ -76,13 +75,14 @@ def test_the_notes_name_what_is_not_as_in_the_paper() -> None:
     facts = {
         **dict.fromkeys(("model", "dtype", "num_heads", "head_dim", "num_kv_heads", "rounds", "num_layers"), 1),
         "device": "cuda",
+        "copied_exponent": 0.98,
+        "rounds_exponent": None,
     }
-    slopes = {"copied": 0.98, "rounds": None}
-    as_told = notes(facts, slopes, [point(1, 0.95, 2.0, 8.0)], [])
+    as_told = said(facts, [point(1, 0.95, 2.0, 8.0)], ["f"])
     assert "The order of the bars is the paper's everywhere." in as_told
     assert any("0.98 (paper: proportional, 1)" in note and "(too few points to tell)" in note for note in as_told)
     assert not any("On a CPU" in note for note in as_told)
-    missed = notes(facts, slopes, [point(128, 1.5, 1.25, 8.0), point(2048, 0.9, 0.8, 9.0)], [])
+    missed = said(facts, [point(128, 1.5, 1.25, 8.0), point(2048, 0.9, 0.8, 9.0)], ["f"])
     assert (
         "Not as in the paper: ours is slower than the ideal at 128 (1.50x); copying out is faster than the ideal at "
         "2,048 (0.80x); ours is slower than copying out or rounds at 128, 2,048."

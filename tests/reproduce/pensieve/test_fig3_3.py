@@ -15,7 +15,7 @@ from minifuse.core.report import KVUsage, StepReport
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Point
 from minifuse.reproduce.pensieve import fig3_3 as module
-from minifuse.reproduce.pensieve.fig3_3 import Setting, Times, crossing, notes
+from minifuse.reproduce.pensieve.fig3_3 import Setting, Times, crossing, said
 from minifuse.simulate.cost import Roofline, hardware
 
 NAME = "pensieve-fig3.3"
@@ -24,7 +24,7 @@ NAME = "pensieve-fig3.3"
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of two, behind two lengths of history, on a simulated machine that waits for arithmetic."""
-    scale = replace(module.SCALES["paper"], model="random:small", batch=2, histories=(0, 70), machine="cpu")
+    scale = replace(module.SCALES["paper"], model="small", batch=2, histories=(0, 70), machine="cpu")
     monkeypatch.setitem(module.SCALES, "paper", scale)
     monkeypatch.setattr(module, "REACHED", (1.0, 1000.0))
 
@@ -80,10 +80,10 @@ def test_where_prefill_outgrows_generation() -> None:
 
 def test_the_notes_tell_whether_it_is_as_in_the_thesis() -> None:
     setting = Setting(Conditions(scale="paper"))
-    outgrown = " ".join(notes(setting, [_point(0, 1.0, 9.0), _point(100, 10.0, 9.0, kept=1.5)]))
+    outgrown = " ".join(said(setting, [_point(0, 1.0, 9.0), _point(100, 10.0, 9.0, kept=1.5)]))
     assert "As in the thesis: from about 89 tokens of history on" in outgrown
     assert "10.0 times as long if the history is computed again, and 1.5 times if it is kept" in outgrown
-    missed = " ".join(notes(setting, [_point(0, 1.0, 9.0), _point(100, 8.0, 10.0)]))
+    missed = " ".join(said(setting, [_point(0, 1.0, 9.0), _point(100, 8.0, 10.0)]))
     assert "Not as in the thesis: up to 100 tokens" in missed
     assert "0.80 times as long" in missed
     assert "by its data sheet" in missed

@@ -11,7 +11,7 @@ from reproduce.figures import found
 from minifuse.core.errors import UsageError
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions
-from minifuse.reproduce.pensieve.fig3_4 import Line, Setting, notes
+from minifuse.reproduce.pensieve.fig3_4 import Line, Setting, said
 from minifuse.simulate.calibration import Measured
 
 NAME = "pensieve-fig3.4"
@@ -58,13 +58,13 @@ def test_the_line_that_fits_best() -> None:
 
 def test_the_notes_tell_whether_it_is_as_in_the_thesis() -> None:
     setting = Setting(Conditions(scale="quick"))
-    linear = " ".join(notes(setting, Line(0.2, 0.0125, 0.99)))
+    linear = " ".join(said(setting, Line(0.2, 0.0125, 0.99)))
     assert "As in the thesis, attention grows linearly: a straight line explains 99.0%" in linear
     assert "as long as the rest at 64 tokens of context." in linear
-    missed = " ".join(notes(setting, Line(0.0, 1e-3, 0.9)))
+    missed = " ".join(said(setting, Line(0.0, 1e-3, 0.9)))
     assert "Not as in the thesis: attention does not grow linearly" in missed
     assert "at 1,000 tokens of context, longer than any here" in missed
-    assert "at no context" in " ".join(notes(setting, Line(0.0, 0.0, 0.0)))
+    assert "at no context" in " ".join(said(setting, Line(0.0, 0.0, 0.0)))
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,17 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from reproduce.figures import curve, found
+from reproduce.figures import curve, found, outcome
+from reproduce.figures import run as values
 
 from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
+from minifuse.reproduce.curve import gain
 from minifuse.reproduce.experiment import Conditions
 from minifuse.reproduce.pensieve import serving
-from minifuse.reproduce.pensieve.fig3_14 import _verdicts
+from minifuse.reproduce.pensieve.fig3_14 import verdicts
 from minifuse.reproduce.pensieve.serving import LRU, PENSIEVE, Serving
-from minifuse.reproduce.pensieve.sweeps import Sweep, gain, gain_at_equal_latency
-from minifuse.reproduce.pensieve.talked import Talked
+from minifuse.reproduce.pensieve.sweeps import Sweep, gain_at_equal_latency
 from minifuse.reproduce.pensieve.under_way import Crowd
 from minifuse.workload.conversations import Asked, draw_lengths
 
@@ -107,21 +108,17 @@ def test_histories_are_those_of_long_runs() -> None:
 # --- verdicts
 
 
-def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float = 0.0) -> Talked:
-    times = dict.fromkeys(("p50", "p99", *(f"{a}_p{b}" for a in ("queueing", "computing") for b in (50, 90, 99))), 0.0)
-    others = dict.fromkeys(
-        ("mean_batch", "idle_share", "gathering_share", "device_hits", "host_hits", "history", "suspended"), 0.0
-    )
-    return Talked(
-        throughput=throughput, offered=throughput, p90=p90, **times, **others, recomputed=recomputed, hits=hits,
-        rounds_throughput=(throughput,), rounds_latency=(p90 * 1e3,), rounds_offered=(throughput,),
-    )  # fmt: skip
+def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float = 0.0) -> dict[str, float]:
+    return values(throughput, p90, offered=throughput, recomputed=recomputed, hits=hits)
 
 
 def test_throughputs_are_compared_at_twice_the_lowest_latency_of_the_baseline() -> None:
     baseline = curve(0.0, {1.0: talked(1.0, 0.1), 2.0: talked(2.0, 0.3)}, "vllm")
     ours = curve(0.0, {1.0: talked(1.0, 0.05), 2.0: talked(2.0, 0.1), 3.0: talked(3.0, 0.3)}, "pensieve")
-    assert gain(ours, baseline) == pytest.approx((0.2, 2.5, 1.5))
+    compared = gain(ours, baseline)
+    assert compared is not None
+    assert compared[:3] == pytest.approx((0.2, 2.5, 1.5))
+    assert str(compared) == "1.67x"
     text = gain_at_equal_latency("x", ours, baseline, 1.7, 1.6)
     assert text.startswith("Aim, x, requests/s of pensieve over vllm at equal p90: met: 1.67x, 2.5 against 1.5")
     assert text.endswith("(thesis: 1.70x; aimed at 1.6x).")
@@ -141,30 +138,32 @@ def test_what_never_reaches_the_latency_has_at_least_its_last_throughput() -> No
 def test_recomputed_tokens_are_set_against_those_of_lru() -> None:
     ours = curve(0.0, {1.0: talked(1, 1, 90, 0.5), 2.0: talked(2, 2, 80, 0.45)}, "pensieve")
     lru = curve(0.0, {1.0: talked(1, 1, 100, 0.48), 2.0: talked(2, 2, 100, 0.4)}, "lru")
-    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": lru}), "pensieve")
+    fewer, hits = verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": lru}), "pensieve")
     assert ": met: -15.0% (by requests/s: -10.0% at 1, -20.0% at 2)" in fewer
     assert ": met: +5.0 points at 2 requests/s" in hits
     nothing = curve(0.0, {1.0: talked(1, 1)}, "lru")
-    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": curve(0.0, {1.0: talked(1, 1)}), "lru": nothing}), "pensieve")
+    fewer, hits = verdicts(Sweep("x", 1.0, {"pensieve": curve(0.0, {1.0: talked(1, 1)}), "lru": nothing}), "pensieve")
     assert "cannot be judged: nothing was dropped" in fewer
     assert "not met" in hits
 
 
-def test_medians_keep_what_each_round_came_to() -> None:
-    rounds = [talked(3.0, 0.3), talked(1.0, 0.2), talked(2.0, 0.1)]
-    middle = rounds[0].median(rounds)
-    assert (middle.throughput, middle.p90) == (2.0, 0.2)
-    assert middle.rounds_throughput == (3.0, 1.0, 2.0)
-    assert middle.rounds_latency == pytest.approx((300, 200, 100))
-    assert middle.values("x")["x_p90_ms"] == pytest.approx(200)
-    assert (middle.of_round(0).offered, middle.of_round(0).p90) == pytest.approx((3.0, 0.3))
+def test_a_point_has_what_each_round_came_to_beside_the_medians() -> None:
+    rounds = outcome(talked(3.0, 0.3), talked(1.0, 0.2), talked(2.0, 0.1))
+    one = curve(0.0, {}, "x")
+    one.points[1.0] = rounds
+    (point,) = Sweep("x", 1.0, {"x": one}).panel().points
+    assert (point.measured["x_throughput"], point.measured["x_p90_ms"]) == (2.0, 200.0)
+    assert point.measured["x_rounds_throughput"] == point.measured["x_rounds_offered"] == (3.0, 1.0, 2.0)
+    assert point.measured["x_rounds_latency"] == pytest.approx((300, 200, 100))
+    assert point.measured["x_spread"] == "100-300"
 
 
 def test_the_gain_of_each_round_stands_beside_that_of_the_medians() -> None:
     """Ours serves 2 and 3 requests/s at the latency at which the baseline serves 1: medians 2.5 and 1."""
     low, high = talked(1.0, 0.1), talked(9.0, 0.9)
-    baseline = curve(0.0, {1.0: low.median([low, low]), 9.0: talked(1.0, 0.3).median([talked(1.0, 0.3)] * 2)}, "vllm")
-    ours = curve(0.0, {1.0: low.median([talked(2.0, 0.2), talked(3.0, 0.2)]), 9.0: high.median([high, high])}, "p")
+    baseline, ours = curve(0.0, {}, "vllm"), curve(0.0, {}, "p")
+    baseline.points |= {1.0: outcome(low, low), 9.0: outcome(talked(1.0, 0.3), talked(1.0, 0.3))}
+    ours.points |= {1.0: outcome(talked(2.0, 0.2), talked(3.0, 0.2)), 9.0: outcome(high, high)}
     text = gain_at_equal_latency("x", ours, baseline, 2.0)
     assert ": met: 2.50x (by round 2.00x, 3.00x), 2.5 against 1 requests/s at 200 ms" in text
 
@@ -175,7 +174,7 @@ def test_the_gain_of_each_round_stands_beside_that_of_the_medians() -> None:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scale in virtual time that takes a moment, with memory so small that it drops some."""
-    scale = serving._Scale("virtual", 0.02, {"opt": 0.5, "llama": 0.5}, 2e-4, 10, 1, (0.5, 1.5), serving.SMALL)
+    scale = serving._Scale(0.02, {"opt": 0.5, "llama": 0.5}, 2e-4, 10, 1, (0.5, 1.5), serving.SMALL)
     monkeypatch.setitem(serving.SCALES, "paper", scale)
 
 
@@ -222,7 +221,7 @@ def test_contenders_have_the_same_memory_and_the_thesis_sizes() -> None:
     assert (small.device_tokens, small.host_tokens) == (48828, 268554)  # 40 and 220 GB of 819,200 bytes
     large = Serving(Conditions(scale="paper"), "llama-2-70b-16k")
     assert (large.device_tokens, large.host_tokens) == (488281, 2685546)
-    assert large.facts()["hardware"] == "4 x a100-80g"
+    assert large.described()["hardware"] == "4 x a100-80g"
     assert "four of them as one machine" in large.note()
     assert PENSIEVE.options == {}
     assert LRU.options == {"memory.eviction": "lru"}
@@ -255,12 +254,12 @@ def test_rates_grow_until_latency_tells(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_curve_ends_above_every_latency_that_is_compared() -> None:
     quick, slow = curve(0.0, {1.0: talked(1.0, 0.1)}, "a"), curve(0.0, {1.0: talked(1.0, 0.2)}, "b")
     sweep = Sweep("x", 1.0, {"a": quick, "b": slow})
-    quick.points[2.0] = talked(2.0, 0.39)
+    quick.points[2.0] = outcome(talked(2.0, 0.39))
     assert not sweep.ends(quick)
-    quick.points[3.0] = talked(3.0, 0.41)
+    quick.points[3.0] = outcome(talked(3.0, 0.41))
     assert sweep.ends(quick)
     assert not sweep.ends(slow)
-    slow.points[2.0] = talked(1.0, 0.3)
+    slow.points[2.0] = outcome(talked(1.0, 0.3))
     assert sweep.ends(slow)  # its throughput has stopped to grow
 
 
