@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from minifuse.execute.cores import usable_cores
-from minifuse.reproduce.provenance import provenance
+from minifuse.papers.provenance import provenance
 
 CORES = len(usable_cores())
 SPIN = "300000"  # what libgomp does by itself

@@ -31,7 +31,7 @@ from minifuse.core.request import Request
 from minifuse.execute import texts
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
-from minifuse.reproduce.provenance import provenance
+from minifuse.papers.provenance import provenance
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

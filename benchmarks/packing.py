@@ -38,7 +38,7 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Layout, Plan, Span, Work
 from minifuse.core.request import Request, Sequence
 from minifuse.model.text.config import ModelConfig, Rotary
-from minifuse.reproduce.provenance import provenance
+from minifuse.papers.provenance import provenance
 
 BLOCK = 16
 CONTENDERS = ("packed", "grid", "fifo", "apart", "one call")

@@ -32,7 +32,7 @@ from minifuse.core.plan import Extent, Layout, Place, Plan, Work
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
 from minifuse.model.text.config import ModelConfig, Rotary
-from minifuse.reproduce.provenance import provenance
+from minifuse.papers.provenance import provenance
 
 BLOCK = 16
 CONTENDERS = ("paged", "paged, in runs", "per_sequence", "padded")

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from minifuse.model.source import resolve
-from minifuse.reproduce.provenance import provenance
+from minifuse.papers.provenance import provenance
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import typer
 
-from minifuse.reproduce.provenance import provenance
+from minifuse.papers.provenance import provenance
 from minifuse.techniques import TECHNIQUES
 
 HERE = Path(__file__).parent

@@ -21,7 +21,7 @@ import typer
 
 from minifuse.core.request import Request
 from minifuse.model.text.load import TextSource, load_weights, resolve_text
-from minifuse.reproduce.provenance import provenance
+from minifuse.papers.provenance import provenance
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve

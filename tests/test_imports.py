@@ -36,7 +36,7 @@ ROOMS = (
     "serve",
     "testing",
     "show",
-    "reproduce",
+    "papers",
     "labs",
     "cli",
 )

@@ -38,7 +38,7 @@ from minifuse.attention.slots import SlotsAttention
 from minifuse.batching.fusion import Fusion
 from minifuse.batching.instances import Instances
 from minifuse.core.shapes import Region
-from minifuse.reproduce.flover import paper
+from minifuse.papers.flover import paper
 from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
 from minifuse.trace.log import whole_tables
 

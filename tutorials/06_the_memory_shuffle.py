@@ -39,7 +39,7 @@ from minifuse.core.errors import UsageError
 from minifuse.memory.slots.shuffle import shuffle, shuffled_region
 from minifuse.memory.slots.slots import Slots
 from minifuse.model.text.presets import preset
-from minifuse.reproduce.flover import paper
+from minifuse.papers.flover import paper
 from minifuse.show.notebook import asks, draw_memory, draw_series, play, replay, show_source
 
 STYLE = {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}

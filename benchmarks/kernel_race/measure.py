@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.reproduce.provenance import provenance
+from minifuse.papers.provenance import provenance
 
 from .case import Case, Contender, Limits, Trial, error_of
 from .timing import Timing, limits_of, race

@@ -17,8 +17,8 @@ from minifuse.cli.streams import print_result
 from minifuse.cli.tables import cut_to
 from minifuse.cli.text import console, tell, time_left
 from minifuse.core.output import write_whole
-from minifuse.reproduce import EXPERIMENTS
-from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel, Say
+from minifuse.papers import EXPERIMENTS
+from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Say
 from minifuse.serve.interrupt import uninterrupted
 
 SCHEMA, LIST_SCHEMA = "minifuse.reproduce/1", "minifuse.reproduce.list/1"

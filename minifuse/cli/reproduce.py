@@ -17,7 +17,7 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.serve.interrupt import uninterrupted
 
 if TYPE_CHECKING:
-    from minifuse.reproduce.experiment import Experiment
+    from minifuse.papers.experiment import Experiment
 
 
 MIN_TOKENS = 4  # lengths are given down to a quarter of a request's tokens
@@ -29,7 +29,7 @@ CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # that not every f
 
 def _rates(text: str, flag: str) -> tuple[float, ...]:
     """Shares of the peak if none is above `SHARE`, requests per second if all are; ascending, each once."""
-    from minifuse.reproduce.experiment import SHARE
+    from minifuse.papers.experiment import SHARE
 
     parts = text.split(",")
     if len(parts) > MAX_RATES:
@@ -85,9 +85,9 @@ class FigureOptions:
 def reproduce(options: FigureOptions) -> int:
     """Measure a figure of a paper again, and show the paper's numbers beside those of this machine."""
     from minifuse.cli.findings import SCHEMA, Progress, show, show_list, write
-    from minifuse.reproduce import experiments
-    from minifuse.reproduce.experiment import Conditions
-    from minifuse.reproduce.provenance import provenance
+    from minifuse.papers import experiments
+    from minifuse.papers.experiment import Conditions
+    from minifuse.papers.provenance import provenance
 
     if options.list:
         if options.name is not None:
@@ -141,7 +141,7 @@ def reproduce(options: FigureOptions) -> int:
 
 def _refuse_unused(options: FigureOptions, rows: tuple[Experiment, ...]) -> None:
     """Refuse an option that none of these figures uses."""
-    from minifuse.reproduce import EXPERIMENTS
+    from minifuse.papers import EXPERIMENTS
 
     for name in CHOICES:
         if getattr(options, name) is not None and not any(name in row.takes for row in rows):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minifuse.reproduce.pensieve.contenders import contenders
-from minifuse.reproduce.pensieve.scene import Scene, error, wanted_of
+from minifuse.papers.pensieve.contenders import contenders
+from minifuse.papers.pensieve.scene import Scene, error, wanted_of
 
 
 @pytest.mark.parametrize("pasts", [[20, 20], [0, 33, 17]], ids=str)

@@ -1,0 +1,44 @@
+"""Figures and tables of the papers, measured again: paper against measured, side by side."""
+
+from __future__ import annotations
+
+from minifuse.core.parsing import unknown
+from minifuse.papers.batchmaker import fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15
+from minifuse.papers.baton import fig6_7_8, table1_2
+from minifuse.papers.experiment import Experiment
+from minifuse.papers.flover import fig7, fig8, fig9
+from minifuse.papers.fluidinfer import fig11_12
+from minifuse.papers.pensieve import fig3_3, fig3_4, fig3_12_13_15, fig3_14, fig3_16, fig3_17, fig3_18
+
+__all__ = ["EXPERIMENTS", "experiments"]
+
+FLOVER = (fig7.EXPERIMENT, fig8.EXPERIMENT, fig9.EXPERIMENT)
+BATCHMAKER = tuple(
+    figure.EXPERIMENT for figure in (fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15)
+)
+PENSIEVE = (
+    fig3_3.EXPERIMENT,
+    fig3_4.EXPERIMENT,
+    fig3_12_13_15.FIG_12,
+    fig3_12_13_15.FIG_13,
+    fig3_14.EXPERIMENT,
+    fig3_12_13_15.FIG_15,
+    fig3_16.EXPERIMENT,
+    fig3_17.EXPERIMENT,
+    fig3_18.EXPERIMENT,
+)
+BATON = (table1_2.TABLE_1, table1_2.TABLE_2, fig6_7_8.FIG_6, fig6_7_8.FIG_7, fig6_7_8.FIG_8)
+FLUIDINFER = (fig11_12.FIG_11, fig11_12.FIG_12)
+EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER, *BATCHMAKER, *PENSIEVE, *BATON, *FLUIDINFER)}
+
+
+def experiments(name: str) -> tuple[Experiment, ...]:
+    """The experiment of this name, or all of the paper of this name, in order.
+
+    Raises:
+        UsageError: there is none; the message names the nearest.
+    """
+    found = tuple(row for row in EXPERIMENTS.values() if name in (row.name, row.group))
+    if not found:
+        raise unknown("figure", name, dict.fromkeys([*EXPERIMENTS, *(row.group for row in EXPERIMENTS.values())]))
+    return found

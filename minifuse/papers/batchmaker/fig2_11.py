@@ -1,0 +1,78 @@
+"""BatchMaker's Figure 2.11: LSTM, lengths of growing variance, and the share of the ideal."""
+
+from __future__ import annotations
+
+import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.contenders import BASELINES, PADDED
+from minifuse.papers.batchmaker.setting import BY_FIG_3, Setting, experiment
+from minifuse.papers.experiment import Panel, Point, Say
+from minifuse.papers.load import num_reports, sweep
+from minifuse.papers.page import Drawn, notes, tables
+from minifuse.papers.verdict import sweep_notes
+
+LOST = 1 - paper.SHARE_11
+
+
+def draw(setting: Setting, say: Say) -> Drawn:
+    """Lengths of growing variance; at a fixed length, cellular batching against the ideal."""
+    say.expect(len(paper.DATASETS_11) * num_reports(setting) + 1)
+    loads = {workload: sweep(setting, say, PADDED, workload) for workload in paper.DATASETS_11}
+    panels: list[Panel] = []
+    for workload, load in loads.items():
+        name = workload.removeprefix("wmt15:").replace("=", " ")
+        panels += load.panels("Fig. 2.11", name, where=f", {name}")
+    fixed = loads[paper.DATASETS_11[0]]
+    say("the ideal: chains of 24 steps, batch after batch, without any scheduling")
+    ideals = {size: size / ideal_s(setting, size) for size in setting.sizes}
+    points = [
+        Point(
+            {"max_batch": size},
+            {"ideal": rate, "cellular": fixed.capacities["cellular"][size]},
+            {"ideal": paper.IDEAL_11 if size == paper.MAX_BATCH else None},
+        )
+        for size, rate in ideals.items()
+    ]
+    title = f"Fig. 2.11: the ideal of {paper.MEAN_LENGTH} steps, and all at once"
+    panels.append(Panel(title, tables("batchmaker/fig2_11")[0], tuple(points)))
+    size = max(ideals, key=lambda size: ideals[size])
+    ours = fixed.curves["cellular"]
+    share = ours.peak / ideals[size]
+    gains = [load.curves["cellular"].peak / load.stronger(*BASELINES).peak for load in loads.values()]
+    return panels, {
+        "about": notes("batchmaker/padded"),
+        "sweeps": [note for load in loads.values() for note in sweep_notes(load, BY_FIG_3)],
+        "size": size,
+        "ideal": ideals[size],
+        "ours": ours,
+        "share": share,
+        "near": share >= paper.SHARE_11,
+        "lost": 1 - share,
+        "theirs_lost": LOST,
+        "cheap": 1 - share < LOST,
+        "gathering": max(outcome["gathering_share"] for outcome in ours.points.values()),
+        "gains": [f"{name.removeprefix('wmt15:')} {gain:.2f}x" for name, gain in zip(loads, gains, strict=True)],
+        "grows": gains == sorted(gains),
+    }
+
+
+def ideal_s(setting: Setting, rows: int) -> float:
+    """Seconds of one batch of chains of 24 steps, without any scheduling."""
+    if setting.virtual:
+        return paper.MEAN_LENGTH * setting.cost_s("lstm", rows)
+    words = [setting.words(rows) for _ in range(paper.MEAN_LENGTH)]
+
+    def run() -> None:
+        h = c = setting.zeros(rows)
+        for word in words:
+            h, c = setting.model.run("lstm", word, h, c)
+
+    return setting.timed(run)
+
+
+EXPERIMENT = experiment(
+    "2.11",
+    "LSTM: lengths of growing variance, and the share of the ideal",
+    "lstm",
+    draw,
+    other={"cpu": {"requests": 1000, "shares": (0.25, 0.5, 0.9, 1.2)}, "paper": {"requests": 4000}},
+)

@@ -1,0 +1,71 @@
+"""BatchMaker's Figure 2.13: Seq2Seq on several workers, with one or two largest batches.
+
+With two, each type of cell has its own.
+"""
+
+from __future__ import annotations
+
+import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.contenders import BASELINES, padded
+from minifuse.papers.batchmaker.setting import Setting, experiment
+from minifuse.papers.curve import Contender
+from minifuse.papers.experiment import Panel, Say, Values
+from minifuse.papers.load import Load, num_reports, sweep
+from minifuse.papers.page import Drawn
+from minifuse.papers.verdict import aim, cut_aim, gain_aim, sweep_notes
+
+WORKERS = {"quick": (1, 2), "cpu": (1, 2), "paper": tuple(paper.PEAK_13)}
+SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for decoders and for padded batches"
+
+
+def draw(setting: Setting, say: Say) -> Drawn:
+    """Latency against throughput for each number of workers."""
+    scale, sizes = setting.conditions.scale, setting.source.config.sizes
+    panels: list[Panel] = []
+    verdicts: list[str] = []
+    say.expect(len(WORKERS[scale]) * (1 + num_reports(setting)))
+    for workers in WORKERS[scale]:
+        contenders = (
+            Contender("one", "one size", "cellular", {"batching.workers": workers}),
+            Contender("two", "two sizes", "cellular", {"batching.workers": workers}, twice="encoder"),
+            *(padded(pad, pad, pad, workers=workers) for pad in BASELINES),
+        )
+        where = f"{workers} worker{'s' if workers > 1 else ''}"
+        say(where)
+        load = sweep(setting, say, contenders, "wmt15", where=where)
+        published: dict[str, Values] = {
+            "one": {"max_batch": paper.DECODER_BATCH_13},
+            "two": {
+                "max_batch": paper.DECODER_BATCH_13,
+                "peak": paper.PEAK_13.get(workers) if setting.virtual else None,
+            },
+        }
+        panels += load.panels("Fig. 2.13", where, published, f", {where}")
+        verdicts += _verdicts(load, where)
+    return panels, {
+        "decoding": sizes["decoder"] / sum(sizes.values()),
+        "by_workers": verdicts,
+    }
+
+
+def _verdicts(load: Load, where: str) -> tuple[str, ...]:
+    """The better of both sizes against padding, and two sizes against one."""
+    one, two = load.curves["one"], load.curves["two"]
+    ours = max(one, two, key=lambda curve: curve.peak)
+    gain = two.peak / one.peak - 1
+    least, most = paper.TWO_SIZES_13
+    return (
+        *sweep_notes(load, SIZES, where),
+        gain_aim(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
+        cut_aim(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
+        aim(f"two sizes over one, {where}", f"{gain:+.1%}", f"{least:+.1%} to {most:+.1%}", gain >= least),
+    )
+
+
+EXPERIMENT = experiment(
+    "2.13",
+    "Seq2Seq on several workers, with one and with two largest batches",
+    "seq2seq",
+    draw,
+    other={"cpu": {"requests": 400}, "paper": {"requests": 4000}},
+)

@@ -1,0 +1,73 @@
+"""BatchMaker's Figure 2.15: TreeLSTM on identical trees, against an ideal written by hand."""
+
+from __future__ import annotations
+
+import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.contenders import MERGED, batch_sizes
+from minifuse.papers.batchmaker.setting import BY_FIG_3, Setting, experiment
+from minifuse.papers.experiment import Panel, Point, Say
+from minifuse.papers.load import num_reports, sweep
+from minifuse.papers.page import Drawn, notes, tables
+from minifuse.papers.verdict import sweep_notes
+
+
+def draw(setting: Setting, say: Say) -> Drawn:
+    """Identical trees, for which a graph written by hand is the ideal."""
+    say.expect(num_reports(setting, (paper.TREE_BATCH,)) + 1)
+    load = sweep(setting, say, MERGED, "identical-trees", (paper.TREE_BATCH,))
+    say(f"the ideal: {paper.CELLS_15} cells, batch after batch")
+    batch_s = ideal_s(setting, paper.TREE_BATCH)
+    ideal, ours = paper.TREE_BATCH / batch_s, load.curves["cellular"]
+    peaks = {**{curve.contender.head: curve.peak for curve in load.curves.values()}, "ideal": ideal}
+    points = [
+        Point(
+            {"contender": name},
+            {"peak": peak, "share": peak / ideal},
+            {"share": paper.SHARE_15 if name == "cellular" else None},
+        )
+        for name, peak in peaks.items()
+    ]
+    panels = (
+        *load.panels("Fig. 2.15", "complete trees of 16 leaves"),
+        Panel("Fig. 2.15: against the ideal", tables("batchmaker/fig2_15")[0], tuple(points)),
+    )
+    return panels, {
+        "about": notes("batchmaker/merged"),
+        "sweep": sweep_notes(load, BY_FIG_3),
+        "batches": batch_sizes(load.curves),
+        "ours": ours,
+        "ideal": ideal,
+        "share": ours.peak / ideal,
+        "near": ours.peak >= paper.SHARE_15 * ideal,
+        "batch_s": batch_s,
+        "lowest": ours.lowest(),
+        "ideal_is_slower": batch_s > ours.lowest(),  # it batches nothing of a tree with the rest of it
+    }
+
+
+def ideal_s(setting: Setting, trees: int) -> float:
+    """Seconds of the tree written by hand: 16 leaf and 15 internal cells.
+
+    Each computes all trees of the batch.
+    """
+    leaves = paper.LEAVES_15
+    if setting.virtual:
+        return leaves * setting.cost_s("leaf", trees) + (leaves - 1) * setting.cost_s("internal2", trees)
+    words = [setting.words(trees) for _ in range(leaves)]
+
+    def tree() -> None:
+        run = setting.model.run
+        level = [run("leaf", word) for word in words]
+        while len(level) > 1:
+            level = [run("internal2", *left, *right) for left, right in zip(level[::2], level[1::2], strict=True)]
+
+    return setting.timed(tree)
+
+
+EXPERIMENT = experiment(
+    "2.15",
+    "TreeLSTM: identical trees, and the share of a hand-written ideal",
+    "treelstm",
+    draw,
+    other={"cpu": {"requests": 800}, "paper": {"requests": 3000}},
+)

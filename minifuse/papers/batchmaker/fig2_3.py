@@ -1,0 +1,87 @@
+"""BatchMaker's Figure 2.3: one LSTM step at growing batch sizes.
+
+It is measured on this machine, and computed for the fitted V100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.setting import STEADY, Setting, how_fitted
+from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Point, Say, Values
+from minifuse.papers.load import best_size
+from minifuse.papers.page import notes, tables
+
+BATCHES = tuple(2**power for power in range(12))
+STEEP = 1.8  # doubling the batch multiplies time by at least this: "approximately doubles"
+
+
+def draw(setting: Setting, say: Say) -> Finding:
+    """Time of a step and throughput at batches of 1 to 2048."""
+    setting.start(say)
+    panels = []
+    values: dict[str, Any] = {}
+    if not setting.virtual:
+        rounds = max(STEADY, setting.rounds)
+        taken = _measured(setting, rounds, say)
+        panels.append(_panel("Fig. 2.3, top: this machine's CPU", taken))
+        rates = {batch: batch / seconds for batch, seconds in taken.items()}
+        steep_at = [after for (_, s), (after, t) in pairwise(taken.items()) if t >= STEEP * s]
+        gain = max(rates.values()) / rates[1]
+        values = {
+            "rounds": rounds,
+            "gain": gain,
+            "best": best_size(rates),
+            "steep": STEEP,
+            "steep_at": steep_at or "(none)",
+            "improves": gain > 1,
+        }
+    v100 = Setting(Conditions(scale="paper"), "lstm")
+    v100.start(say)
+    computed = {batch: v100.cost_s("lstm", batch) for batch in BATCHES}
+    panels.append(_panel(f"Fig. 2.3, bottom: a V100, fitted, hidden {paper.HIDDEN}", computed, paper.STEP_US))
+    said = notes("batchmaker/fig2_3", setting=setting, paper=paper, fitted=how_fitted(), **values)
+    return Finding(setting.described(), tuple(panels), said)
+
+
+def _measured(setting: Setting, rounds: int, say: Say) -> dict[int, float]:
+    """Seconds of a step at each size, medians of rounds that go through all sizes.
+
+    So no size is measured while the machine is at its best alone.
+    """
+    inputs = {batch: (setting.words(batch), setting.zeros(batch), setting.zeros(batch)) for batch in BATCHES}
+    seconds: dict[int, list[float]] = {batch: [] for batch in BATCHES}
+    medians: dict[int, float] = {}
+    say.expect(rounds)
+    for number in range(rounds):
+        say(f"round {number + 1}")
+        for batch in BATCHES:
+            seconds[batch].append(setting.timed(partial(setting.model.run, "lstm", *inputs[batch])))
+        medians = {batch: median(taken) for batch, taken in seconds.items()}
+        say.keep(_panel("Fig. 2.3, top: this machine's CPU", medians))
+    return medians
+
+
+def _panel(title: str, seconds: Mapping[int, float], published_us: Mapping[int, float] | None = None) -> Panel:
+    """Microseconds and rows per second by batch size, beside the thesis' if there are any."""
+    points = []
+    for batch, second in seconds.items():
+        us = (published_us or {}).get(batch)
+        theirs: Values = {} if us is None else {"us": us, "rows_per_s": batch / us * 1e6}
+        points.append(Point({"batch": batch}, {"us": second * 1e6, "rows_per_s": batch / second}, theirs))
+    (columns,) = tables("batchmaker/fig2_3")
+    return Panel(title, tuple(one for one in columns if published_us or one.part != "paper"), tuple(points))
+
+
+EXPERIMENT = Experiment(
+    "BatchMaker",
+    "2.3",
+    "one LSTM step at batch sizes of 1 to 2048: time and throughput",
+    lambda conditions: partial(draw, Setting(conditions, "lstm")),
+    frozenset({"hidden"}),
+)

@@ -1,0 +1,277 @@
+"""What BatchMaker's experiments share: scales, the machine, requests, and serving them with one contender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import minifuse.papers.batchmaker.paper as paper
+from minifuse.core.places import State
+from minifuse.core.plan import Plan, Work
+from minifuse.core.request import Request
+from minifuse.model.cells.config import CellConfig
+from minifuse.model.cells.source import CellSource, resolve_cells
+from minifuse.papers.contest import serve_all
+from minifuse.papers.curve import Contender, Served, latencies
+from minifuse.papers.experiment import Conditions, Experiment, Say
+from minifuse.papers.machine import fit_arithmetic
+from minifuse.papers.page import Drawn, figure, notes
+from minifuse.serve.settings import Settings
+from minifuse.simulate.cost import Hardware, hardware
+from minifuse.simulate.timing import timed
+from minifuse.trace.metrics import compute_metrics
+from minifuse.workload.cells import cell_workload
+from minifuse.workload.laws import Arrival
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from minifuse.model.cells.model import CellModel
+
+
+STEADY = 5  # runs of what is timed by itself, at least; medians count
+BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest batch
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a scale measures.
+
+    `sizes` are the largest batches to choose from, `shares` the rates as shares of the largest capacity.
+    """
+
+    hidden: int
+    vocab: int | None  # None: so large that decoding is three quarters of seq2seq's work, as in the thesis
+    requests: int
+    sizes: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+SCALES = {
+    "quick": Scale(16, 64, 24, (4, 16), (0.2, 1.2)),
+    "cpu": Scale(paper.HIDDEN, None, 800, (32, 64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.0, 1.2)),
+    "paper": Scale(paper.HIDDEN, paper.VOCAB, 6000, (64, 128, 256, 512), (0.1, 0.25, 0.4, 0.6, 0.8, 1, 1.2)),
+}
+
+
+@cache
+def fitted() -> Hardware:
+    """The V100, fitted to the thesis' two times of an LSTM step.
+
+    With hidden size 1024 it takes 185 us at batch 64 and 784 us at 512.
+
+    >>> f"{fitted().wide_flops / 1e12:.1f} TFLOPS, {fitted().overhead_s * 1e6:.0f} us"
+    '12.5 TFLOPS, 99 us'
+    """
+    return fit_arithmetic(hardware(paper.MACHINE), 2 * CellConfig("lstm", paper.HIDDEN).sizes["lstm"], paper.STEP_US)
+
+
+def scheduling_s() -> float:
+    """Seconds that scheduling and gathering add to a task: 250 us instead of 185 (2.7.3)."""
+    return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6
+
+
+def how_fitted() -> tuple[str, ...]:
+    """The note on what was fitted to what."""
+    machine, sheet = fitted(), hardware(paper.MACHINE)
+    assert machine.wide_flops is not None
+    assert sheet.wide_flops is not None
+    return notes(
+        "batchmaker/fitted",
+        paper=paper,
+        times=" and ".join(f"{us:g} us at batch {batch}" for batch, us in paper.STEP_US.items()),
+        teraflops=machine.wide_flops / 1e12,
+        of_sheet=machine.wide_flops / sheet.wide_flops,
+        overhead_us=machine.overhead_s * 1e6,
+        scheduling_us=scheduling_s() * 1e6,
+    )
+
+
+class Setting:
+    """One model of cells on one machine, real or virtual; `start` makes the model.
+
+    Args:
+        other: values of the `Scale` that a figure needs to differ; the conditions count before either.
+
+    Raises:
+        UsageError: it cannot run.
+    """
+
+    def __init__(self, conditions: Conditions, kind: str, **other: Any) -> None:
+        scale = replace(SCALES[conditions.scale], **other)
+        self.conditions = conditions
+        self.virtual = conditions.scale == "paper"
+        self.kind = kind
+        self.sizes, self.shares = scale.sizes, scale.shares
+        self.hidden = conditions.hidden or scale.hidden
+        vocab = scale.vocab or 16 * self.hidden
+        source = resolve_cells(f"{kind}:hidden={self.hidden},vocab={vocab}")
+        assert source is not None
+        self.source: CellSource = source
+        self.num_requests = conditions.requests or scale.requests
+        self.settings = Settings(
+            dtype="float32" if conditions.dtype == "auto" else conditions.dtype,
+            clock="virtual" if self.virtual else "real",
+            hardware=fitted() if self.virtual else "cpu",
+            seed=conditions.seed,
+        )
+        self.rounds = 1 if self.virtual else conditions.rounds  # virtual time is the same every time
+        self.operators_per_cell = 1.0
+        self._held: dict[tuple[str, bool], list[int]] = {}
+
+    @property
+    def several(self) -> bool:
+        """Whether medians of several rounds count."""
+        return self.rounds > 1
+
+    def start(self, say: Say) -> None:
+        """Make the model; in virtual time it has no weights."""
+        say(f"a model of hidden size {self.hidden}")
+        device = "meta" if self.virtual else "cpu"
+        self.model: CellModel = self.source.load(self.settings.dtype, device, self.conditions.seed)
+
+    def requests(self, workload: str, count: int, rate: float) -> list[Request]:
+        """`count` requests of a workload, as a Poisson process of this rate (per second).
+
+        They are the same at every rate.
+        """
+        arrival = Arrival(1 / rate, cv=1.0)  # at an infinite rate all arrive at once
+        return cell_workload(workload, self.kind, count, self.source.config.vocab_size, arrival, self.conditions.seed)
+
+    def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Served:
+        """Serve requests of a workload with one contender; raises as `serve_all` does.
+
+        Returns:
+            Latencies of the requests that were served, requests per second from the first arrival to the end of the
+            last request, and what of the run's time gathering took.
+        """
+        options = contender.sized(max_batch)
+        slot_bytes = self._batched(contender).slot_bytes
+        settings = replace(
+            self.settings,
+            stage_options=options,
+            hardware=self._machine(contender),
+            kv_memory=self._slots(contender, options, workload, requests) * slot_bytes,
+        )
+        collect = self.conditions.scale == "cpu"  # which takes longer than a quick run
+        trace = serve_all(contender.technique, self.source, settings, self.model, requests, collect=collect)
+        metrics = compute_metrics(trace.events())
+        return {
+            "throughput": metrics["throughput"]["requests_per_s"],
+            **latencies("e2e_s", lambda name, percent: float(metrics[name][f"p{percent}"])),
+            "mean_batch": metrics["mean_batch_size"],
+            "idle_share": metrics["tokens"]["idle_share"],
+            "gathering_share": metrics["gathers"]["seconds"] / metrics["duration_s"],
+        }
+
+    def _batched(self, contender: Contender) -> CellModel:
+        """The model at the granularity at which a contender batches."""
+        if not _by_operator(contender):
+            return self.model
+        if not hasattr(self, "_operators"):
+            from minifuse.model.cells.by_operator import by_operator
+
+            self._operators = by_operator(self.model)
+            example = self.model.examples[-1]
+            self.operators_per_cell = len(self._operators.unfold(example)) / len(self.model.unfold(example))
+        return self._operators
+
+    def _machine(self, contender: Contender) -> str | Hardware:
+        """The machine as a contender uses it in virtual time.
+
+        Cellular batching pays for scheduling and gathering; the overhead of a batch of a cell is that of all its
+        operators together, for a contender that batches operators.
+        """
+        if not self.virtual:
+            return self.settings.hardware
+        machine = hardware(self.settings.hardware)
+        if contender.technique == "cellular":
+            return replace(machine, overhead_s=machine.overhead_s + scheduling_s())
+        if _by_operator(contender):
+            return replace(machine, overhead_s=machine.overhead_s / self.operators_per_cell)
+        return machine
+
+    def _slots(self, contender: Contender, options: dict[str, Any], workload: str, requests: Sequence[Request]) -> int:
+        """Slots for so many states that no request ever waits for memory."""
+        held = self._held.setdefault((workload, _by_operator(contender)), [])
+        model = self._batched(contender)
+        held += [model.unfold(request).most_held for request in requests[len(held) :]]  # the first of them are the same
+        workers: int = options.get("batching.workers", 1)
+        max_batch: int = options["batching.max_batch"]
+        most = 2 * max_batch * workers  # nodes of a batch, requests of a set: two at a time
+        if contender.technique == "cellular":
+            return sum(held[: len(requests)]) + (paper.MAX_TASKS + 1) * most
+        return sum(sorted(held, reverse=True)[:most]) + most
+
+    def cost_s(self, cell: str, rows: int) -> float:
+        """Seconds of one batch of a cell on the virtual machine."""
+        from minifuse.simulate.cells import CellRoofline
+
+        work = tuple(Work(f"r{i}", 0, 1, cell) for i in range(rows))
+        return CellRoofline(self.model, fitted())(Plan(0, 0, work, (State((), 0),) * rows))
+
+    def timed(self, run: Callable[[], object]) -> float:
+        """Median seconds of a computation in real time."""
+        return timed(run, max(STEADY, self.rounds))
+
+    def words(self, rows: int) -> Tensor:
+        """int64 [rows]: random words."""
+        import torch
+
+        generator = torch.Generator().manual_seed(self.conditions.seed)
+        return torch.randint(self.source.config.vocab_size, (rows,), generator=generator)
+
+    def zeros(self, rows: int) -> Tensor:
+        """[rows, hidden]: the state that a recurrence begins with."""
+        import torch
+
+        return torch.zeros(rows, self.hidden, dtype=self.model.dtype)
+
+    def described(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        machine = hardware(self.settings.hardware) if self.virtual else None
+        return {
+            "scale": self.conditions.scale,
+            "model": self.source.name,
+            "hidden": self.hidden,
+            "vocab": self.source.config.vocab_size,
+            "dtype": self.settings.dtype,
+            "clock": self.settings.clock,
+            "hardware": None if machine is None else f"{paper.MACHINE}, fitted",
+            "flops_per_s": None if machine is None else machine.wide_flops,
+            "overhead_s": None if machine is None else machine.overhead_s,
+            "requests": self.num_requests,
+            "rounds": self.rounds,
+            "seed": self.conditions.seed,
+            "paper_hidden": paper.HIDDEN,
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        """The machine, the size of a load sweep, and how loads are measured."""
+        return notes("batchmaker/setting", setting=self, paper=paper, fitted=how_fitted())
+
+
+def _by_operator(contender: Contender) -> bool:
+    return contender.options.get("batching.per") == "operator"
+
+
+def experiment(
+    number: str,
+    shows: str,
+    kind: str,
+    draw: Callable[[Setting, Say], Drawn],
+    takes: Sequence[str] = ("hidden", "rates", "requests"),
+    other: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Experiment:
+    """The experiment of a figure with a model of this kind.
+
+    Args:
+        other: by scale, what differs from it where it would take too long, or the figure needs another size.
+    """
+
+    def make(conditions: Conditions) -> Setting:
+        return Setting(conditions, kind, **(other or {}).get(conditions.scale, {}))
+
+    return figure("BatchMaker", number, shows, make, draw, takes=takes, paper=paper)

@@ -1,0 +1,109 @@
+"""Baton's Figures 6, 7, 8 (5.2.2): queries completed, tokens generated, KV in use, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import Literal
+
+from minifuse.papers.baton.course import Course
+from minifuse.papers.baton.setting import TAKES, Races, Setting
+from minifuse.papers.contest import Raced
+from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say
+from minifuse.papers.page import Drawn, figure
+
+CONTENDERS = ("static", "baton", "baton-pd")  # the paper draws the first two
+STEPS = 10  # points of a course, at equal distances up to the end of the slowest
+
+What = Literal["completed", "tokens", "used"]
+
+
+def longest_wait(course: Course) -> float:
+    """The longest time in which no query is completed, as a part of the run."""
+    moments = [0.0] + [
+        ended
+        for ended, (before, after) in zip(course.ended_s, pairwise([0, *course.completed]), strict=True)
+        if after > before
+    ]
+    return max(stop - start for start, stop in pairwise(moments)) / course.seconds
+
+
+def straightness(course: Course) -> float:
+    """The largest distance of the course from a constant rate: 0 for a straight line.
+
+    The line ends where nine tenths of the tokens are generated; the distance is a part of these tokens.
+    """
+    most = 0.9 * course.tokens[-1]
+    until = next(i for i, tokens in enumerate(course.tokens) if tokens >= most)
+    second, top = course.ended_s[until], course.tokens[until]
+    distances = [
+        abs(tokens / top - ended / second)
+        for ended, tokens in zip(course.ended_s[: until + 1], course.tokens[: until + 1], strict=True)
+    ]
+    return max(distances)
+
+
+def deepest_fall(course: Course) -> float:
+    """The most that one iteration gives back, as a part of the peak.
+
+    Iterations count until half of the queries are completed. 1 stands for a memory that is emptied.
+    """
+    until = next(i for i, completed in enumerate(course.completed) if 2 * completed >= course.completed[-1])
+    return max([0, *(before - after for before, after in pairwise(course.used[: until + 2]))]) / course.peak
+
+
+def shares_of(measure: Callable[[Course], float], static: Course, baton: Course) -> str:
+    """A part of the run, of static batches and of Baton."""
+    return f"static {measure(static):.1%}, baton {measure(baton):.1%}"
+
+
+def memory_of(static: Course, baton: Course) -> str:
+    """Peak, use and deepest fall of Baton's memory, against those of static batches."""
+    return (
+        f"peak {baton.peak / static.peak:.2f} times that of static batches, mean {baton.mean_used / baton.peak:.0%} of "
+        f"its peak against {static.mean_used / static.peak:.0%}, deepest fall {deepest_fall(baton):.0%} of the peak "
+        f"against {deepest_fall(static):.0%}"
+    )
+
+
+def draw(
+    setting: Setting, say: Say, number: str, what: What, head: str, compare: Callable[[Course, Course], str]
+) -> Drawn:
+    """Follow one quantity through the run of each contender."""
+
+    def panels(races: Races) -> list[Panel]:
+        return [_panel(f"Fig. {number}: batch of {batch}", served, what, head) for batch, served in races.items()]
+
+    races = setting.races(say, CONTENDERS, panels)
+    compared = (
+        f"batch of {batch}: {compare(served['static'].run, served['baton'].run)}" for batch, served in races.items()
+    )
+    return panels(races), {"steps": STEPS, "compared": "; ".join(compared)}
+
+
+def _panel(title: str, served: Mapping[str, Raced[Course]], what: What, head: str) -> Panel:
+    columns = [Column(f"{head}\n{name}", "measured", name, "{:,}") for name in served]
+    last = max(one.run.seconds for one in served.values())
+    points = []
+    for step in range(1, STEPS + 1):
+        second = last if step == STEPS else last * step / STEPS
+        values = {name: getattr(one.run.at(second), what) for name, one in served.items()}
+        points.append(Point({"second": second}, values, {}))
+    return Panel(title, (Column("at\ns", "at", "second"), *columns), tuple(points))
+
+
+def _figure(number: str, shows: str, what: What, head: str, compare: Callable[[Course, Course], str]) -> Experiment:
+    return figure(
+        "Baton",
+        number,
+        f"{shows} over time, static batches against Baton",
+        partial(Setting, "second"),
+        partial(draw, number=number, what=what, head=head, compare=compare),
+        takes=TAKES,
+    )
+
+
+FIG_6 = _figure("6", "queries completed", "completed", "completed", partial(shares_of, longest_wait))
+FIG_7 = _figure("7", "tokens generated", "tokens", "tokens", partial(shares_of, straightness))
+FIG_8 = _figure("8", "KV memory in use", "used", "KV tokens", memory_of)

@@ -1,0 +1,149 @@
+"""What Baton's experiments share (5.1): scales, machine, sets of queries, and contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import minifuse.papers.baton.paper as paper
+from minifuse.core.errors import UsageError
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.presets import preset
+from minifuse.papers.baton.course import Course
+from minifuse.papers.baton.queries import Query, first_set, requests_of, second_set
+from minifuse.papers.contest import Bench, Raced, ignore, known
+from minifuse.papers.experiment import Conditions, Panel, Say
+from minifuse.papers.page import notes
+from minifuse.simulate.cost import hardware
+from minifuse.simulate.timing import take_turns
+from minifuse.techniques import technique
+
+VARIANTS = ("static", "pd", "baton", "baton-pd")
+OTHERS = ("orca", "vllm")  # which re-batching does without rectangles, as they are here
+APART = 0.25  # of memory, for prompts that are computed apart
+BLOCK = 16  # tokens of vllm's blocks
+MOST_REQUESTS = 10_000
+TAKES = ("model", "requests")
+
+Which = Literal["first", "second"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """`lengths`: times those of the paper; `queries`: None for as many as the paper has."""
+
+    model: str
+    lengths: float
+    batches: tuple[int, ...]
+    queries: int | None = None
+    rounds: int = 1  # the fewest
+
+
+SCALES: dict[Which, dict[str, _Scale]] = {
+    "first": {
+        "quick": _Scale("small", 1 / 200, (4,), 6),
+        "cpu": _Scale("small", 1 / 32, tuple(paper.TABLE_1), rounds=3),
+        "paper": _Scale(paper.MODEL, 1, tuple(paper.TABLE_1)),
+    },
+    "second": {
+        "quick": _Scale("small", 1 / 16, (2,), 4),
+        "cpu": _Scale("small", 1, tuple(paper.TABLE_2), rounds=3),
+        "paper": _Scale(paper.MODEL, 1, tuple(paper.TABLE_2)),
+    },
+}
+
+
+Races = dict[int, dict[str, Raced[Course]]]  # by batch, then by contender
+
+
+class Setting(Bench):
+    """A set of queries and a machine.
+
+    Raises:
+        UsageError: the queries are too many or too long, or they do not fit the machine.
+    """
+
+    def __init__(self, which: Which, conditions: Conditions) -> None:
+        asked = conditions.requests
+        if asked is not None and asked > MOST_REQUESTS:
+            raise UsageError(f"--requests is {asked:,}, of each run of this figure: give at most {MOST_REQUESTS:,}.")
+        self.scale = scale = SCALES[which][conditions.scale]
+        self.machine = paper.MACHINES[which]
+        super().__init__(conditions, scale.model, self.machine, rounds=scale.rounds)
+        self.first = which == "first"
+        self.num_queries = asked or scale.queries or paper.SIZES[which]
+        self.batches = scale.batches
+        for batch in self.batches:
+            longest, context = max(map(sum, self.queries(batch))), self.source.config.max_context
+            if longest > context:
+                raise UsageError(
+                    f"Queries have up to {longest:,} tokens at a batch of {batch}, and the context of "
+                    f"{self.source.name} is {context:,}: give a --model with a longer context, or a smaller --scale."
+                )
+        self.check_memory(self.tokens, f"KV of {self.tokens:,} tokens", "a smaller --model or a shorter --dtype")
+
+    def queries(self, batch: int) -> list[Query]:
+        """The set for this batch: at four, sequences of the first set are doubled."""
+        draw = first_set if self.first else second_set
+        twice = self.first and batch == paper.DOUBLED
+        return draw(self.num_queries, self.conditions.seed, self.scale.lengths * (1 + twice))
+
+    @property
+    def tokens(self) -> int:
+        """KV tokens of memory: what the paper's machine has beside the weights.
+
+        All contenders have as many.
+        """
+        model = preset(paper.MODEL)
+        left = hardware(self.machine).memory - model.num_parameters * DTYPE_BYTES[paper.DTYPE]
+        tokens = int(self.scale.lengths * left / model.kv_bytes_per_token(paper.DTYPE))
+        return tokens // BLOCK * BLOCK
+
+    def races(self, say: Say, contenders: Sequence[str], panels: Callable[[Races], Iterable[Panel]]) -> Races:
+        """All contenders on the same queries, in turns, for each size of the batch.
+
+        Args:
+            panels: of the races so far.
+        """
+        if not self.virtual:
+            say("warming up")
+            self.load()
+            for name in contenders:
+                batch = max(self.batches)
+                self._serve(name, batch, self.queries(batch)[:2])
+        say.expect(len(self.batches))
+        races: Races = {}
+        for number, batch in enumerate(self.batches):
+            say(f"batch of {batch}")
+            queries = self.queries(batch)
+            runs = {name: partial(self._serve, name, batch, queries) for name in contenders}
+            courses = take_turns(runs, self.rounds, first=number)
+            races[batch] = {name: Raced.of(found, lambda course: course.seconds) for name, found in courses.items()}
+            for panel in panels(races):
+                say.keep(panel)
+        return races
+
+    def _serve(self, name: str, batch: int, queries: Sequence[Query]) -> Course:
+        course = Course()
+        requests = requests_of(queries, self.source.config.vocab_size, self.conditions.seed)
+        options = known(technique(name), {"batching.max_batch": batch, "memory.rows": batch, "memory.prefill": APART})
+        self.serve(name, requests, self.tokens, options, on_step=course.read, into=ignore)
+        return course
+
+    def described(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        return self.facts(
+            self.machine,
+            lengths=self.scale.lengths,
+            queries=self.num_queries,
+            kv_tokens=self.tokens,
+            rounds=self.rounds,
+            seed=self.conditions.seed,
+            paper_model=paper.MODEL,
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """What is measured, and on what."""
+        return notes("baton/setting", setting=self)

@@ -1,0 +1,107 @@
+"""Baton's Tables 1 and 2 (5.2): completion times by the size of the batch.
+
+Table 1 has long prompts and long answers; of Table 2, whose queries are short, the paper has static and baton alone.
+The two contenders that iterate without padding are not in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import median
+
+import minifuse.papers.baton.paper as paper
+from minifuse.papers.baton.course import Course
+from minifuse.papers.baton.setting import OTHERS, TAKES, VARIANTS, Races, Setting, Which
+from minifuse.papers.experiment import Experiment, Panel, Point, Say
+from minifuse.papers.page import Drawn, figure, tables
+from minifuse.papers.verdict import aim, spread
+
+Published = Mapping[int, Mapping[str, float]]  # seconds, by batch and contender
+Claim = tuple[int, str, str]  # batch, contender and baseline
+
+PAIRS_1 = (("baton-pd", "baton"), ("baton-pd", "static"), ("baton-pd", "pd"), ("baton", "static"))
+CLAIMS_1 = [(batch, *pair) for batch in paper.TABLE_1 for pair in PAIRS_1]
+CLAIMS_2 = [(batch, "baton", "static") for batch in paper.TABLE_2]
+
+
+def draw(setting: Setting, say: Say, number: str, published: Published, claims: Sequence[Claim]) -> Drawn:
+    """Every batch, with all contenders in turns."""
+    title = f"Table {number}: the {'first' if setting.first else 'second'} set of queries"
+    panels = partial(_panels, title, setting, published)
+    races = setting.races(say, (*VARIANTS, *OTHERS), panels)
+    iterations = {
+        batch: {name: len(one.run.ended_s) for name, one in served.items()} for batch, served in races.items()
+    }
+    return panels(races), {
+        "claims": tuple(claim(races, *one, published) for one in claims),
+        "saved": {batch: found["static"] / found["orca"] for batch, found in iterations.items()},
+        "over": {ours: {name: over(races, ours, name) for name in OTHERS} for ours in ("baton", "baton-pd")},
+    }
+
+
+def _panels(title: str, setting: Setting, published: Published, races: Races) -> tuple[Panel, Panel]:
+    """For each batch and contender: seconds and throughput against static; then work and memory."""
+    points = []
+    for batch, served in races.items():
+        seconds = published.get(batch, {}) if setting.conditions.requests is None else {}
+        for name, one in served.items():
+            course, theirs, gains = one.run, seconds.get(name), one.over(served["static"])
+            measured = {
+                "seconds": course.seconds,
+                "rounds_s": one.rounds_s,
+                "spread": spread(one.rounds_s) if setting.several else None,
+                "gain": median(gains),
+                "rounds_gain": gains,
+                "idle_share": course.idle_share,
+                "iterations": len(course.ended_s),
+                "peak": course.peak,
+                "mean_used": course.mean_used,
+                "copied_mb": _insertion_mb(setting, course, course.embedded),
+                "cleared_mb": _insertion_mb(setting, course, course.cleared),
+            }
+            in_paper = {"seconds": theirs, "gain": seconds["static"] / theirs if theirs else None}
+            points.append(Point({"name": f"{batch} {name}", "batch": batch, "contender": name}, measured, in_paper))
+    times, work = tables("baton/table1_2")
+    return Panel(title, times, tuple(points)), Panel(f"{title}: work and memory", work, tuple(points))
+
+
+def _insertion_mb(setting: Setting, course: Course, tokens: int) -> float | None:
+    """Megabytes of so many tokens, for each insertion."""
+    return tokens * setting.token_bytes / course.insertions / 1e6 if course.insertions else None
+
+
+def claim(races: Races, batch: int, name: str, baseline: str, published: Published) -> str:
+    """Whether a contender is as much faster than another as in the paper."""
+    theirs = published[batch][baseline] / published[batch][name]
+    what = f"{name} over {baseline}, batch of {batch}"
+    if batch not in races:
+        return aim(what, "not measured", f"{theirs:.2f}x", None, "paper")
+    gains = races[batch][name].over(races[batch][baseline])
+    rounds = f" ({min(gains):.2f} to {max(gains):.2f})" if len(gains) > 1 else ""
+    met = round(median(gains), 2) >= round(theirs, 2)
+    return aim(what, f"{median(gains):.2f}x{rounds}", f"{theirs:.2f}x", met, "paper")
+
+
+def over(races: Races, ours: str, baseline: str) -> dict[int, float]:
+    """How many times as fast as another a contender is, by batch."""
+    return {batch: median(served[ours].over(served[baseline])) for batch, served in races.items()}
+
+
+def _table(number: str, which: Which, shows: str, published: Published, claims: Sequence[Claim]) -> Experiment:
+    return figure(
+        "Baton",
+        number,
+        shows,
+        partial(Setting, which),
+        partial(draw, number=number, published=published, claims=claims),
+        takes=TAKES,
+        kind="table",
+        page="table1_2",
+    )
+
+
+TABLE_1 = _table("1", "first", "completion times of the four variants, with long sequences", paper.TABLE_1, CLAIMS_1)
+TABLE_2 = _table(
+    "2", "second", "completion times with short queries, by the size of the batch", paper.TABLE_2, CLAIMS_2
+)

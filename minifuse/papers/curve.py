@@ -1,0 +1,162 @@
+"""Contenders under load: what their runs came to, and the curves over all rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+from minifuse.papers.experiment import Values
+from minifuse.techniques import Technique, mix, technique
+
+ALIKE = 0.02  # throughputs that differ by less are the same
+BOUND = 2.0  # times the lowest latency of the baseline: where loads are compared
+PERCENTILES = (50, 90, 99)
+
+Served = Mapping[str, float]  # what one run came to: seconds, requests per second, shares
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A technique and its options, without the largest batch if that is to be chosen."""
+
+    key: str  # of its values in a point
+    head: str  # of its columns
+    technique: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    twice: str | None = None  # a type of cell whose largest batch is twice that of the other types
+    stages: Mapping[str, str] = field(default_factory=dict)  # instead of the technique's own
+
+    @property
+    def row(self) -> Technique:
+        return mix(technique(self.technique), **self.stages)
+
+    def sized(self, max_batch: int) -> dict[str, Any]:
+        """Its options with this largest batch."""
+        options = {**self.options, "batching.max_batch": max_batch}
+        return options if self.twice is None else {**options, "batching.max_batches": f"{self.twice}={2 * max_batch}"}
+
+
+def latencies(whole: str, of: Callable[[str, int], float]) -> dict[str, float]:
+    """Percentiles of a latency and of its two parts, queueing and computing.
+
+    Args:
+        whole: the name of the latency among the metrics.
+        of: seconds, by the name of a latency and the percentile.
+    """
+    names = {"": whole, "queueing_": "queueing_s", "computing_": "computing_s"}
+    return {f"{prefix}p{percent}": of(name, percent) for prefix, name in names.items() for percent in PERCENTILES}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What all rounds of a contender at one rate came to; medians count."""
+
+    rounds: tuple[Served, ...]
+
+    def __getitem__(self, name: str) -> float:
+        return median(run[name] for run in self.rounds)
+
+    def each(self, name: str) -> tuple[float, ...]:
+        """A value in every round."""
+        return tuple(run[name] for run in self.rounds)
+
+    def values(self, key: str) -> Values:
+        """As a contender's values of a point; percentiles in ms."""
+        values: Values = {}
+        for name in self.rounds[0]:
+            values |= {f"{key}_{name}_ms": self[name] * 1e3} if name[-2:].isdigit() else {f"{key}_{name}": self[name]}
+        return values
+
+
+@dataclass(slots=True)
+class Curve:
+    """A contender under load: its capacity, and its outcome at each rate (ascending).
+
+    The capacity is its throughput when all requests come at once.
+    """
+
+    contender: Contender
+    max_batch: int = 0
+    capacity: float = 0.0  # requests per second
+    points: dict[float, Outcome] = field(default_factory=dict)  # by the rate offered
+
+    @property
+    def peak(self) -> float:
+        """The highest throughput at any rate, or with all requests at once."""
+        return max([self.capacity, *(outcome["throughput"] for outcome in self.points.values())])
+
+    @property
+    def last(self) -> Outcome:
+        return self.points[max(self.points)]
+
+    def lowest(self, latency: str = "p90") -> float:
+        """Seconds."""
+        return min(outcome[latency] for outcome in self.points.values())
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the last rate exceeds the capacity and throughput has not grown."""
+        if len(self.points) < 2:
+            return False
+        *before, last = (outcome["throughput"] for outcome in self.points.values())
+        return max(self.points) > self.capacity and last <= (1 + ALIKE) * max(before)
+
+    def load_at(self, level_s: float, load: str = "throughput", latency: str = "p90") -> float | None:
+        """The load at which a latency reaches `level_s`; see `crossing`.
+
+        The load is a value of the outcomes, or the `rate`.
+        """
+        points = [
+            (outcome[latency], rate if load == "rate" else outcome[load]) for rate, outcome in self.points.items()
+        ]
+        return crossing(points, level_s)
+
+
+def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | None:
+    """The load at which a latency reaches a level.
+
+    `points` are pairs of latency and load, in the order of the loads.
+
+    On the straight line between two neighbours, the last time that it is crossed. If it is never reached, the last
+    load; None if the latency always exceeds the level.
+
+    >>> crossing([(0.01, 100.0), (0.03, 200.0)], 0.02)
+    150.0
+    """
+    if not points or min(points)[0] > level_s:
+        return None
+    for (low_s, low), (high_s, high) in reversed(list(pairwise(points))):
+        if high_s <= level_s:
+            return high
+        if low_s <= level_s:
+            return low + (level_s - low_s) / (high_s - low_s) * (high - low)
+    return points[-1][1]
+
+
+class Gain(NamedTuple):
+    """The loads of two contenders at one latency.
+
+    Ours serves at least that much if `least`: it was offered no more.
+    """
+
+    level_s: float
+    here: float
+    there: float
+    least: bool
+
+    @property
+    def factor(self) -> float:
+        return self.here / self.there
+
+    def __str__(self) -> str:
+        return f"{'at least ' if self.least else ''}{self.factor:.2f}x"
+
+
+def gain(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p90") -> Gain | None:
+    """Compare loads at twice the baseline's lowest latency; None if ours always exceeds it."""
+    level_s = BOUND * baseline.lowest(latency)
+    here, there = (curve.load_at(level_s, load, latency) for curve in (ours, baseline))
+    return None if here is None or there is None else Gain(level_s, here, there, ours.last[latency] <= level_s)

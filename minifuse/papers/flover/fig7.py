@@ -1,0 +1,73 @@
+"""Flover's Figure 7: requests at constant intervals, the speed-up of fusion over concurrent instances."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import minifuse.papers.flover.paper as paper
+from minifuse.papers.experiment import Conditions, Plot, Say
+from minifuse.papers.flover.setting import Setting
+from minifuse.papers.page import Drawn, figure, tables
+from minifuse.papers.verdict import against_paper
+from minifuse.workload.laws import Arrival
+
+# By scale; intervals in the paper's milliseconds. `quick` and `cpu` leave out what takes longest.
+REQUESTS = {"quick": (2, 4), "cpu": (2, 4, 8), "paper": (2, 4, 8)}
+BATCHES = {"quick": (1,), "cpu": (1, 4), "paper": (1, 2, 3, 4)}
+INTERVALS = {"quick": (500, 5000), "cpu": (500, 2500, 5000), "paper": (500, 2500, 5000)}
+TOKENS = {"quick": 16, "cpu": 128, "paper": paper.TOKENS}
+CROWD = max(REQUESTS["paper"]) * max(BATCHES["paper"])
+
+
+def overlapped_portion(interval_s: float) -> float:
+    """Equation 1: the part of a request that overlaps with the next one, `r_p`.
+
+    Seconds are the paper's.
+
+    >>> f"{overlapped_portion(0.5):.1%}"
+    '84.1%'
+    """
+    return max(0.0, (paper.ALONE_S - interval_s) / (paper.ALONE_S + interval_s))
+
+
+def draw(setting: Setting, say: Say) -> Drawn:
+    """Overall latency of 2 to 8 requests at constant intervals, 1 to 4 prompts each."""
+    scale = setting.conditions.scale
+    axes = list(product(INTERVALS[scale], BATCHES[scale], REQUESTS[scale]))
+    plot = Plot(say, "Fig. 7: overall latency at constant intervals", tables("flover/fig7")[0])
+    say.expect(len(axes))
+    for number, (interval, batch, count) in enumerate(axes):
+        say(f"every {interval} ms, {count} requests of batch {batch}")
+        arrivals = Arrival(setting.seconds(interval)).times(count, setting.rng("arrivals"))
+        _, measured = setting.race(arrivals, batch=batch, first=number)
+        at = {
+            "interval_ms": interval,
+            "interval_s": setting.seconds(interval),
+            "r_p": overlapped_portion(interval / 1e3),
+            "requests": count,
+            "batch": batch,
+        }
+        plot.add(at, measured, {"r_p": paper.R_P_7[interval], "speedup": paper.SPEEDUP_7[interval].get(count)})
+    return (plot.panel,), {
+        "left_out": len(BATCHES[scale]) < 4,
+        "batches": " and ".join(map(str, BATCHES[scale])),
+        "verdict": against_paper(
+            plot.points,
+            "speedup",
+            lambda at: f"{at['interval_ms']} ms, {at['requests']} requests of batch {at['batch']}",
+        ),
+    }
+
+
+def make(conditions: Conditions) -> Setting:
+    return Setting(conditions, TOKENS[conditions.scale], [(CROWD, 1.0)])
+
+
+EXPERIMENT = figure(
+    "Flover",
+    "7",
+    "2 to 8 requests at constant intervals: the speed-up over concurrent instances",
+    make,
+    draw,
+    paper=paper,
+)

@@ -1,0 +1,66 @@
+"""Flover's Figure 8: a Poisson process of requests, their overlap, iterations and speed-up."""
+
+from __future__ import annotations
+
+import minifuse.papers.flover.paper as paper
+from minifuse.papers.experiment import Conditions, Plot, Say
+from minifuse.papers.flover.setting import Setting
+from minifuse.papers.page import Drawn, figure, tables
+from minifuse.papers.verdict import against_paper
+from minifuse.workload.laws import Arrival
+
+REQUESTS = 32
+# By scale, in the paper's milliseconds.
+INTERVALS = {"quick": (20, 200, 1000), "cpu": paper.INTERVALS_8, "paper": paper.INTERVALS_8}
+RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # where instances run too
+TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
+
+
+def draw(setting: Setting, say: Say) -> Drawn:
+    """Overlap, iterations and speed-up of 32 requests that arrive as a Poisson process."""
+    scale = setting.conditions.scale
+    plot = Plot(say, f"Fig. 8: {REQUESTS} requests, a Poisson process", tables("flover/fig8")[0])
+    say.expect(len(INTERVALS[scale]))
+    for number, interval in enumerate(INTERVALS[scale]):
+        say(f"Poisson, {interval} ms on average, {REQUESTS} requests")
+        arrivals = Arrival(setting.seconds(interval), cv=1.0).times(REQUESTS, setting.rng("arrivals"))
+        outcomes, values = setting.race(arrivals, first=number, instances=interval in RACED[scale])
+        fused, iterations = outcomes["fusion"], paper.ITERATIONS_8.get(interval)
+        measured = {
+            "overlap": fused.overlap,
+            "iterations": fused.iterations,
+            "iterations_per_token": fused.iterations / setting.tokens,
+            **values,
+        }
+        published = {
+            "overlap": paper.OVERLAP_8.get(interval),
+            "iterations": iterations,
+            "iterations_per_token": None if iterations is None else iterations / paper.TOKENS,
+            "speedup": paper.SPEEDUP_8.get(interval),
+        }
+        plot.add({"interval_ms": interval, "interval_s": setting.seconds(interval)}, measured, published)
+    densest = plot.points[0]
+    together = REQUESTS * setting.alone_s / densest.measured["instances_s"]
+    fusion = setting.throughput[REQUESTS] / setting.throughput[1]
+    return (plot.panel,), {
+        "requests": REQUESTS,
+        "densest": densest,
+        "together": together,
+        "fusion": fusion,
+        "bound": fusion / together,
+        "verdict": against_paper(plot.points, "speedup", lambda at: f"{at['interval_ms']} ms"),
+    }
+
+
+def make(conditions: Conditions) -> Setting:
+    return Setting(conditions, TOKENS[conditions.scale], [(REQUESTS, 1.0)])
+
+
+EXPERIMENT = figure(
+    "Flover",
+    "8",
+    "32 requests as a Poisson process: their overlap, the iterations, the speed-up over instances",
+    make,
+    draw,
+    paper=paper,
+)

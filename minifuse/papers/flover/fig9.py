@@ -1,0 +1,110 @@
+"""Flover's Figure 9: answers of random lengths, with and without the memory shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import minifuse.papers.flover.paper as paper
+from minifuse.papers.experiment import (
+    Conditions,
+    Plot,
+    Say,
+)
+from minifuse.papers.flover.setting import Setting
+from minifuse.papers.page import Drawn, figure, tables
+from minifuse.papers.verdict import against_paper
+from minifuse.workload.laws import Arrival, Uniform
+
+REQUESTS_A, REQUESTS_B = 32, 16
+INTERVAL, SHORTEST = 20, 128  # the paper's milliseconds and tokens
+# By scale, in the paper's tokens.
+LONGEST_A = {"quick": (256, 1024), "cpu": (256, 512, 1024), "paper": (256, 512, 1024)}
+LONGEST_B = {"quick": (256, 1792), "cpu": (256, 512, 1024, 1792), "paper": (256, 512, 1024, 1792)}
+TOKENS = {"quick": 16, "cpu": 128, "paper": paper.TOKENS}
+TOKENS_B = {"cpu": paper.TOKENS}  # where 9b has other lengths than 9a: what shuffling saves grows with the contexts
+CROWDS = tuple(
+    (count, max(longest["paper"]) / paper.TOKENS)
+    for count, longest in ((REQUESTS_A, LONGEST_A), (REQUESTS_B, LONGEST_B))
+)
+
+MIB = 2**20
+
+
+def draw(setting: Setting, say: Say) -> Drawn:
+    """Random answer lengths: (a) with and without shuffle against instances, (b) shuffle alone."""
+    scale = setting.conditions.scale
+    columns_a, columns_b = tables("flover/fig9")
+    title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths"
+    against_instances = Plot(say, title, columns_a)
+    against_none = Plot(say, f"Fig. 9b: shuffle against none, {REQUESTS_B} requests", columns_b)
+    say.expect(len(LONGEST_A[scale]) + len(LONGEST_B[scale]))
+    _measure(setting, against_instances, REQUESTS_A, LONGEST_A[scale], instances=True)
+    wider = _tokens_b(setting.conditions)
+    wide = setting.of_tokens(wider) if wider else setting
+    _measure(wide, against_none, REQUESTS_B, LONGEST_B[scale], instances=False)
+    speeds, widest = setting.throughput, against_none.points[-1]
+    idle = widest.measured["unshuffled_idle_share"]
+    short_a, short_b = (
+        against_paper(plot.points, key, lambda at: f"lengths {at['paper_lengths']}")
+        for plot, key in ((against_instances, "speedup"), (against_none, "gain"))
+    )
+    return (against_instances.panel, against_none.panel), {
+        "wider": wider,
+        "rows": REQUESTS_B,
+        "cost": REQUESTS_B * speeds[1] / speeds[REQUESTS_B],
+        "idle": idle,
+        "widest": widest,
+        "at_best": 1 / (1 - idle),
+        "short_a": short_a,
+        "short_b": short_b,
+    }
+
+
+def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], instances: bool) -> None:
+    """A point for each upper bound of the lengths, uniform(128, bound) in paper's tokens."""
+    arrivals = Arrival(setting.seconds(INTERVAL)).times(count, setting.rng("arrivals"))
+    for number, upper in enumerate(longest):
+        plot.say(f"lengths {SHORTEST}-{upper}, {count} requests")
+        law, rng = Uniform(setting.length(SHORTEST), setting.length(upper)), setting.rng("lengths")
+        lengths = [law.draw(rng) for _ in range(count)]
+        outcomes, values = setting.race(arrivals, lengths, first=number, instances=instances, unshuffled=True)
+        on, off = outcomes["fusion"], outcomes["unshuffled"]
+        measured = {
+            **values,
+            "gain": off.latency_s / on.latency_s,
+            "idle_tokens": on.idle_tokens,
+            "unshuffled_idle_tokens": off.idle_tokens,
+            "unshuffled_idle_share": off.idle_share,
+            "num_moves": on.num_moves,
+            "moved_mib": on.moved_tokens * setting.token_bytes / MIB,
+            "moving_ms": None if setting.virtual else on.moving_s * 1e3,
+        }
+        at = {
+            "paper_lengths": f"{SHORTEST}-{upper}",
+            "lengths": f"{law.low}-{law.high}",
+            "requests": count,
+        }
+        gain = paper.GAIN_9B if upper == max(longest) else None
+        plot.add(at, measured, {"speedup": paper.SPEEDUP_9A} if instances else {"gain": gain})
+
+
+def _tokens_b(conditions: Conditions) -> int | None:
+    """The number that stands for the paper's 512 tokens in Fig. 9b, where it is not that of 9a."""
+    return TOKENS_B.get(conditions.scale) if conditions.tokens is None else None
+
+
+def make(conditions: Conditions) -> Setting:
+    setting = Setting(conditions, TOKENS[conditions.scale], CROWDS)
+    if wider := _tokens_b(conditions):
+        Setting(conditions, wider, CROWDS[1:])  # whose answers must fit too
+    return setting
+
+
+EXPERIMENT = figure(
+    "Flover",
+    "9",
+    "answers of random lengths: the memory shuffle on and off, and the speed-up over instances",
+    make,
+    draw,
+    paper=paper,
+)

@@ -1,0 +1,225 @@
+"""What Flover's experiments share (section VI-A): scales, the machine, requests, and fusion against instances."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from functools import cache, partial
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+import minifuse.papers.flover.paper as paper
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Plan, Work
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request
+from minifuse.model.text.presets import preset
+from minifuse.papers.contest import Bench, Raced
+from minifuse.papers.experiment import Conditions, Say, Values
+from minifuse.papers.flover.outcome import Outcome, observe
+from minifuse.papers.machine import fit_bandwidth
+from minifuse.papers.page import notes
+from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.simulate.timing import take_turns
+
+PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
+BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured
+MOST = max(BATCHES)
+ALONE_ROUNDS = 3
+MODELS = {"quick": "small", "cpu": "medium", "paper": paper.MODEL}
+
+
+@cache
+def calibrated() -> Hardware:
+    """The A100, its bandwidth calibrated to the paper's 5.8 s for 512 tokens alone.
+
+    An iteration of one request only waits for memory.
+    """
+    machine = hardware(paper.MACHINE)
+    cost = Roofline(preset(paper.MODEL), paper.DTYPE, machine)
+    contexts = [range(PROMPT - 1), *(range(last, last + 1) for last in range(PROMPT - 1, PROMPT - 1 + paper.TOKENS))]
+    plans = [Plan(0, 0, (Work("r0", span.start, span.stop),), (Extent(0, span.stop),)) for span in contexts]
+    return fit_bandwidth(machine, cost, plans, paper.ALONE_S)
+
+
+class Setting(Bench):
+    """Requests of `tokens` tokens on one machine; arrivals are given in the paper's milliseconds.
+
+    One of the paper's milliseconds is 1/5800 of what a request takes here when it is alone (`alone_s`), so that
+    requests overlap as much here as they did there.
+
+    Args:
+        tokens: of one request, if `conditions` give none.
+        crowds: prompts served at once, at most, and the longest answer among them in units of `tokens`.
+
+    Raises:
+        UsageError: the model, a request or the KV memory is too large.
+    """
+
+    def __init__(self, conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> None:
+        super().__init__(conditions, MODELS[conditions.scale], calibrated())
+        self.tokens = conditions.tokens or tokens
+        self.alone_s = 0.0  # until `start`
+        self.throughput: dict[int, float] = {}  # tokens/s of the fused stream, by its batch
+        most = self.source.config.max_context - PROMPT
+        for prompts, share in (*crowds, (MOST, 1.0)):
+            longest = self.length(share * paper.TOKENS)
+            if longest > most:
+                raise UsageError(
+                    f"With --tokens {self.tokens} answers have up to {longest} tokens, and {self.source.name} has room "
+                    f"for {most} after the prompt: give at most {self.tokens * most // longest}."
+                )
+            self.check_memory(
+                prompts * (PROMPT + longest),
+                f"the KV of {prompts} answers of {longest} tokens",
+                "a smaller --model, a shorter --dtype or fewer --tokens",
+            )
+
+    def start(self, say: Say) -> None:
+        """Load the model, warm up, measure a request alone and the throughput of batches."""
+        if not self.virtual:
+            self.load(share=False)
+            say("warming up")
+            crowd = self.requests([0.0] * MOST, self.rng("warm-up").sample(range(1, MOST + 1), MOST))
+            self.fusion(crowd)  # every batch size once, from all to one, with the moves in between
+            self.instances(crowd[: MOST // 4])
+        say("one request alone, and the fused stream's throughput")
+        self.alone_s = self._alone()
+        for batch in BATCHES:
+            together = self.fusion(self.requests([0.0] * batch), preprocess="inline")  # all in every iteration
+            self.throughput[batch] = batch / together.iteration_s
+
+    def of_tokens(self, tokens: int) -> Setting:
+        """The same machine for requests of another length, whose time alone is measured again."""
+        other = copy(self)
+        other.tokens = tokens
+        other.alone_s = other._alone()
+        return other
+
+    def _alone(self) -> float:
+        return median(self.fusion(self.requests([0.0])).latency_s for _ in range(1 if self.virtual else ALONE_ROUNDS))
+
+    def rng(self, what: str) -> random.Random:
+        """A random stream for each purpose, the same for every contender and point."""
+        return random.Random(f"flover {what} {self.conditions.seed}")
+
+    def seconds(self, paper_ms: float) -> float:
+        """The seconds here that are the same fraction of `alone_s` as in the paper."""
+        return paper_ms / (paper.ALONE_S * 1e3) * self.alone_s
+
+    def length(self, paper_tokens: float) -> int:
+        """An answer's length here: the same fraction of `tokens` as in the paper."""
+        return max(1, int(paper_tokens * self.tokens / paper.TOKENS))
+
+    def requests(self, arrivals: Sequence[float], lengths: Sequence[int] = (), prompts: int = 1) -> list[Request]:
+        """One request of `prompts` prompts for each arrival (seconds), with answers of exact lengths.
+
+        Without lengths every answer has `tokens` tokens.
+        """
+        tokens = self.rng("prompts")
+        vocab = range(self.source.config.vocab_size)
+        return [
+            Request(
+                f"r{i}.{j}",
+                tuple(tokens.choices(vocab, k=PROMPT)),
+                max_new_tokens=lengths[i] if lengths else self.tokens,
+                ignore_eos=True,
+                arrival_s=arrival_s,
+                group=f"r{i}" if prompts > 1 else None,
+            )
+            for i, arrival_s in enumerate(arrivals)
+            for j in range(prompts)
+        ]
+
+    def outcome(self, name: str, requests: Sequence[Request], kv_tokens: int, options: Mapping[str, Any]) -> Outcome:
+        """Serve with the technique `name`, its options, and KV memory for `kv_tokens` tokens."""
+        reports: list[StepReport] = []
+        self.serve(name, requests, kv_tokens, options, on_step=reports.append)
+        return observe(requests, reports)
+
+    def fusion(self, requests: Sequence[Request], shuffle: bool = True, preprocess: str | None = None) -> Outcome:
+        """Flover: a slot for every prompt.
+
+        Args:
+            preprocess: where prompts are computed; None: by workers, where there are any, as in the paper.
+        """
+        count = len(requests)
+        options: dict[str, Any] = {
+            "memory.slots": count,
+            "memory.shuffle": shuffle,
+            "batching.preprocess": preprocess or ("worker" if self.virtual else "inline"),
+            "batching.preprocessors": count,  # a worker for each, as in the paper, where there are workers
+        }
+        return self.outcome("fusion", requests, count * max(request.max_length for request in requests), options)
+
+    def instances(self, requests: Sequence[Request]) -> Outcome:
+        """Concurrent model instances: one for every request, so that none waits for another to end."""
+        count = sum(1 for _ in groupby(requests, key=lambda request: request.group or request.id))
+        kv_tokens = sum(request.max_cached for request in requests)
+        return self.outcome("instances", requests, kv_tokens, {"batching.instances": count})
+
+    def race(
+        self,
+        arrivals: Sequence[float],
+        lengths: Sequence[int] = (),
+        batch: int = 1,
+        first: int = 0,
+        instances: bool = True,
+        unshuffled: bool = False,
+    ) -> tuple[dict[str, Outcome], Values]:
+        """Serve the same requests by fusion and, if asked, by instances and unshuffled fusion.
+
+        Returns:
+            The outcomes of the contenders, and a point's values: overall latencies, and how many times as fast as
+            instances fusion is. `limit` is how many times as fast it would be if every request, from its arrival on,
+            took as long as it does alone.
+        """
+        requests = self.requests(arrivals, lengths, batch)
+        contenders = {"fusion": partial(self.fusion, requests)}
+        if unshuffled:
+            contenders["unshuffled"] = partial(self.fusion, requests, shuffle=False)
+        if instances:
+            contenders["instances"] = partial(self.instances, requests)
+        turns = take_turns(contenders, self.rounds, first)
+        raced = {name: Raced.of(runs, lambda outcome: outcome.latency_s) for name, runs in turns.items()}
+        outcomes = {name: one.run for name, one in raced.items()}
+        values: Values = {}
+        for name, one in raced.items():
+            values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}
+        if instances:
+            alone = [self.alone_s * length / self.tokens for length in lengths] or [self.alone_s] * len(arrivals)
+            least_s = max(map(sum, zip(arrivals, alone, strict=True))) - arrivals[0]
+            separate_s = outcomes["instances"].latency_s
+            values |= {"speedup": separate_s / outcomes["fusion"].latency_s, "limit": separate_s / least_s}
+        return outcomes, values
+
+    def described(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        return self.facts(
+            f"{paper.MACHINE}, calibrated",
+            bandwidth_bytes_per_s=hardware(self.settings.hardware).bandwidth if self.virtual else None,
+            tokens=self.tokens,
+            prompt_tokens=PROMPT,
+            rounds=self.rounds,
+            seed=self.conditions.seed,
+            alone_s=self.alone_s,
+            fused_tokens_per_s={str(batch): speed for batch, speed in self.throughput.items()},
+            paper_tokens=paper.TOKENS,
+            paper_alone_s=paper.ALONE_S,
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """How the paper's setup was scaled, and what a batch yields on this machine."""
+        speeds, bandwidth = self.throughput, hardware(self.settings.hardware).bandwidth
+        return notes(
+            "flover/setting",
+            setting=self,
+            paper=paper,
+            terabytes=bandwidth / 1e12,
+            of_sheet=bandwidth / hardware(paper.MACHINE).bandwidth,
+            batches=list(speeds),
+            speeds=list(speeds.values()),
+            gain=speeds[MOST] / speeds[1],
+        )

@@ -1,0 +1,195 @@
+"""What FluidInfer's experiments share (6.1): models, machines, requests like ShareGPT's first rounds, contenders."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import minifuse.papers.fluidinfer.paper as paper
+from minifuse.attention.layouts import BALANCE
+from minifuse.core.request import Request
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.papers.contest import Bench, known
+from minifuse.papers.curve import Contender
+from minifuse.papers.experiment import Conditions, Say
+from minifuse.papers.fluidinfer.fitted import fitted
+from minifuse.papers.machine import several
+from minifuse.simulate.cost import Hardware, hardware
+from minifuse.trace.metrics import RunningMetrics
+from minifuse.workload.conversations import Asked, draw_lengths
+from minifuse.workload.laws import Arrival
+from minifuse.workload.synthetic import arrive
+
+MAX_BATCH = 4096  # of the baselines: KV is what bounds them
+PROCESSORS = {"rtx-4090": 128, "a100-40g": 108}  # streaming multiprocessors, by the makers' data sheets
+HOST_BYTES = 256e9
+LONGEST = 1.5  # in real time the device holds so many of the longest requests
+BLOCK = 16  # tokens of a block, and of a chunk
+
+VLLM = Contender("vllm", "vllm", "vllm")
+BASELINES = (Contender("orca", "orca", "orca"), Contender("fastserve", "fastserve", "fastserve"), VLLM)
+FLUID = Contender("fluid", "fluid", "fluid")
+PARTS = (
+    Contender("concatenated", "concat.", "fluid", stages={"memory": "paged", "attention": "paged"}),
+    Contender("swapped", "+ swap", "fluid", stages={"attention": "paged"}),
+    FLUID,
+    Contender("in_turn", "turns", "fluid", {"memory.turns": "layers"}),  # the layers have the device in turn
+)
+CONTENDERS = (*BASELINES, *PARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What a scale measures.
+
+    `lengths` are times ShareGPT's; `shares` are the rates, of what vllm serves when all requests come at once.
+    """
+
+    models: tuple[str, ...]
+    machines: tuple[tuple[str, int], ...]
+    lengths: float
+    requests: int
+    rounds: int
+    shares: tuple[float, ...]
+
+
+SCALES = {
+    "quick": _Scale(("small",), (("cpu", 1),), 0.05, 16, 1, (0.5, 1.5)),
+    "cpu": _Scale(("small",), (("cpu", 1),), 0.25, 60, 3, (0.5, 1.0, 1.5, 2.5)),
+    "paper": _Scale(paper.MODELS, paper.MACHINES, 1.0, 500, 1, (0.7, 1.0, 1.4, 2.0, 3.0)),
+}
+
+
+class Server(Bench):
+    """A model on a machine, and the requests that it serves.
+
+    Args:
+        machine: a kind of GPU, and how many; they are one machine, and messages between them are not modelled.
+        fast_link: the link to the host is as fast as the device's memory.
+    """
+
+    def __init__(
+        self, conditions: Conditions, model: str, machine: tuple[str, int], *, fast_link: bool = False
+    ) -> None:
+        self.scale = scale = SCALES[conditions.scale]
+        self.name, self.count = machine
+        self.fast_link = fast_link
+        one = hardware(self.name)
+        link = one.bandwidth if fast_link else one.link
+        together = several(replace(one, link=link, processors=PROCESSORS.get(self.name)), self.count)
+        super().__init__(conditions, model, together, real_dtype="float32", rounds=scale.rounds)
+        self.num_requests = conditions.requests or scale.requests
+        self.lengths = self._lengths()
+        if self.virtual:
+            left = together.memory - self.source.config.num_parameters * DTYPE_BYTES[self.dtype]
+            self.tokens = int(left / self.token_bytes)
+            self.host_tokens = int(HOST_BYTES / self.token_bytes)
+        else:
+            self.tokens = math.ceil(LONGEST * max(map(sum, self.lengths)) / BLOCK) * BLOCK
+            self.host_tokens = sum(sum(lengths) + BLOCK for lengths in self.lengths)
+        # A model that leaves no room for KV is refused before anything runs.
+        self.settings = replace(self.settings, kv_memory=self.tokens * self.token_bytes)
+        self._fitted: Hardware | None = None
+        self.budget: int | None = None  # tokens that saturate this machine; None: those that the model offers
+
+    @property
+    def title(self) -> str:
+        on = f"{self.count} x {self.name}" if self.virtual else "this CPU"
+        link = ", link as fast as its memory" if self.fast_link else ""
+        return f"{self.source.name.removeprefix('random:')}, {on}{link}"
+
+    def _lengths(self) -> list[tuple[int, int]]:
+        """Prompt and answer lengths: first rounds of conversations that fit the context (6.1)."""
+        asked, found, number = Asked(self.scale.lengths), list[tuple[int, int]](), 0
+        while len(found) < self.num_requests:
+            first = draw_lengths(asked, number, self.conditions.seed)[0]
+            if sum(first) <= self.source.config.max_context:
+                found.append(first)
+            number += 1
+        return found
+
+    def requests(self, rate: float | None) -> list[Request]:
+        """All requests, arriving as a Poisson process of this rate (per second), or at once."""
+        vocab = self.source.config.vocab_size
+        requests = [
+            Request(f"r{i}", tuple((i + 7 * k) % vocab for k in range(prompt)), answer, ignore_eos=True)
+            for i, (prompt, answer) in enumerate(self.lengths)
+        ]
+        return requests if rate is None else arrive(requests, Arrival(1 / rate, cv=1.0), self.conditions.seed)
+
+    def start(self, say: Say) -> None:
+        """Load the model, in real time, and measure how many tokens saturate the machine."""
+        if not self.virtual and self.budget is None:
+            from minifuse.simulate.calibration import COUNTS, measure
+
+            self.load()
+            self.budget = measure(self.model, (32, 64), chunk=1, rounds=5, counts=COUNTS).saturating_tokens
+
+    def run(self, contender: Contender, requests: list[Request], *, simulated: bool = False) -> dict[str, float]:
+        """Serve the requests with one contender.
+
+        Args:
+            simulated: in virtual time, on a machine fitted to this one.
+
+        Returns:
+            Seconds a token and requests per second as the metrics have them, the largest gap between two tokens of a
+            request (`bound_s`, the paper's latency bound), and the parts of the run's time for which computing waited
+            for transfers (`exposed`), and in which transfers ran beside computing (`hidden`).
+        """
+        row = contender.row
+        options: dict[str, Any] = {
+            "batching.max_batch": MAX_BATCH,
+            "memory.host": self.host_tokens,
+            "memory.block_size": BLOCK,
+            "memory.chunk": BLOCK,
+            "memory.turns": "rest",
+            **contender.options,
+        }
+        if not self.virtual:
+            options["attention.balance"] = BALANCE  # which a simulated machine would offer, so that lanes would differ
+        if contender.technique == "fluid" and self.budget is not None:
+            options["batching.token_budget"] = self.budget
+        if row.memory == "paged":
+            options.pop("memory.host")  # vllm computes again what it evicts
+        machine = None
+        if simulated:
+            machine = self._fitted = self._fitted or fitted(self.model)
+        counted = RunningMetrics()
+        self.serve(row, requests, self.tokens, known(row, options), into=counted.read, machine=machine)
+        metrics = counted.result()
+        duration_s, transfers = metrics["duration_s"], metrics["transfers"]
+        return {
+            "normalized_s": metrics["normalized_latency_s"]["mean"],
+            "bound_s": metrics["latency_bound_s"] or 0.0,
+            "throughput": metrics["throughput"]["requests_per_s"],
+            "tokens": metrics["throughput"]["tokens_per_s"],
+            "mean_batch": metrics["mean_batch_size"],
+            "exposed": transfers["exposed_s"] / duration_s,
+            "hidden": transfers["hidden_s"] / duration_s,
+        }
+
+    def described(self) -> dict[str, Any]:
+        """The conditions, as plain values."""
+        return {
+            "model": self.source.name,
+            "dtype": self.dtype,
+            "machine": self.title,
+            "device_tokens": self.tokens,
+            "host_tokens": self.host_tokens,
+            "token_budget": self.budget,
+            "requests": self.num_requests,
+        }
+
+
+def servers(conditions: Conditions) -> list[Server]:
+    """Every model on every machine of the scale.
+
+    In virtual time also the largest on one GPU whose link is as fast as its memory.
+    """
+    scale = SCALES[conditions.scale]
+    models = scale.models[:1] if conditions.model else scale.models
+    found = [Server(conditions, model, machine) for model in models for machine in scale.machines]
+    if found[0].virtual:
+        found.append(Server(conditions, models[-1], scale.machines[0], fast_link=True))
+    return found

@@ -1,0 +1,157 @@
+"""The page of a figure: Markdown beside its spec, with tables' columns and notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from string import Formatter
+from typing import Any, Literal, Protocol, TypeVar
+
+from minifuse.papers.experiment import Column, Conditions, Experiment, Finding, Panel, Say, Values
+
+FOLDER = Path(__file__).parent
+ITEM = re.compile(r"( *)-(?: \[(not )?([\w.]+)\])? ?(.*)")  # indent, condition, text
+ALONE = re.compile(r"{(\w+)}")
+VALUE = re.compile(r"(.*){(\w+)\.(\w+)(:.*)?}(.*)")  # what stands before it, part, key, format, what stands behind it
+RULE = set("|-: ")
+
+
+def shown(rate: float) -> str:
+    """Requests per second, to three digits or in whole numbers.
+
+    >>> shown(12.345), shown(27136.4)
+    ('12.3', '27,136')
+    """
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+
+
+def judged(met: bool | None) -> str:
+    """The verdict on an aim; None: it cannot be judged."""
+    return "cannot be judged" if met is None else "met" if met else "not met"
+
+
+FORMATS = {
+    "rate": shown,
+    "times": "{:.2f}x".format,
+    "ms": lambda seconds: f"{seconds * 1e3:.3g}",
+    "met": judged,
+}
+
+
+class _Filled(Formatter):
+    def format_field(self, value: Any, spec: str) -> str:
+        if isinstance(value, Mapping):
+            return ", ".join(f"{self.format_field(one, spec)} at {key}" for key, one in value.items())
+        if isinstance(value, (list, tuple)):
+            return ", ".join(self.format_field(one, spec) for one in value)
+        return FORMATS[spec](value) if spec in FORMATS else format(value, spec)
+
+
+def tables(name: str) -> tuple[tuple[Column, ...], ...]:
+    """The columns of each table in `name`.md.
+
+    A table has a row of heads, whose two lines `<br>` divides, and a row of values.
+
+    A value is `{part.key}`, or `{part.key:form}` and what stands around it.
+    """
+    lines = (FOLDER / f"{name}.md").read_text().splitlines()
+    rows = [line[1:-1].split("|") for line in lines if line.startswith("|") and not set(line) <= RULE]
+    return tuple(tuple(map(_column, heads, values)) for heads, values in zip(rows[::2], rows[1::2], strict=True))
+
+
+def _column(head: str, value: str) -> Column:
+    found = VALUE.fullmatch(value.strip())
+    assert found is not None
+    before, part, key, form, after = found.groups()
+    return Column(head.strip().replace("<br>", "\n"), part, key, form and f"{before}{{{form}}}{after}")
+
+
+def notes(name: str, **values: Any) -> tuple[str, ...]:
+    """The notes in `name`.md, a path from this folder: the items of its list.
+
+    Tables stand before the list.
+
+    `{value}` stands for a value, with a format as in `str.format`, or one of `FORMATS`; several values are separated by
+    commas. An item `{value}` alone stands for a sequence of notes. An item under another, which may be empty, continues
+    its note. An item that begins with `[value]`, or `[not value]`, counts only where that is true, and so do the items
+    under it.
+    """
+    filled, found = _Filled(), list[str]()
+    left_out: int | None = None  # the indent of an item that does not count
+    for indent, negated, condition, text in _items((FOLDER / f"{name}.md").read_text()):
+        if left_out is not None and indent > left_out:
+            continue
+        left_out = None
+        if condition and bool(filled.get_field(condition, (), values)[0]) == bool(negated):
+            left_out = indent
+        elif not indent and (alone := ALONE.fullmatch(text)) and not isinstance(values[alone[1]], str):
+            found += values[alone[1]]
+        elif indent:
+            between = "" if text[0] in ",;:." or not found[-1] else " "
+            found[-1] += between + filled.vformat(text, (), values)
+        else:
+            found.append(filled.vformat(text, (), values))
+    return tuple(found)
+
+
+class Setting(Protocol):
+    """What a figure is measured in: conditions as plain values, and notes on them."""
+
+    def start(self, say: Say) -> None: ...
+
+    def described(self) -> dict[str, Any]: ...
+
+    def notes(self) -> tuple[str, ...]: ...
+
+
+S = TypeVar("S", bound=Setting)
+Drawn = tuple[Iterable[Panel], Values]  # panels, and what the notes are filled in with
+
+
+def figure(
+    name: str,
+    number: str,
+    shows: str,
+    make: Callable[[Conditions], S],
+    draw: Callable[[S, Say], Drawn],
+    *,
+    takes: Iterable[str] = ("model", "tokens"),
+    kind: Literal["fig", "table"] = "fig",
+    page: str = "",
+    **values: Any,
+) -> Experiment:
+    """The experiment of a figure whose page is Markdown beside its spec.
+
+    Args:
+        name: of the paper.
+        make: makes the setting, which refuses what cannot be run.
+        draw: measures.
+        page: what several figures share; without it, the figure's own.
+        values: fill in the notes too.
+    """
+    page = f"{name.lower()}/{page or f'{kind}{number}'.replace('.', '_')}"
+
+    def run(setting: S, say: Say) -> Finding:
+        setting.start(say)
+        panels, more = draw(setting, say)
+        own = notes(page, setting=setting, **values, **more)
+        return Finding(setting.described(), tuple(panels), (*setting.notes(), *own))
+
+    return Experiment(name, number, shows, lambda conditions: partial(run, make(conditions)), frozenset(takes), kind)
+
+
+def _items(text: str) -> Iterator[tuple[int, str, str, str]]:
+    """Indent, negation, condition and text of each item; its lines are joined."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("-"):
+            lines.append(line)
+        elif lines and line.strip():
+            lines[-1] += f" {line.strip()}"
+    for line in lines:
+        item = ITEM.fullmatch(line)
+        assert item is not None
+        indent, negated, condition, said = item.groups()
+        yield len(indent), negated, condition, said

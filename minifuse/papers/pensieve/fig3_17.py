@@ -1,0 +1,250 @@
+"""Pensieve's Figure 3.17 (section 3.6.6): attention of few query tokens over KV in blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import log
+from statistics import linear_regression, median
+from typing import Any
+
+from minifuse.attention.stage import KERNEL_DTYPES
+from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.parsing import one_of
+from minifuse.model.device import free_bytes
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.load import resolve_text
+from minifuse.papers.contest import HALF
+from minifuse.papers.experiment import Conditions, Experiment, Finding, Plot, Point, Say, Values
+from minifuse.papers.machine import half_precision
+from minifuse.papers.page import notes, tables
+from minifuse.simulate.timing import time_in_turns
+
+# The paper's: requests in the batch and query tokens of each; how it compares the bars, in times the ideal's time.
+BATCH, QUERIES = 32, 8
+PAPER: Values = {"ours": "<1", "copied": ">1", "rounds": ">1"}
+
+MOST_QUERIES = 256
+COPIES = 5  # of the KV that there may be at once: in blocks, contiguous for two, and what padding adds to these
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What a scale measures.
+
+    `pasts` are the past KV-tokens of each request; `rounds` the fewest by which milliseconds can be measured.
+    """
+
+    model: str
+    pasts: tuple[int, ...]
+    uneven: tuple[int, ...]
+    queries_at: int  # the past KV-tokens at which the number of query tokens is varied
+    rounds: int
+
+
+SCALES = {
+    "quick": _Scale("small", (64, 256), (128,), 128, 5),
+    "cpu": _Scale("medium", (128, 256, 512, 1024, 2048, 4096), (256, 1024), 1024, 7),
+    "paper": _Scale("opt-13b", (256, 512, 1024, 2048, 4096, 8192, 16384), (1024, 4096), 4096, 20),
+}
+
+
+class Setting:
+    """The machine, the shape of the heads, and how a point is measured.
+
+    Raises:
+        UsageError: it cannot run here.
+    """
+
+    def __init__(self, conditions: Conditions) -> None:
+        import torch
+
+        gpu = torch.cuda.is_available() and conditions.scale != "cpu"
+        if conditions.scale == "paper" and not gpu:
+            raise MachineError(
+                "--scale is paper and there is no CUDA device, which the paper's contexts need: give --scale cpu or "
+                "quick, or run this where there is a GPU."
+            )
+        self.conditions = conditions
+        self.scale = scale = SCALES[conditions.scale]
+        self.source = resolve_text(conditions.model or f"random:{scale.model}")
+        self.device = "cuda" if gpu else "cpu"
+        self.dtype = conditions.dtype
+        if self.dtype == "auto":
+            self.dtype = HALF if gpu else half_precision()
+        self.tokens = conditions.tokens or QUERIES
+        self.rounds = max(conditions.rounds, scale.rounds)
+        if self.tokens > MOST_QUERIES:
+            raise UsageError(
+                f"--tokens is {self.tokens}, the query tokens of a request, each of which is a round of one of the "
+                f"contenders: give at most {MOST_QUERIES}."
+            )
+        if gpu and self.dtype not in KERNEL_DTYPES:
+            raise UsageError(
+                f"--dtype is {self.dtype} and there is a GPU, whose kernels compute in {one_of(KERNEL_DTYPES)}: give "
+                "one of these, or --scale cpu."
+            )
+        config = self.source.config
+        longest = max(scale.pasts) + 2 * self.tokens
+        needed = COPIES * BATCH * longest * 2 * config.kv_size * DTYPE_BYTES[self.dtype]
+        free = free_bytes(self.device)
+        if free is not None and needed > free:
+            raise UsageError(
+                f"The KV of {BATCH} contexts of {longest} tokens with {config.num_kv_heads} KV heads of "
+                f"{config.head_dim} in {self.dtype} takes {needed / 1e9:.1f} GB, contiguous copies included, and "
+                f"{free / 1e9:.1f} GB are free on {self.device}: give a --model with less KV, a shorter --dtype or a "
+                "smaller --scale."
+            )
+
+    def race(self, tokens: int, pasts: Sequence[int]) -> Values:
+        """All contenders on one batch; request i has `tokens` queries after `pasts[i]` past tokens."""
+        import torch
+
+        from minifuse.papers.pensieve.contenders import contenders
+        from minifuse.papers.pensieve.scene import Scene
+
+        config, device = self.source.config, torch.device(self.device)
+        heads = config.num_heads, config.num_kv_heads, config.head_dim
+        scene = Scene.drawn(tokens, pasts, heads, getattr(torch, self.dtype), device, self.conditions.seed)
+        four, fused = contenders(scene)
+        taken = time_in_turns({name: contender.run for name, contender in four.items()}, self.rounds, self.device)
+        middle = {name: median(seconds) for name, seconds in taken.items()}
+        measured: Values = {"fused": fused}
+        for name, contender in four.items():
+            measured[f"{name}_ms"] = middle[name] * 1e3
+            measured[f"{name}_rounds_ms"] = tuple(seconds * 1e3 for seconds in taken[name])
+            if name != "ideal":
+                measured[f"{name}_index_ms"] = contender.index_s * 1e3
+                measured[name] = middle[name] / middle["ideal"]
+        return measured
+
+    def facts(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        config = self.source.config
+        return {
+            "scale": self.conditions.scale,
+            "model": self.source.name,
+            "num_heads": config.num_heads,
+            "num_kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "num_layers": config.num_layers,
+            "dtype": self.dtype,
+            "device": self.device,
+            "clock": "real",
+            "batch": BATCH,
+            "tokens": self.tokens,
+            "rounds": self.rounds,
+            "seed": self.conditions.seed,
+            "paper_batch": BATCH,
+            "paper_tokens": QUERIES,
+        }
+
+
+def draw(setting: Setting, say: Say) -> Finding:
+    """Equal contexts, as in the paper; then uneven ones, and other numbers of queries."""
+    scale, tokens = setting.scale, setting.tokens
+    titles = (
+        f"Fig. 3.17: {BATCH} requests of {tokens} query tokens",
+        "Not in the paper: uneven contexts of the same mean",
+        f"Not in the paper: other numbers of query tokens, {scale.queries_at:,} past tokens",
+    )
+    plots = [Plot(say, title, columns) for title, columns in zip(titles, tables("pensieve/fig3_17"), strict=True)]
+    equal, uneven, varied = plots
+    counts = (tokens // 2, tokens, 2 * tokens)
+    say.expect(len(scale.pasts) + len(scale.uneven) + len(counts))
+    for past in scale.pasts:
+        say(f"{past} past tokens")
+        equal.add({"past_tokens": past}, setting.race(tokens, [past] * BATCH), PAPER)
+    for mean in scale.uneven:
+        pasts = spread(mean, BATCH, setting.conditions.seed)
+        shortest, longest = min(pasts), max(pasts)
+        say(f"{shortest} to {longest} past tokens")
+        at = {"past_tokens": mean, "shortest": shortest, "longest": longest}
+        uneven.add(at, setting.race(tokens, pasts))
+    for count in counts:
+        say(f"{count} query tokens")
+        at = {"past_tokens": scale.queries_at, "tokens": count}
+        varied.add(at, setting.race(count, [scale.queries_at] * BATCH))
+    extra_ms = [point.measured["copied_ms"] - point.measured["ideal_ms"] for point in equal.points]
+    rounds_ms = [point.measured["rounds_ms"] for point in varied.points]
+    copied = slope(list(zip(scale.pasts, extra_ms, strict=True)))
+    rounds = slope(list(zip(counts, rounds_ms, strict=True)))
+    facts = {**setting.facts(), "copied_exponent": copied, "rounds_exponent": rounds}
+    fused = [str(point.measured["fused"]) for plot in plots for point in plot.points]
+    return Finding(facts, tuple(plot.panel for plot in plots), said(facts, equal.points, fused))
+
+
+def spread(mean: int, count: int, seed: int) -> list[int]:
+    """Lengths between a quarter and seven quarters of `mean`, in pairs about it.
+
+    >>> sum(spread(100, 32, 0))
+    3200
+    """
+    rng = random.Random(f"pensieve lengths {seed}")
+    off = [rng.randint(0, 3 * mean // 4) for _ in range(count // 2)]
+    lengths = [*(mean - n for n in off), *(mean + n for n in off)]
+    rng.shuffle(lengths)
+    return lengths
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """The exponent of the power law that fits best; None for fewer than two points.
+
+    >>> slope([(1, 3.0), (2, 6.0), (4, 12.0)])  # proportional
+    1.0
+    """
+    positive = [(log(x), log(y)) for x, y in points if y > 0]
+    if len({x for x, _ in positive}) < 2:
+        return None
+    return linear_regression(*zip(*positive, strict=True)).slope
+
+
+def said(facts: Mapping[str, Any], equal: Sequence[Point], fused: Sequence[str]) -> tuple[str, ...]:
+    """How it was measured, what the paper says, and what was found.
+
+    Args:
+        equal: the points of equal contexts.
+        fused: the ways of fused attention that were the fastest.
+    """
+    copied, rounds = (
+        "(too few points to tell)" if power is None else f"{power:.2f}"
+        for power in (facts["copied_exponent"], facts["rounds_exponent"])
+    )
+    return notes(
+        "pensieve/fig3_17",
+        facts=facts,
+        gpu=facts["device"] == "cuda",
+        ways=" or ".join(f'"{name}"' for name in dict.fromkeys(fused)),
+        copied=copied,
+        rounds=rounds,
+        missed="; ".join(_missed(equal)),
+    )
+
+
+def _missed(points: Sequence[Point]) -> list[str]:
+    """Where the order of the bars differs from the paper's: ours, ideal, copying out, rounds."""
+    times = {name: {f"{point.at['past_tokens']:,}": point.measured[name] for point in points} for name in PAPER}
+    missed = []
+    for name, wrong in (
+        ("ours", "ours is slower"),
+        ("copied", "copying out is faster"),
+        ("rounds", "rounds are faster"),
+    ):
+        slower = name == "ours"
+        off = [f"{past} ({found:.2f}x)" for past, found in times[name].items() if (found > 1) == slower]
+        if off:
+            missed.append(f"{wrong} than the ideal at {', '.join(off)}")
+    worse = [past for past, found in times["ours"].items() if found > min(times["copied"][past], times["rounds"][past])]
+    if worse:
+        missed.append(f"ours is slower than copying out or rounds at {', '.join(worse)}")
+    return missed
+
+
+EXPERIMENT = Experiment(
+    "Pensieve",
+    "3.17",
+    "attention of 8 query tokens over past KV in blocks, against copying it out, rounds and contiguous KV",
+    lambda conditions: partial(draw, Setting(conditions)),
+)

@@ -1,0 +1,238 @@
+"""Pensieve's Figure 3.3 (section 3.3.1): prefill behind a history, computed again or kept, against generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+from minifuse.core.errors import UsageError
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request
+from minifuse.papers.contest import Bench
+from minifuse.papers.experiment import (
+    Conditions,
+    Experiment,
+    Finding,
+    Panel,
+    Plot,
+    Point,
+    Say,
+    Values,
+)
+from minifuse.papers.page import notes, tables
+from minifuse.papers.verdict import spread
+from minifuse.serve.resolve import resolve_run
+from minifuse.simulate.cost import Hardware, hardware
+from minifuse.simulate.timing import take_turns
+from minifuse.techniques import technique
+
+BATCH, PROMPT, STEPS = 32, 32, 200  # the thesis': requests, new tokens of each, steps of generation
+CHUNK = 32
+REACHED = (1.0, 0.75, 0.5, 0.25)  # parts of the arithmetic rate of the data sheet
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    model: str
+    batch: int
+    histories: tuple[int, ...]
+    rounds: int = 1  # the fewest
+    machine: str = "cpu"  # that virtual time simulates
+
+
+SCALES = {
+    "quick": _Scale("small", 4, (0, 64)),
+    "cpu": _Scale("small", 8, (0, 64, 128, 256, 512, 1024), rounds=5),
+    "paper": _Scale("opt-13b", BATCH, (0, 256, 512, 768, 1024, 1280, 1536, 1792), machine="a100-80g"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a batch, of its prefill and of generation.
+
+    Prefill lasts from its first iteration to the first token of each request, and generation from there to the end.
+    """
+
+    prefill_s: float
+    generation_s: float
+
+
+def times_of(reports: Sequence[StepReport], names: Sequence[str]) -> Times:
+    """The times of the requests `names`, whose first tokens come in one iteration.
+
+    >>> # prompts from 0 s to 3 s, then two iterations of 1 s: Times(3.0, 2.0)
+    """
+    wanted = {*names}
+    own = [report for report in reports if any(work.sequence in wanted for work in report.plan.work)]
+    first = next(report for report in own if wanted <= report.tokens.keys())
+    return Times(first.ended_s - own[0].started_s, own[-1].ended_s - first.ended_s)
+
+
+class Setting(Bench):
+    """A batch of requests, each behind a history, on one machine.
+
+    Raises:
+        UsageError: the texts are longer than the model's context, or do not fit the machine.
+    """
+
+    def __init__(self, conditions: Conditions) -> None:
+        self.scale = scale = SCALES[conditions.scale]
+        super().__init__(conditions, scale.model, scale.machine, rounds=scale.rounds)
+        self.steps = conditions.tokens or STEPS
+        longest, context = max(scale.histories), self.source.config.max_context
+        if self._length(longest) > context:
+            raise UsageError(
+                f"{self.steps} steps of generation behind {longest} tokens of history and {PROMPT} new ones make a "
+                f"text of {self._length(longest)} tokens, and the context of {self.source.name} is {context}: give "
+                "fewer --tokens, a --model with a longer context, or a smaller --scale."
+            )
+        tokens, options = self._memory(longest)
+        settings = replace(self.settings, kv_memory=tokens * self.token_bytes, stage_options=options)
+        resolve_run(technique("pensieve"), self.source, settings)
+
+    def _length(self, history: int) -> int:
+        """Tokens of a text in the end, with the one token that prefill produces."""
+        return history + PROMPT + 1 + self.steps
+
+    def _memory(self, history: int) -> tuple[int, dict[str, Any]]:
+        """KV tokens and options: memory for the batch, all prompts in one iteration."""
+        capacity = self.scale.batch * -(-self._length(history) // CHUNK) * CHUNK
+        return capacity, {
+            "memory.chunk": CHUNK,
+            "memory.host": 0,
+            "memory.ahead": 0,
+            "memory.reserve": 0,
+            "batching.max_batch": self.scale.batch,
+            "batching.max_tokens": capacity,
+        }
+
+    def requests(self, history: int, kept: bool) -> list[Request]:
+        """The batch; if `kept`, behind turns that have computed the histories.
+
+        The last token of such a history is that turn's answer, whose KV is computed with the new tokens.
+        """
+        batch, vocab = range(self.scale.batch), self.source.config.vocab_size
+        texts = [tuple((7 * i + 3 * t) % vocab for t in range(history + PROMPT)) for i in batch]
+        ask = partial(Request, max_new_tokens=self.steps + 1, ignore_eos=True)
+        if not kept or not history:
+            return [ask(f"r{i}", texts[i]) for i in batch]
+        told = [Request(f"h{i}", texts[i][1:history], 1, ignore_eos=True, conversation=f"c{i}") for i in batch]
+        return told + [ask(f"r{i}", texts[i][history:], conversation=f"c{i}", after=f"h{i}") for i in batch]
+
+    def run(self, history: int, kept: bool, machine: Hardware | None = None) -> Times:
+        """Serve the batch, on the machine of the scale unless another is given."""
+        reports: list[StepReport] = []
+        requests = self.requests(history, kept)
+        self.serve("pensieve", requests, *self._memory(history), on_step=reports.append, machine=machine)
+        return times_of(reports, [request.id for request in requests[-self.scale.batch :]])
+
+    def race(self, history: int, first: int) -> Values:
+        """The history computed again and kept, in turns; medians of the rounds."""
+        again, kept = partial(self.run, history, False), partial(self.run, history, True)
+        runs = take_turns({"again": again, "kept": kept}, self.rounds, first)
+        values: dict[str, Any] = {}
+        for name, times in runs.items():
+            prefills, generations = tuple(one.prefill_s for one in times), tuple(one.generation_s for one in times)
+            values |= {f"{name}_s": median(prefills), f"{name}_rounds_s": prefills}
+            values |= {f"{name}_generation_s": median(generations), f"{name}_generation_rounds_s": generations}
+            if self.several:
+                values |= {f"{name}_spread": spread(prefills), f"{name}_generation_spread": spread(generations)}
+        values["generation_s"] = values["again_generation_s"]
+        values["share"] = values["again_s"] / values["generation_s"]
+        return values
+
+    def described(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        return self.facts(
+            self.scale.machine,
+            batch=self.scale.batch,
+            prompt_tokens=PROMPT,
+            steps=self.steps,
+            rounds=self.rounds,
+            seed=self.conditions.seed,
+            paper_batch=BATCH,
+            paper_steps=STEPS,
+        )
+
+
+def draw(setting: Setting, say: Say) -> Finding:
+    """Every history; in virtual time, also machines that reach a part of their arithmetic rate."""
+    histories = setting.scale.histories
+    if not setting.virtual:
+        say("warming up")
+        setting.load()
+        setting.run(max(histories[:2]), kept=True)
+    say.expect(len(histories) + len(REACHED) * setting.virtual)
+    title = f"Fig. 3.3: {setting.scale.batch} requests, {PROMPT} new tokens, {setting.steps} steps of generation"
+    columns, reached_columns = tables("pensieve/fig3_3")
+    plot = Plot(say, title, tuple(one for one in columns if setting.several or "spread" not in one.key))
+    for number, history in enumerate(histories):
+        say(f"{history} tokens of history")
+        plot.add({"history": history}, setting.race(history, first=number))
+    panels = [plot.panel]
+    if setting.virtual:
+        title = "Not in the paper: by the part of the data sheet that is reached"
+        panels.append(Panel(title, reached_columns, tuple(_reached(setting, part, say) for part in REACHED)))
+    facts = {**setting.described(), "crossing": crossing(plot.points)}
+    return Finding(facts, tuple(panels), said(setting, plot.points))
+
+
+def _reached(setting: Setting, part: float, say: Say) -> Point:
+    """The same on a machine that reaches a part of its arithmetic rate."""
+    say(f"{part:.0%} of the arithmetic rate")
+    machine = hardware(setting.settings.hardware)
+    slower = replace(machine, flops=part * machine.flops)
+    points = []
+    for history in setting.scale.histories:
+        times = setting.run(history, False, slower)
+        values = {"again_s": times.prefill_s, "generation_s": times.generation_s}
+        points.append(Point({"history": history}, values, {}))
+    share = points[-1].measured["again_s"] / points[-1].measured["generation_s"]
+    return Point({"part": part}, {"crossing": crossing(points), "share": share}, {})
+
+
+def crossing(points: Sequence[Point]) -> float | None:
+    """The history from which on recomputing prefill outlasts generation; None: never in the measured range.
+
+    Between two points both times are taken to be straight lines.
+    """
+    before: tuple[float, float] | None = None
+    for point in points:
+        history = float(point.at["history"])
+        ahead: float = point.measured["again_s"] - point.measured["generation_s"]
+        if ahead > 0:
+            if before is None:
+                return history
+            last, behind = before
+            return last + (history - last) * behind / (behind - ahead)
+        before = history, ahead
+    return None
+
+
+def said(setting: Setting, points: Sequence[Point]) -> tuple[str, ...]:
+    """How it was measured, what the thesis says, and what was found."""
+    at, first, last = crossing(points), points[0], points[-1]
+    return notes(
+        "pensieve/fig3_3",
+        setting=setting,
+        prompt=PROMPT,
+        batch=BATCH,
+        steps=STEPS,
+        outgrown=at is not None,
+        at=at,
+        last=last,
+        again=last.measured["again_s"] / first.measured["again_s"],
+        kept=last.measured["kept_s"] / first.measured["kept_s"],
+    )
+
+
+EXPERIMENT = Experiment(
+    "Pensieve",
+    "3.3",
+    "prefill behind a history, computed again or kept, against 200 steps of generation",
+    lambda conditions: partial(draw, Setting(conditions)),
+)

@@ -1,0 +1,163 @@
+"""Pensieve's Figure 3.4 (section 3.3.2): a chunk's attention, against the rest of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import correlation, linear_regression, median
+from typing import Any
+
+from minifuse.core.errors import UsageError
+from minifuse.memory.tiered.profile import powers_of_two
+from minifuse.papers.contest import Bench
+from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Point, Say
+from minifuse.papers.page import notes, tables
+from minifuse.papers.verdict import spread
+from minifuse.simulate.cost import Roofline, hardware
+
+CHUNK = 32  # tokens, the thesis'
+LINEAR = 0.98  # the part of the variance that a straight line explains, from which on growth is called linear
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    model: str
+    longest: int  # context
+    rounds: int  # the fewest
+    machine: str = "cpu"  # that virtual time simulates
+
+
+SCALES = {
+    "quick": _Scale("small", 512, 3),
+    "cpu": _Scale("medium", 2048, 15),
+    "paper": _Scale("opt-13b", 16384, 1, "a100-80g"),  # the longest text of the thesis
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The straight line that fits attention by context best.
+
+    Attention is relative to the rest of a layer.
+
+    >>> line = Line.of([32, 64, 128], [0.6, 1.0, 1.8])  # 0.2 + context / 80
+    >>> round(line.start, 9), round(line.slope, 9), round(line.explained, 9)
+    (0.2, 0.0125, 1.0)
+    """
+
+    start: float
+    slope: float
+    explained: float  # part of the variance
+
+    @classmethod
+    def of(cls, contexts: Sequence[int], attention: Sequence[float]) -> Line:
+        slope, start = linear_regression(contexts, attention)
+        return cls(start, slope, correlation(contexts, attention) ** 2)
+
+    @property
+    def equal_at(self) -> float | None:
+        """The context at which attention equals the rest; None: it does not grow."""
+        return (1 - self.start) / self.slope if self.slope > 0 else None
+
+
+class Setting(Bench):
+    """A model on one machine.
+
+    Raises:
+        UsageError: its context is shorter than two chunks.
+    """
+
+    def __init__(self, conditions: Conditions) -> None:
+        self.scale = scale = SCALES[conditions.scale]
+        super().__init__(conditions, scale.model, scale.machine, rounds=scale.rounds)
+        context = self.source.config.max_context
+        self.contexts = powers_of_two(CHUNK, scale.longest if self.virtual else min(scale.longest, context))
+        if len(self.contexts) < 3:
+            raise UsageError(
+                f"The context of {self.source.name} is {context}, and three powers of two from {CHUNK} on are needed: "
+                f"give a --model with a context of at least {4 * CHUNK}."
+            )
+
+    def points(self) -> dict[int, Point]:
+        """A point for each context; seconds are those of one layer."""
+        layers = self.source.config.num_layers
+        attention_s: dict[int, tuple[float, ...]]
+        rest_s: tuple[float, ...]
+        if self.virtual:
+            cost = Roofline(self.source.config, self.dtype, hardware(self.scale.machine))
+            profile = cost.recomputation(CHUNK, self.contexts)
+            attention_s = {c: (s,) for c, s in zip(self.contexts, profile.attention, strict=True)}
+            rest_s = (profile.other,)
+        else:
+            from minifuse.simulate.calibration import measure
+
+            self.load(share=False)
+            attention_s, rest_s, _ = measure(self.model, self.contexts, CHUNK, self.rounds)
+        rest_s = tuple(seconds / layers for seconds in rest_s)
+        return {c: _point(c, tuple(seconds / layers for seconds in taken), rest_s) for c, taken in attention_s.items()}
+
+    def described(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        return {
+            "scale": self.conditions.scale,
+            "model": self.source.name,
+            "num_layers": self.source.config.num_layers,
+            "dtype": self.dtype,
+            "device": None if self.virtual else "cpu",
+            "clock": self.settings.clock,
+            "hardware": self.scale.machine if self.virtual else None,
+            "chunk": CHUNK,
+            "rounds": self.rounds,
+            "seed": self.conditions.seed,
+        }
+
+
+def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ...]) -> Point:
+    attention_ms, rest_ms = (tuple(seconds * 1e3 for seconds in taken) for taken in (attention_s, rest_s))
+    measured = {
+        "attention_ms": median(attention_s) * 1e3,
+        "attention_rounds_ms": attention_ms,
+        "rest_ms": median(rest_s) * 1e3,
+        "rest_rounds_ms": rest_ms,
+        "share": median(attention_s) / median(rest_s),
+    }
+    if len(attention_s) > 1:
+        measured["spread"] = spread(attention_ms)
+    return Point({"context": context}, measured, {})
+
+
+def draw(setting: Setting, say: Say) -> Finding:
+    """All contexts, which take turns."""
+    say.expect(1)
+    say(f"contexts of {setting.contexts[0]} to {setting.contexts[-1]:,} tokens")
+    points = setting.points()
+    (columns,) = tables("pensieve/fig3_4")
+    shown = tuple(one for one in columns if one.key != "spread" or not setting.virtual)
+    panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", shown, tuple(points.values()))
+    say.keep(panel)
+    line = Line.of(list(points), [point.measured["share"] for point in points.values()])
+    facts = {"slope": line.slope, "start": line.start, "explained": line.explained, "equal_at": line.equal_at}
+    return Finding({**setting.described(), **facts}, (panel,), said(setting, line))
+
+
+def said(setting: Setting, line: Line) -> tuple[str, ...]:
+    """How it was measured, what the thesis says, and what was found."""
+    return notes(
+        "pensieve/fig3_4",
+        setting=setting,
+        line=line,
+        linear=line.explained >= LINEAR,
+        threshold=LINEAR,
+        never=line.equal_at is None,
+        longer=(line.equal_at or 0.0) > setting.contexts[-1],
+    )
+
+
+EXPERIMENT = Experiment(
+    "Pensieve",
+    "3.4",
+    "attention of a chunk of 32 tokens by its context, against the rest of a layer",
+    lambda conditions: partial(draw, Setting(conditions)),
+    takes=frozenset({"model"}),
+)

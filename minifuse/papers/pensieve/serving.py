@@ -1,0 +1,263 @@
+"""What Pensieve's figures of latency against throughput share (3.6.1): models, machine, contenders, a load sweep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from minifuse.core.errors import UsageError
+from minifuse.memory.tiered.profile import ASSUMED, Profile, powers_of_two
+from minifuse.model.text.presets import preset
+from minifuse.papers.contest import HALF, Bench
+from minifuse.papers.curve import Contender, Curve, Served
+from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Say
+from minifuse.papers.load import load_at, rates_of
+from minifuse.papers.machine import several
+from minifuse.papers.page import notes
+from minifuse.papers.pensieve.sweeps import Sweep
+from minifuse.papers.pensieve.under_way import REMEMBERED, Crowd, measured
+from minifuse.simulate.cost import Roofline, hardware
+from minifuse.trace.metrics import RunningMetrics
+from minifuse.workload.conversations import Asked, draw_lengths
+
+PENSIEVE = Contender("pensieve", "pensieve", "pensieve")
+DEVICE = Contender("device", "device only", "pensieve", {"memory.host": 0})
+STATELESS = Contender("stateless", "stateless", "pensieve", {"memory.keep": False})
+VLLM = Contender("vllm", "vllm", "vllm")
+LRU = Contender("lru", "LRU", "pensieve", {"memory.eviction": "lru"})
+BY_FIG_4 = Contender("by_fig_4", "Fig. 3.4", "pensieve", {"memory.profile": ASSUMED.text()})
+SEPARATE = Contender("separate", "not unified", "pensieve", {"batching.unify": False})
+
+MACHINE = "a100-80g"
+DEVICE_BYTES, HOST_BYTES = 40e9, 220e9  # of KV, for each GPU (3.6.1)
+MAX_BATCH = 256
+CHUNK = 32  # tokens, as in the thesis
+PROFILED = 5  # rounds
+FARTHER = 1.4  # times the last rate is the next, until latency says which contender is better
+# The thesis' models (Table 3.1), and the GPUs that serve each.
+GPUS = {"opt-13b-16k": 1, "llama-2-13b-gqa-16k": 1, "opt-66b-16k": 4, "llama-2-70b-16k": 4}
+REACTION_S = 60.0
+SAMPLE = 2000  # conversations from which the mean number of turns is taken, where it is not the published one
+MOST_REQUESTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What a scale measures.
+
+    `shares` are the rates, as shares of what vllm serves when all requests come at once; `lengths` and `memory` scale
+    all lengths and, by model family, the conversations that memory holds; `second` is what a second of the thesis'
+    reaction times takes; `requests` are those in the measured period; `models` stand for the thesis' models; `more` is
+    how many rates may follow the last; `remembered` as in `Crowd`. `at_once` are the requests that come all at once, as
+    a few tens would be of very few conversations; None: as many as in the measured period.
+    """
+
+    lengths: float
+    memory: Mapping[str, float]
+    second: float
+    requests: int
+    rounds: int
+    shares: tuple[float, ...]
+    models: Mapping[str, str]
+    more: int = 0
+    remembered: float = REMEMBERED
+    at_once: int | None = None
+
+
+SMALL = {"opt": "small-opt", "llama": "small"}
+# On a CPU few conversations are under way at once: as much memory as holds some of them, or the longest.
+FEW = {"opt": 0.4, "llama": 0.1}
+SCALES = {
+    "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, 1, (0.5, 1.5), SMALL),
+    "cpu": _Scale(0.125, FEW, 1 / 48, 60, 5, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
+    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
+}
+
+
+class Serving(Bench):
+    """A model of the thesis, or a smaller one, on the machine of a figure.
+
+    Args:
+        other: values of the scale that a figure needs to differ; the conditions count before either.
+
+    Raises:
+        UsageError: it cannot run.
+    """
+
+    def __init__(self, conditions: Conditions, published: str, **other: Any) -> None:
+        asked = conditions.requests
+        if asked is not None and asked > MOST_REQUESTS:
+            raise UsageError(f"--requests is {asked:,}, of each run of this figure: give at most {MOST_REQUESTS:,}.")
+        self.scale = scale = replace(SCALES[conditions.scale], **other)
+        self.published, self.gpus = published, GPUS[published]
+        family = published.partition("-")[0]
+        model, machine = scale.models.get(family, published), several(hardware(MACHINE), self.gpus)
+        super().__init__(replace(conditions, model=None), model, machine, rounds=scale.rounds)
+        self.memory = scale.memory[family]
+        self.num_requests = asked or scale.requests
+        token_bytes = preset(published).kv_bytes_per_token(HALF)
+        self.device_tokens, self.host_tokens = (
+            int(self.memory * scale.lengths * self.gpus * size / token_bytes) for size in (DEVICE_BYTES, HOST_BYTES)
+        )
+        self.profile: Profile | None = None  # what a chunk costs to compute again; None: not known yet
+
+    @property
+    def title(self) -> str:
+        return self.source.name.removeprefix("random:")
+
+    def crowd(self, reaction_s: float, min_turns: int, number: int = 0) -> Crowd:
+        """The conversations of a round, by mean reaction time and least number of turns.
+
+        Reaction times are in the thesis' seconds. Each round has others: a few hundred requests are of few
+        conversations, whose lengths differ widely.
+        """
+        asked = Asked(self.scale.lengths, reaction_s * self.scale.second, min_turns)
+        seed = self.conditions.seed + number
+        return Crowd(asked, self.source.config.vocab_size, seed, self.scale.remembered)
+
+    def run(self, contender: Contender, requests: Any) -> RunningMetrics:
+        """Serve requests with one contender; raises as `serve_all` does."""
+        if self.profile is None:
+            self.profile = self._prepare()
+        options = {"batching.max_batch": MAX_BATCH, **contender.options}
+        if contender.technique == "pensieve":
+            options = {"memory.host": self.host_tokens, "memory.profile": self.profile.text(), **options}
+        counted = RunningMetrics()
+        self.serve(contender.technique, requests, self.device_tokens, options, into=counted.read)
+        return counted
+
+    def _prepare(self) -> Profile:
+        """Load the model, and find out what a chunk costs to compute again."""
+        longest = self.source.config.max_context
+        if self.virtual:
+            cost = Roofline(self.source.config, self.dtype, hardware(self.settings.hardware))
+            return cost.recomputation(CHUNK, powers_of_two(CHUNK, longest))
+        from minifuse.simulate.calibration import contexts_of, measure
+
+        self.load()
+        return measure(self.model, contexts_of(CHUNK, longest, self.source.name), CHUNK, PROFILED).profile
+
+    def attention_share(self) -> tuple[int, float]:
+        """A context of at most 4,096 tokens, and what it adds to a chunk's cost."""
+        assert self.profile is not None
+        at = min(4096, self.source.config.max_context)
+        return at, self.profile.cost(at) / self.profile.other - 1
+
+    def sweep(
+        self,
+        say: Say,
+        title: str,
+        contenders: Sequence[Contender],
+        reaction_s: float = REACTION_S,
+        min_turns: int = 1,
+        capacity: float | None = None,
+    ) -> Sweep:
+        """Offer growing rates to all contenders, the same requests to each.
+
+        Args:
+            capacity: requests per second of vllm when all come at once, histories and all: of which rates are shares.
+        """
+        crowds = [self.crowd(reaction_s, min_turns, number) for number in range(self.rounds)]
+        if capacity is None:
+            say(f"{title}: all at once")
+            served = self.run(VLLM, crowds[0].at_once(self.scale.at_once or self.num_requests))
+            capacity = float(served.result()["throughput"]["requests_per_s"])
+        turns = [len(draw_lengths(crowds[0].asked, number, self.settings.seed)) for number in range(SAMPLE)]
+        mean_turns = sum(turns) / SAMPLE
+        curves = {one.key: Curve(one) for one in contenders}
+        sweep = Sweep(title, capacity, curves, paired=not self.virtual)
+        made: dict[tuple[float, int], Any] = {}
+        runs: Counter[tuple[str, float]] = Counter()
+
+        def run(curve: Curve, rate: float) -> Served:
+            number = runs[curve.contender.key, rate]  # of the round
+            runs[curve.contender.key, rate] += 1
+            crowd = crowds[number]
+            if (rate, number) not in made:
+                made.clear()
+                made[rate, number] = crowd.requests(rate, self.num_requests, mean_turns)
+            requests, period = made[rate, number], crowd.period(rate, self.num_requests)
+            return measured(self.run(curve.contender, requests), period, crowd.offered(requests, period))
+
+        def measure(*rates: float) -> None:
+            load_at(
+                curves,
+                rates,
+                run,
+                self.rounds,
+                lambda what: say(f"{title}: {what}"),
+                lambda rate: say.keep(sweep.panel()),
+                all_rates=sweep.paired,
+            )
+
+        measure(*rates_of(self.conditions, self.scale.shares, capacity))
+        more = self.more
+        while more and not all(map(sweep.ends, curves.values())):
+            more -= 1
+            measure(max(rate for curve in curves.values() for rate in curve.points) * FARTHER)
+        return sweep
+
+    @property
+    def more(self) -> int:
+        """How many rates may follow the last: none where they were asked for."""
+        return 0 if self.conditions.rates else self.scale.more
+
+    def num_reports(self, capacity: bool = True) -> int:
+        """How often a sweep reports, at most."""
+        return capacity + len(self.conditions.rates or self.scale.shares) + self.more
+
+    def described(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        return self.facts(
+            f"{self.gpus} x {MACHINE}",
+            lengths=self.scale.lengths,
+            memory=self.memory,
+            reaction_s=REACTION_S * self.scale.second,
+            device_tokens=self.device_tokens,
+            host_tokens=self.host_tokens,
+            requests=self.num_requests,
+            rounds=self.rounds,
+            seed=self.conditions.seed,
+            paper_model=self.published,
+        )
+
+    def note(self) -> str:
+        """The machine, and the size of what is measured."""
+        return notes("pensieve/serving", setting=self, second_ms=self.scale.second * 1e3, gpus=self.gpus > 1)[0]
+
+
+Drawn = tuple[list[Panel], list[str]]  # panels and verdicts
+Draw = Callable[[Sequence[Serving], Say], Drawn]
+
+
+def experiment(
+    number: str,
+    shows: str,
+    models: Sequence[str],
+    draw: Draw,
+    other: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Experiment:
+    """The experiment of a figure on some of the thesis' models, a panel each.
+
+    Args:
+        other: by scale, what differs from it.
+    """
+
+    def run(servings: Sequence[Serving], say: Say) -> Finding:
+        panels, verdicts = draw(servings, say)
+        first, machines = servings[0], [serving.note() for serving in servings]
+        facts = {**first.described(), "models": [serving.described() for serving in servings]}
+        return Finding(facts, tuple(panels), (*machines, *notes("pensieve/method", setting=first), *verdicts))
+
+    return Experiment(
+        "Pensieve",
+        number,
+        shows,
+        lambda conditions: partial(
+            run, [Serving(conditions, name, **(other or {}).get(conditions.scale, {})) for name in models]
+        ),
+        frozenset({"rates", "requests"}),
+    )

@@ -1,0 +1,181 @@
+"""Conversations under way when a run begins, so that short runs resemble long ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
+from minifuse.papers.curve import Served, latencies
+from minifuse.trace.metrics import RunningMetrics, percentile
+from minifuse.workload.conversations import MEANS, Asked, draw_lengths
+from minifuse.workload.laws import Arrival
+
+DEEP = 40  # reaction times before the run from which conversations may go on: hardly any is longer
+REMEMBERED = 3  # reaction times: who was last answered longer ago is taken to have been answered then
+WARM_UP = 1  # reaction time between the beginning and the period that is measured
+TOKEN_S = 1 / 2000  # of a reaction time: about what a token of an answer takes (30 ms of a minute)
+
+
+class Period(NamedTuple):
+    """What is measured: requests that arrive in [begin_s, end_s)."""
+
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Conversations that begin as a Poisson process, long before the run begins.
+
+    A conversation that began before sends all of its text so far as one request with an answer of one token: so memory
+    holds it as if it had been there. That happens in the first `remembered` reaction times, each as long before their
+    end as its last answer was, also for conversations that have ended since, or go on after all that is served. Then
+    turns arrive: after a warm-up, those of the measured period. Turns that are expected later are left out.
+
+    >>> # reaction times of 60 s, 300 requests at 2/s: texts so far until 180 s, turns from then on, measured in
+    >>> # [240, 390)
+    """
+
+    asked: Asked
+    vocab_size: int
+    seed: int
+    remembered: float = REMEMBERED
+
+    def period(self, rate: float, count: int) -> Period:
+        """In which about `count` requests arrive at this rate, per second."""
+        begin_s = (self.remembered + WARM_UP) * self.asked.reaction
+        return Period(begin_s, begin_s + count / rate)
+
+    def requests(self, rate: float, count: int, mean_turns: float = MEANS[0]) -> list[Request]:
+        """Conversations whose turns arrive at about this rate, until the period ends.
+
+        Args:
+            mean_turns: of a conversation.
+        """
+        start_s = self.remembered * self.asked.reaction
+        before_s, length_s = DEEP * self.asked.reaction, self.period(rate, count).end_s - start_s
+        gap_s = mean_turns / rate
+        num = round((before_s + length_s) / gap_s)
+        begins = Arrival(gap_s, cv=1.0).times(num, random.Random(f"pensieve arrivals {self.seed}"))
+        return [
+            request
+            for number, begin_s in enumerate(begins)
+            for request in self._of(number, begin_s - before_s, start_s, length_s)
+        ]
+
+    def offered(self, requests: Sequence[Request], period: Period) -> float:
+        """Requests per second expected in the period, if answers take the expected time."""
+        times: dict[str, float] = {}
+        answers: dict[str, int] = {}
+        for request in requests:
+            earliest = 0.0
+            if request.after is not None:
+                took_s = TOKEN_S * self.asked.reaction * answers[request.after]
+                earliest = times[request.after] + took_s + request.delay_s
+            times[request.id], answers[request.id] = max(request.arrival_s, earliest), request.max_new_tokens
+        begin_s, end_s = period
+        return sum(begin_s <= time_s < end_s for time_s in times.values()) / (end_s - begin_s)
+
+    def at_once(self, count: int) -> list[Request]:
+        """About `count` turns without a conversation, at once, each with its history in its prompt."""
+        found: list[Request] = []
+        number = 0
+        while len(found) < count:
+            rng, history = self._words(number), 0
+            for prompt, answer in draw_lengths(self.asked, number, self.seed):
+                tokens = self._draw(rng, history + prompt)
+                found.append(Request(f"r{len(found)}", tokens, answer, ignore_eos=True))
+                history += prompt + answer
+            number += 1
+        return found
+
+    @staticmethod
+    def is_turn(name: str) -> bool:
+        """Whether a request is a turn, and no text so far."""
+        return "." in name
+
+    def _words(self, number: int) -> random.Random:
+        return random.Random(f"pensieve words {number} {self.seed}")
+
+    def _draw(self, rng: random.Random, count: int) -> tuple[int, ...]:
+        return tuple(rng.choices(range(self.vocab_size), k=count))
+
+    def _of(self, number: int, begin_s: float, start_s: float, length_s: float) -> Iterator[Request]:
+        """The requests of one conversation; `begin_s` counts from the first turns' arrival."""
+        reactions = random.Random(f"pensieve reactions {number} {self.seed}")
+        words, reaction = self._words(number), self.asked.reaction
+        time_s, said, last_s = begin_s, 0, begin_s  # of this turn, and of the last answer before it
+        after: str | None = None
+        delay_s = 0.0
+        goes_on = False  # later than is served
+        lengths = draw_lengths(self.asked, number, self.seed)
+        for i, (prompt, answer) in enumerate(lengths):
+            if time_s >= length_s:
+                goes_on = True
+                break
+            if time_s >= 0:
+                if after is None and said:
+                    yield self._so_far(number, said, words, start_s + last_s)
+                    after = f"c{number}"
+                yield Request(
+                    id=f"c{number}.{i}",
+                    prompt=self._draw(words, prompt),
+                    max_new_tokens=answer,
+                    ignore_eos=True,
+                    arrival_s=start_s + time_s if after in (None, f"c{number}") else 0.0,
+                    conversation=f"c{number}",
+                    after=after,
+                    delay_s=0.0 if after in (None, f"c{number}") else delay_s,
+                )
+                after = f"c{number}.{i}"
+            said += prompt + answer
+            delay_s = reactions.expovariate(1 / reaction)
+            last_s = time_s + TOKEN_S * reaction * answer
+            time_s = last_s + delay_s
+        if after is None and said and (goes_on or last_s > -start_s):  # it has ended, and is remembered
+            yield self._so_far(number, said, words, start_s + last_s)
+
+    def _so_far(self, number: int, said: int, words: random.Random, at_s: float) -> Request:
+        prompt = self._draw(words, said - 1)
+        return Request(f"c{number}", prompt, 1, ignore_eos=True, arrival_s=max(0.0, at_s), conversation=f"c{number}")
+
+
+def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
+    """What a run came to, of the requests in the measured period.
+
+    `offered` requests per second were to arrive in it, the same for all contenders.
+
+    Percentiles are of the requests that arrive in the period, and of the normalized latency: end-to-end seconds a token
+    of the answer. Throughput counts the turns that end in the period. Hits are the parts of histories found on a tier,
+    and on either. Recomputed tokens count from the run's beginning to its end, and so does `history`, all tokens of
+    histories that were asked for.
+    """
+    metrics, (begin_s, end_s) = counted.result(), period
+    lives = [life for life in counted.lives.values() if begin_s <= life.arrival_s < end_s and life.finished]
+    if not lives:
+        raise UsageError("No request arrived in the measured period: give more --requests, or higher --rates.")
+    ended = sum(begin_s <= life.ended_s < end_s for name, life in counted.lives.items() if Crowd.is_turn(name))
+    history = metrics["history"]
+    device_hits, host_hits = history["device_hit_rate"] or 0.0, history["host_hit_rate"] or 0.0
+
+    def of(name: str, percent: int) -> float:
+        return percentile(sorted(life.latencies[name] for life in lives), percent)
+
+    return {
+        "throughput": ended / (end_s - begin_s),
+        **latencies("normalized_latency_s", of),
+        "mean_batch": metrics["mean_batch_size"],
+        "idle_share": metrics["tokens"]["idle_share"],
+        "gathering_share": 0.0,
+        "offered": offered,
+        "device_hits": device_hits,
+        "host_hits": host_hits,
+        "hits": device_hits + host_hits,
+        "recomputed": metrics["tokens"]["recomputed"],
+        "history": history["tokens"],
+        "suspended": metrics["evictions"],
+    }

@@ -1,0 +1,92 @@
+"""BatchMaker's numbers, the fitted machine, the contenders' options, requests."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import pstdev
+
+import pytest
+
+import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.contenders import MERGED, padded
+from minifuse.papers.batchmaker.setting import Setting, fitted, scheduling_s
+from minifuse.papers.curve import Contender
+from minifuse.papers.experiment import Conditions, Say
+from minifuse.papers.load import AT_ONCE
+from minifuse.simulate.cost import hardware
+
+
+def test_the_thesis_numbers_agree_with_each_other() -> None:
+    batches = int(1 / (paper.STEP_US[512] * 1e-6 * paper.MEAN_LENGTH))
+    assert (batches, batches * 512) == (53, paper.IDEAL_11)  # 2.7.3
+    waits_us = paper.MAX_TASKS * paper.TASK_US
+    assert waits_us == 1250  # "0.25 x 5 = 1.25 milliseconds, which roughly matches" 1.38
+    assert paper.PEAK_7 / paper.SLOWEST_7 - 1 == paper.GAIN_7
+    assert pytest.approx(paper.CUT_DYNET_14, abs=0.005) == 1 - paper.P90_14 / paper.DYNET_P90_14
+    assert paper.LEAVES_15 * 2 - 1 == paper.CELLS_15
+    assert paper.GRAPH_ENDS_5["req4"] + paper.LONGEST_5 == paper.GRAPH_ENDS_5["req8"]
+    assert max(paper.LENGTHS_5.values()) == paper.GRAPH_ENDS_5["req1"]
+
+
+def test_the_thesis_numbers_are_those_of_the_text() -> None:
+    assert dict(paper.STEP_US) == {64: 185, 512: 784}
+    assert (paper.P90_7, paper.BASELINE_P90_7, paper.FLAT_7) == (12, 25, 8000)
+    assert (paper.CUTS_7, paper.CUTS_13) == ((0.375, 0.905), (0.175, 0.826))
+    assert (paper.QUEUEING_P99_9, paper.BASELINE_QUEUEING_P99_9) == (1.38, 100)
+    assert (dict(paper.PEAK_13), paper.GAIN_13, paper.TWO_SIZES_13) == ({2: 8500, 4: 17000}, 0.6, (0.035, 0.06))
+    assert (paper.PEAK_14, paper.DYNET_PEAK_14) == (3100, 2100)
+    assert (paper.GAIN_DYNET_14, paper.GAIN_FOLD_14, paper.CUT_FOLD_14) == (1.8, 4, 0.87)
+    assert (paper.SHARE_11, paper.SHARE_15) == (0.87, 0.7)
+
+
+def test_the_fitted_machine_takes_the_thesis_times() -> None:
+    virtual = Setting(Conditions(scale="paper"), "lstm")
+    virtual.start(Say())
+    for batch, us in paper.STEP_US.items():
+        assert virtual.cost_s("lstm", batch) == pytest.approx(us * 1e-6, rel=1e-9)
+    sheet = hardware(paper.MACHINE)
+    assert sheet.wide_flops is not None
+    assert fitted().wide_flops is not None
+    assert 0.5 < fitted().wide_flops / sheet.wide_flops < 1  # no faster than the data sheet says
+    assert (fitted().bandwidth, fitted().memory) == (0.9e12, 16e9)
+    assert scheduling_s() == pytest.approx(65e-6)
+
+
+def test_the_overhead_of_each_contender_in_virtual_time() -> None:
+    virtual = Setting(Conditions(scale="paper"), "treelstm", hidden=8, vocab=16)
+    virtual.start(Say())
+    overheads = {}
+    for contender in MERGED:
+        virtual._batched(contender)
+        overheads[contender.key] = hardware(virtual._machine(contender)).overhead_s
+    alone = fitted().overhead_s
+    assert overheads["fold"] == alone
+    assert overheads["cellular"] == pytest.approx(alone + 65e-6)
+    assert virtual.operators_per_cell > 5
+    assert overheads["dynet"] * virtual.operators_per_cell == pytest.approx(alone)
+
+
+def test_options_of_a_contender() -> None:
+    two = Contender("two", "two sizes", "cellular", {"batching.workers": 2}, twice="encoder")
+    assert two.sized(256) == {
+        "batching.workers": 2,
+        "batching.max_batch": 256,
+        "batching.max_batches": "encoder=512",
+    }
+    assert padded("w5", "width 5", "bucket", 5, workers=3).sized(8) == {
+        "batching.pad": "bucket",
+        "batching.bucket_width": 5,
+        "batching.workers": 3,
+        "batching.max_batch": 8,
+    }
+
+
+def test_requests_are_a_poisson_process_or_all_come_at_once() -> None:
+    setting = Setting(Conditions(scale="quick"), "lstm")
+    slow, fast, at_once = (setting.requests("wmt15", 200, rate) for rate in (10.0, 100.0, AT_ONCE))
+    assert slow[-1].arrival_s == pytest.approx(10 * fast[-1].arrival_s)
+    assert slow[-1].arrival_s == pytest.approx(20.0, rel=0.3)
+    gaps = [late.arrival_s - early.arrival_s for early, late in pairwise(fast)]
+    assert pstdev(gaps) == pytest.approx(0.01, rel=0.3)  # as large as their mean
+    assert {request.arrival_s for request in at_once} == {0.0}
+    assert [request.prompt for request in slow] == [request.prompt for request in at_once]

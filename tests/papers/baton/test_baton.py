@@ -1,0 +1,182 @@
+"""Baton's tables and figures: the queries, the courses, the contests, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers import sentence
+from reproduce.figures import found
+
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Layout, Move, Plan, Work
+from minifuse.core.report import KVUsage, StepReport
+from minifuse.core.request import FinishReason
+from minifuse.core.shapes import Rectangle
+from minifuse.papers import EXPERIMENTS, experiments
+from minifuse.papers.baton import paper, setting
+from minifuse.papers.baton.course import Course
+from minifuse.papers.baton.fig6_7_8 import deepest_fall, longest_wait, straightness
+from minifuse.papers.baton.queries import first_set, requests_of, second_set
+from minifuse.papers.baton.setting import Setting
+from minifuse.papers.baton.table1_2 import claim, over
+from minifuse.papers.contest import Raced
+from minifuse.papers.experiment import Conditions
+
+NAMES = ("baton-table1", "baton-table2", "baton-fig6", "baton-fig7", "baton-fig8")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few short queries of a small model, in virtual time."""
+    for which, batches in (("first", (4,)), ("second", (2, 4))):
+        scale = setting.SCALES[which]["paper"]  # type: ignore[index]
+        small = replace(scale, model="small", lengths=1 / 100, batches=batches, queries=10)
+        monkeypatch.setitem(setting.SCALES[which], "paper", small)  # type: ignore[index]
+
+
+# --- the queries
+
+
+def test_the_first_set_is_of_three_kinds() -> None:
+    """Long in and short out, short in and long out, both short, 1:1:2."""
+    queries = first_set(120, 0, 1.0)
+    long_in = [query for query in queries if query.prompt >= 3600]
+    long_out = [query for query in queries if query.answer >= 3600]
+    assert (len(queries), len(long_in), len(long_out)) == (120, 30, 30)
+    assert all(24 <= query.answer <= 400 for query in long_in)
+    assert all(24 <= query.prompt <= 400 for query in long_out)
+    short = [query for query in queries if query not in long_in and query not in long_out]
+    assert all(24 <= length <= 400 for query in short for length in query)
+    assert first_set(120, 0, 2.0) == [pytest.approx((2 * query.prompt, 2 * query.answer), abs=1) for query in queries]
+
+
+def test_the_second_set_is_short() -> None:
+    queries = second_set(30, 0, 1.0)
+    assert len(queries) == 30
+    assert all(24 <= length <= 200 for query in queries for length in query)
+    assert second_set(30, 1, 1.0) != queries
+    requests = requests_of(queries, 100, 0)
+    assert [(len(one.prompt), one.max_new_tokens, one.arrival_s) for one in requests] == [(*q, 0.0) for q in queries]
+
+
+def test_sequences_are_doubled_at_a_batch_of_four() -> None:
+    of_first = Setting("first", Conditions(scale="paper"))
+    once, twice = of_first.queries(8), of_first.queries(4)
+    assert all(abs(two.prompt - 2 * one.prompt) <= 1 for one, two in zip(once, twice, strict=True))
+    of_second = Setting("second", Conditions(scale="paper"))
+    assert of_second.queries(4) == of_second.queries(8)
+
+
+# --- the course of a run
+
+
+def _report(at: float, begins: float, tokens: int, finished: tuple[str, ...], used: int, moves: Any = ()) -> StepReport:
+    work = (Work("a", 0, 2),)
+    plan = Plan(0, 0, work, (Extent(0, 9),), moves=moves, layout=Layout(shape=Rectangle(0, 2, 9, 0, 2)))
+    answered = {f"s{i}": (1,) for i in range(tokens)}
+    ended = dict.fromkeys(finished, FinishReason.LENGTH)
+    return StepReport(plan, begins, at, answered, ended, KVUsage(used, used, 100))
+
+
+@pytest.fixture
+def course() -> Course:
+    """1 s with 10 tokens of KV, 2 s with 40 and 1 s with 20; queries end after 3 s and after 4 s."""
+    found = Course()
+    found.read(_report(1.0, 0.0, 2, (), 10, moves=(Move("embed", 20, 0, 6),)))
+    found.read(_report(3.0, 1.0, 2, ("a",), 40))
+    found.read(_report(4.0, 3.0, 4, ("b",), 20))
+    return found
+
+
+def test_a_course(course: Course) -> None:
+    assert (course.seconds, course.peak, course.mean_used) == (4.0, 40, (10 + 80 + 20) / 4)
+    assert (course.idle, course.computed, course.idle_share) == (6, 12, 0.5)
+    assert (course.insertions, course.embedded, course.cleared) == (1, 6, 9 - 2)
+    assert [course.at(second) for second in (0.5, 1.5, 3.0, 4.0)] == [(0, 0, 10), (0, 2, 40), (1, 4, 20), (2, 8, 0)]
+
+
+def test_what_the_figures_read_from_a_course(course: Course) -> None:
+    assert longest_wait(course) == 3 / 4  # from the beginning to the end of a
+    assert straightness(course) == pytest.approx(3 / 4 - 4 / 8)  # after 3 s half of the tokens are there
+    assert deepest_fall(course) == 20 / 40
+
+
+# --- tables and figures
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name", ["baton-table1", "baton-table2"])
+def test_tables(name: str) -> None:
+    finding = found(name, scale="paper")
+    panel, work = finding.panels
+    assert panel.points == work.points
+    contenders = (*setting.VARIANTS, *setting.OTHERS)
+    batches = (4,) if name == "baton-table1" else (2, 4)
+    assert [(p.at["batch"], p.at["contender"]) for p in panel.points] == [(b, c) for b in batches for c in contenders]
+    by_name = {(p.at["batch"], p.at["contender"]): p for p in panel.points}
+    published = paper.TABLE_1 if name == "baton-table1" else paper.TABLE_2
+    assert all(p.paper["seconds"] == published[b].get(str(c)) for (b, c), p in by_name.items())
+    measured = by_name[4, "baton-pd"].measured
+    assert measured["gain"] == by_name[4, "static"].measured["seconds"] / measured["seconds"]  # type: ignore[operator]
+    assert measured["idle_share"] < by_name[4, "baton"].measured["idle_share"]  # type: ignore[operator]
+    assert measured["copied_mb"] > 0  # type: ignore[operator]
+    assert by_name[4, "orca"].measured["idle_share"] == 0
+    assert "Aim, baton" in "".join(finding.notes)
+    assert "Not in the paper: baton over orca, by batch: " in "".join(finding.notes)
+    assert json.dumps(EXPERIMENTS[name].as_json(finding))
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(("name", "what"), [("baton-fig6", 10), ("baton-fig7", None), ("baton-fig8", 0)])
+def test_figures(name: str, what: int | None) -> None:
+    """All queries are completed at the end of the slowest contender, and no memory is in use then."""
+    finding = found(name, scale="paper")
+    assert [panel.title for panel in finding.panels] == [f"Fig. {name[-1]}: batch of {batch}" for batch in (2, 4)]
+    for panel in finding.panels:
+        last = panel.points[-1].measured
+        if what is not None:
+            assert set(last.values()) == {what}
+        else:
+            assert len(set(last.values())) == 1
+
+
+def _served(*seconds: float) -> Raced[Course]:
+    return Raced.of([Course([one], [1], [1], [1]) for one in seconds], lambda course: course.seconds)
+
+
+def test_a_claim_is_judged_round_by_round() -> None:
+    races = {8: {"baton": _served(3.0, 6.0, 4.0), "static": _served(9.0, 9.0, 8.0)}}
+    text = claim(races, 8, "baton", "static", {8: {"baton": 1.0, "static": 2.0}})
+    assert text == "Aim, baton over static, batch of 8: met: 2.00x (1.50 to 3.00) (paper: 2.00x)."
+    assert "cannot be judged" in claim(races, 4, "baton", "static", {4: {"baton": 1.0, "static": 2.0}})
+    assert "not met" in claim(races, 8, "static", "baton", {8: {"baton": 2.0, "static": 1.0}})
+    assert over(races, "baton", "static") == {8: 2.0}
+
+
+def test_all_are_listed() -> None:
+    assert [row.name for row in experiments("baton")] == list(NAMES)
+    assert [row.figure for row in experiments("baton")] == ["Table 1", "Table 2", "Fig. 6", "Fig. 7", "Fig. 8"]
+
+
+# --- what cannot be run
+
+
+def test_a_model_whose_context_is_too_short() -> None:
+    with pytest.raises(UsageError) as error:
+        Setting("first", Conditions(scale="paper", model="random:llama-2-7b"))
+    sentence(error.value, "batch of 4", "4,096", "--model")
+
+
+def test_a_model_that_does_not_fit_the_machine() -> None:
+    with pytest.raises(UsageError) as error:
+        Setting("first", Conditions(scale="paper", model="random:llama-2-70b-16k"))
+    sentence(error.value, "random:llama-2-70b-16k", "48 GB", "--dtype")
+
+
+def test_too_many_requests() -> None:
+    with pytest.raises(UsageError) as error:
+        EXPERIMENTS["baton-table1"].prepare(Conditions(requests=20_000))
+    sentence(error.value, "20,000", "at most 10,000")

@@ -1,0 +1,41 @@
+"""What the tests of several figures share: running a figure, and outcomes and curves made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minifuse.model.text.presets import PRESETS
+from minifuse.papers import EXPERIMENTS, contest
+from minifuse.papers.curve import Contender, Curve, Outcome
+from minifuse.papers.experiment import Conditions, Finding, Say
+
+
+def found(name: str, **conditions: Any) -> Finding:
+    return EXPERIMENTS[name].prepare(Conditions(**conditions))(Say())
+
+
+def quickly(patch: pytest.MonkeyPatch) -> None:
+    """Real time without what takes most of it: a larger model, and all garbage of the suite before each run."""
+    smaller = {"vocab_size": 512, "hidden_size": 128, "num_layers": 2, "head_dim": 16, "intermediate_size": 344}
+    rotary = replace(PRESETS["small"].rotary, dim=16)
+    patch.setitem(PRESETS, "small", replace(PRESETS["small"], **smaller, rotary=rotary))
+    patch.setattr(contest.gc, "collect", lambda: None)
+
+
+def run(throughput: float, p90: float = 1.0, **more: float) -> dict[str, float]:
+    """What one run came to."""
+    return {"throughput": throughput, "p90": p90, "mean_batch": 0.0, **more}
+
+
+def outcome(*runs: Mapping[str, float]) -> Outcome:
+    return Outcome(runs)
+
+
+def curve(capacity: float, points: Mapping[float, Mapping[str, float]], key: str = "cellular") -> Curve:
+    """A contender's curve, of one run at each rate."""
+    outcomes = {rate: Outcome((one,)) for rate, one in points.items()}
+    return Curve(Contender(key, key, "cellular"), 64, capacity, outcomes)

@@ -1,0 +1,119 @@
+"""FluidInfer's figures: the requests, the contenders, the simulator beside the run, and the verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from reproduce.figures import found, quickly
+
+from minifuse.core.errors import UsageError
+from minifuse.papers import EXPERIMENTS
+from minifuse.papers.curve import Curve, Outcome, crossing
+from minifuse.papers.experiment import Conditions
+from minifuse.papers.fluidinfer import setting
+from minifuse.papers.fluidinfer.fig11_12 import Curves, higher_load, lower_bound
+from minifuse.papers.fluidinfer.setting import CONTENDERS, FLUID, Server, servers
+
+NAMES = ("fluidinfer-fig11", "fluidinfer-fig12")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few short requests of the smallest model."""
+    quickly(monkeypatch)
+    scale = replace(setting.SCALES["paper"], models=("opt-125m",), machines=(("rtx-4090", 1),), lengths=0.05)
+    monkeypatch.setitem(setting.SCALES, "paper", replace(scale, requests=6, shares=(0.5, 2.0)))
+    quick = replace(setting.SCALES["quick"], requests=5, shares=(1.0,), rounds=2)
+    monkeypatch.setitem(setting.SCALES, "quick", quick)
+
+
+def test_the_papers_models_and_machines() -> None:
+    """6.1: three models, each on three machines; and the largest with a link as fast as the memory."""
+    titles = [server.title for server in servers(Conditions(scale="paper"))]
+    assert titles[0] == "opt-125m, 1 x rtx-4090"
+    assert titles[8:] == ["opt-6.7b, 4 x a100-40g", "opt-6.7b, 1 x rtx-4090, link as fast as its memory"]
+    assert len(titles) == 10
+
+
+def test_several_gpus_are_one_machine_of_their_rates() -> None:
+    one, four = (Server(Conditions(scale="paper"), "opt-6.7b", ("rtx-4090", count)) for count in (1, 4))
+    machines = [server.settings.hardware for server in (one, four)]
+    for name in ("bandwidth", "flops", "memory", "link", "processors"):
+        assert getattr(machines[1], name) == 4 * getattr(machines[0], name)
+    assert 18_000 < one.tokens < 21_000  # what 24 GB leave beside 13.3 GB of weights
+    assert four.tokens > 150_000
+
+
+def test_requests_are_first_rounds_that_fit_the_context() -> None:
+    server = Server(Conditions(scale="paper", requests=200), "opt-1.3b", ("rtx-4090", 1))
+    requests = server.requests(10.0)
+    assert len(requests) == 200
+    assert all(request.max_length <= 2048 and request.ignore_eos for request in requests)
+    assert 15.0 < requests[-1].arrival_s < 25.0
+    assert {request.arrival_s for request in server.requests(None)} == {0.0}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_virtual_time(few: None, name: str) -> None:
+    figure = found(name, scale="paper")
+    assert len(figure.panels) == 2
+    for panel in figure.panels:
+        assert [point.at["rate"] for point in panel.points] == sorted(point.at["rate"] for point in panel.points)
+        for point in panel.points:
+            assert all(point.measured[f"{one.key}_ms"] > 0 for one in CONTENDERS)  # type: ignore[operator]
+    assert sum("paper: " in note for note in figure.notes) == 2
+
+
+def test_in_real_time_the_simulator_stands_beside_the_run(few: None) -> None:
+    figure = found("fluidinfer-fig11", scale="quick")
+    run, simulated = figure.panels
+    assert "sim/run" in simulated.columns[1].head
+    for point in simulated.points:
+        assert all(0 < point.measured[one.key] < 100 for one in CONTENDERS)  # type: ignore[operator]
+    assert "fluid_spread" in run.points[0].measured
+    server = Server(Conditions(scale="quick"), "small", ("cpu", 1))
+    longest = max(request.max_length for request in server.requests(None))
+    assert 1.5 * longest <= server.tokens < 1.5 * longest + 16
+
+
+def test_each_part_is_a_contender() -> None:
+    rows = {one.key: one.row.stages for one in CONTENDERS}
+    assert rows["concatenated"] == {"batching": "fluid", "memory": "paged", "attention": "paged"}
+    assert rows["swapped"] == {"batching": "fluid", "memory": "waves", "attention": "paged"}
+    assert rows["fluid"] == {"batching": "fluid", "memory": "waves", "attention": "packed"}
+
+
+def _curves(normalized: dict[str, list[float]], bound: dict[str, list[float]]) -> Curves:
+    def outcome(key: str, i: int) -> Outcome:
+        run = {"normalized_s": normalized.get(key, [9.0] * 3)[i], "bound_s": bound.get(key, [1.0] * 3)[i]}
+        return Outcome((run,))
+
+    return {one.key: Curve(one, points={10.0 * (i + 1): outcome(one.key, i) for i in range(3)}) for one in CONTENDERS}
+
+
+@pytest.mark.parametrize(
+    ("fluid", "verdict", "gain"), [([1.0, 1.0, 1.5], "met", "at least 2.00x"), ([1.0, 3.0, 9.0], "not met", "1.00x")]
+)
+def test_the_verdict_compares_loads_at_equal_latency(fluid: list[float], verdict: str, gain: str) -> None:
+    """vllm's lowest is 1 s a token: at 2 s it serves 15 requests/s, fluid 30, or 15."""
+    server = Server(Conditions(scale="paper"), "opt-125m", ("rtx-4090", 1))
+    sentence = higher_load(server, _curves({"vllm": [1.0, 3.0, 9.0], FLUID.key: fluid}, {}))
+    assert f": {verdict}: " in sentence
+    assert f"fluid {gain}, turns never that low, at 2e+03 ms a token" in sentence
+    assert crossing([(1.0, 10.0), (3.0, 20.0)], 2.0) == 15.0
+
+
+def test_the_verdict_compares_latency_bounds() -> None:
+    server = Server(Conditions(scale="paper"), "opt-125m", ("rtx-4090", 1))
+    sentence = lower_bound(server, _curves({}, {"vllm": [3.0, 6.0, 8.0], FLUID.key: [1.0, 2.0, 4.0]}))
+    assert ": met: 3.00x, 3.00x, 2.00x" in sentence
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_starts() -> None:
+    with pytest.raises(UsageError, match="kv_memory"):
+        EXPERIMENTS["fluidinfer-fig11"].prepare(Conditions(scale="paper", model="random:llama-2-70b", requests=8))
+
+
+def test_they_are_listed() -> None:
+    assert {EXPERIMENTS[name].figure for name in NAMES} == {"Fig. 11", "Fig. 12"}

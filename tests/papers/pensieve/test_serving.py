@@ -1,0 +1,268 @@
+"""Pensieve's figures of latency against throughput: conversations under way, outcomes, verdicts, and each figure."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+from reproduce.figures import curve, found, outcome
+from reproduce.figures import run as values
+
+from minifuse.core.errors import UsageError
+from minifuse.core.request import Request
+from minifuse.papers.curve import gain
+from minifuse.papers.experiment import Conditions
+from minifuse.papers.pensieve import serving
+from minifuse.papers.pensieve.fig3_14 import verdicts
+from minifuse.papers.pensieve.serving import LRU, PENSIEVE, Serving
+from minifuse.papers.pensieve.sweeps import Sweep, gain_at_equal_latency
+from minifuse.papers.pensieve.under_way import Crowd
+from minifuse.workload.conversations import Asked, draw_lengths
+
+ASKED = Asked(0.02, 10.0)
+RATE, COUNT = 20.0, 400
+
+
+@pytest.fixture(scope="module")
+def crowd() -> list[Request]:
+    return Crowd(ASKED, 100, 1).requests(RATE, COUNT)
+
+
+def turns_of(requests: list[Request]) -> dict[str, list[Request]]:
+    found: dict[str, list[Request]] = {}
+    for request in requests:
+        assert request.conversation is not None
+        found.setdefault(request.conversation, []).append(request)
+    return found
+
+
+# --- conversations that are under way
+
+
+def test_turns_follow_what_has_been_said(crowd: list[Request]) -> None:
+    begun_before = 0
+    for name, requests in turns_of(crowd).items():
+        first, *others = requests
+        assert first.after is None
+        assert [other.after for other in others] == [request.id for request in requests[:-1]]
+        if first.id == name:  # all that was said before, and nothing to be answered
+            begun_before += 1
+            assert first.max_new_tokens == 1
+            lengths = draw_lengths(ASKED, int(name[1:]), 1)
+            said = [*accumulate(map(sum, lengths))]
+            number = int(others[0].id.partition(".")[2]) if others else said.index(len(first.prompt) + 1) + 1
+            assert len(first.prompt) + 1 == said[number - 1]
+            assert all(other.delay_s == 0 for other in others[:1])
+    assert 10 < begun_before < len(turns_of(crowd))
+
+
+def test_who_goes_on_after_all_that_is_served_is_remembered() -> None:
+    """A long run serves turns that a short one leaves out, of conversations that both must know from the beginning."""
+    short, long = (turns_of(Crowd(ASKED, 100, 1).requests(RATE, count)) for count in (COUNT // 20, 4 * COUNT))
+    known = {name for name, (first, *_) in short.items() if first.id == name}
+    going_on = {name for name, (first, *others) in long.items() if first.id == name and others}
+    assert going_on <= known
+    assert any(len(short[name]) == 1 for name in going_on)
+
+
+def test_requests_arrive_at_the_rate_in_the_period() -> None:
+    for seed in range(3):
+        people = Crowd(ASKED, 100, seed)
+        period = people.period(RATE, COUNT)
+        assert period == (40.0, 60.0)
+        times: dict[str, float] = {}
+        for request in people.requests(RATE, COUNT):
+            earliest = 0.0 if request.after is None else times[request.after] + request.delay_s
+            times[request.id] = max(request.arrival_s, earliest)
+        turns = [time for name, time in times.items() if "." in name]
+        assert all(30.0 <= time < 60.0 for time in turns)
+        assert sum(40.0 <= time < 60.0 for time in turns) == pytest.approx(COUNT, rel=0.25)
+        assert sum(30.0 <= time < 40.0 for time in turns) == pytest.approx(COUNT / 2, rel=0.25)  # from the first moment
+
+
+def test_what_was_said_is_sent_as_long_before_as_it_was_said(crowd: list[Request]) -> None:
+    times = sorted(request.arrival_s for request in crowd if "." not in request.id)
+    assert times[0] == 0.0
+    assert 25 < times[-1] < 30
+    assert sum(time > 15 for time in times) > sum(0 < time < 15 for time in times)  # most were answered of late
+
+
+def test_histories_are_those_of_long_runs() -> None:
+    """Weighted by their number of turns, conversations have longer histories than at their beginning."""
+    requests = Crowd(ASKED, 100, 0).at_once(3000)
+    mean = statistics.mean(len(request.prompt) for request in requests)
+    expected = statistics.mean(
+        sum(map(sum, lengths[:i])) + lengths[i][0]
+        for number in range(500)
+        for lengths in [draw_lengths(ASKED, number, 0)]
+        for i in range(len(lengths))
+    )
+    assert mean == pytest.approx(expected, rel=0.3)
+    assert all(early.id != late.id for early, late in pairwise(requests))
+    assert {request.arrival_s for request in requests} == {0.0}
+
+
+# --- verdicts
+
+
+def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float = 0.0) -> dict[str, float]:
+    return values(throughput, p90, offered=throughput, recomputed=recomputed, hits=hits)
+
+
+def test_throughputs_are_compared_at_twice_the_lowest_latency_of_the_baseline() -> None:
+    baseline = curve(0.0, {1.0: talked(1.0, 0.1), 2.0: talked(2.0, 0.3)}, "vllm")
+    ours = curve(0.0, {1.0: talked(1.0, 0.05), 2.0: talked(2.0, 0.1), 3.0: talked(3.0, 0.3)}, "pensieve")
+    compared = gain(ours, baseline)
+    assert compared is not None
+    assert compared[:3] == pytest.approx((0.2, 2.5, 1.5))
+    assert str(compared) == "1.67x"
+    text = gain_at_equal_latency("x", ours, baseline, 1.7, 1.6)
+    assert text.startswith("Aim, x, requests/s of pensieve over vllm at equal p90: met: 1.67x, 2.5 against 1.5")
+    assert text.endswith("(thesis: 1.70x; aimed at 1.6x).")
+    assert "not met: 1.67x" in gain_at_equal_latency("x", ours, baseline, 1.7)
+    assert "met: 1.67x" in gain_at_equal_latency("x", ours, baseline, None)
+    slow = curve(0.0, {1.0: talked(1.0, 0.5)}, "pensieve")
+    assert gain(slow, baseline) is None
+    assert "not met: its p90 is never as low" in gain_at_equal_latency("x", slow, baseline, 1.7)
+
+
+def test_what_never_reaches_the_latency_has_at_least_its_last_throughput() -> None:
+    baseline = curve(0.0, {1.0: talked(1.0, 0.1), 2.0: talked(1.2, 0.5)}, "vllm")
+    ours = curve(0.0, {1.0: talked(1.0, 0.05), 2.0: talked(2.0, 0.1)}, "pensieve")
+    assert ": met: at least 1.90x" in gain_at_equal_latency("x", ours, baseline, 1.5)
+
+
+def test_recomputed_tokens_are_set_against_those_of_lru() -> None:
+    ours = curve(0.0, {1.0: talked(1, 1, 90, 0.5), 2.0: talked(2, 2, 80, 0.45)}, "pensieve")
+    lru = curve(0.0, {1.0: talked(1, 1, 100, 0.48), 2.0: talked(2, 2, 100, 0.4)}, "lru")
+    fewer, hits = verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": lru}), "pensieve")
+    assert ": met: -15.0% (by requests/s: -10.0% at 1, -20.0% at 2)" in fewer
+    assert ": met: +5.0 points at 2 requests/s" in hits
+    nothing = curve(0.0, {1.0: talked(1, 1)}, "lru")
+    fewer, hits = verdicts(Sweep("x", 1.0, {"pensieve": curve(0.0, {1.0: talked(1, 1)}), "lru": nothing}), "pensieve")
+    assert "cannot be judged: nothing was dropped" in fewer
+    assert "not met" in hits
+
+
+def test_a_point_has_what_each_round_came_to_beside_the_medians() -> None:
+    rounds = outcome(talked(3.0, 0.3), talked(1.0, 0.2), talked(2.0, 0.1))
+    one = curve(0.0, {}, "x")
+    one.points[1.0] = rounds
+    (point,) = Sweep("x", 1.0, {"x": one}).panel().points
+    assert (point.measured["x_throughput"], point.measured["x_p90_ms"]) == (2.0, 200.0)
+    assert point.measured["x_rounds_throughput"] == point.measured["x_rounds_offered"] == (3.0, 1.0, 2.0)
+    assert point.measured["x_rounds_latency"] == pytest.approx((300, 200, 100))
+    assert point.measured["x_spread"] == "100-300"
+
+
+def test_the_gain_of_each_round_stands_beside_that_of_the_medians() -> None:
+    """Ours serves 2 and 3 requests/s at the latency at which the baseline serves 1: medians 2.5 and 1."""
+    low, high = talked(1.0, 0.1), talked(9.0, 0.9)
+    baseline, ours = curve(0.0, {}, "vllm"), curve(0.0, {}, "p")
+    baseline.points |= {1.0: outcome(low, low), 9.0: outcome(talked(1.0, 0.3), talked(1.0, 0.3))}
+    ours.points |= {1.0: outcome(talked(2.0, 0.2), talked(3.0, 0.2)), 9.0: outcome(high, high)}
+    text = gain_at_equal_latency("x", ours, baseline, 2.0)
+    assert ": met: 2.50x (by round 2.00x, 3.00x), 2.5 against 1 requests/s at 200 ms" in text
+
+
+# --- the figures
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scale in virtual time that takes a moment, with memory so small that it drops some."""
+    scale = serving._Scale(0.02, {"opt": 0.5, "llama": 0.5}, 2e-4, 10, 1, (0.5, 1.5), serving.SMALL)
+    monkeypatch.setitem(serving.SCALES, "paper", scale)
+
+
+def of(name: str, **conditions: Any) -> Any:
+    return found(f"pensieve-fig{name}", scale="paper", **conditions)
+
+
+@pytest.mark.usefixtures("toy")
+def test_latency_against_throughput() -> None:
+    finding = of("3.12", rates=(0.5,))
+    assert [panel.title for panel in finding.panels] == ["Fig. 3.12a: small-opt", "Fig. 3.12b: small"]
+    for panel in finding.panels:
+        assert [round(float(point.at["share"]), 3) for point in panel.points][:1] == [0.5]  # type: ignore[arg-type]
+        measured = panel.points[0].measured
+        assert {f"{key}_p90_ms" for key in ("pensieve", "device", "stateless", "vllm")} < set(measured)
+        assert measured["stateless_device_hits"] == measured["vllm_host_hits"] == 0
+        assert measured["pensieve_recomputed"] < measured["stateless_recomputed"]
+        assert measured["device_host_hits"] == 0 < measured["pensieve_device_hits"]
+    assert sum(note.startswith("Aim, ") for note in finding.notes) == 6
+    assert finding.facts["models"][0]["device_tokens"] * 4 == pytest.approx(
+        finding.facts["models"][1]["device_tokens"], rel=0.01
+    )
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize(
+    ("name", "contenders", "verdict"),
+    [
+        ("3.14", ("pensieve", "by_fig_4", "lru"), "Aim, recomputed tokens"),
+        ("3.16", ("pensieve_30", "pensieve_60", "pensieve_120", "vllm"), "Peak throughput by mean reaction time"),
+        ("3.18", ("pensieve", "separate"), "Aim, Fig. 3.18: small, p90 below that without"),
+    ],
+)
+def test_other_figures(name: str, contenders: tuple[str, ...], verdict: str) -> None:
+    finding = of(name, rates=(0.7,))
+    (panel,) = finding.panels
+    (point,) = panel.points
+    assert {key.removesuffix("_throughput") for key in point.measured if key.count("_throughput")} >= set(contenders)
+    assert any(note.startswith(verdict) for note in finding.notes)
+
+
+def test_contenders_have_the_same_memory_and_the_thesis_sizes() -> None:
+    small = Serving(Conditions(scale="paper"), "opt-13b-16k")
+    assert (small.device_tokens, small.host_tokens) == (48828, 268554)  # 40 and 220 GB of 819,200 bytes
+    large = Serving(Conditions(scale="paper"), "llama-2-70b-16k")
+    assert (large.device_tokens, large.host_tokens) == (488281, 2685546)
+    assert large.described()["hardware"] == "4 x a100-80g"
+    assert "four of them as one machine" in large.note()
+    assert PENSIEVE.options == {}
+    assert LRU.options == {"memory.eviction": "lru"}
+
+
+def test_shares_may_exceed_those_that_an_option_can_give(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5, 3.0)))
+    (panel,) = of("3.18").panels
+    assert [point.at["share"] for point in panel.points] == pytest.approx([0.5, 3.0])
+
+
+@pytest.mark.usefixtures("toy")
+def test_each_round_has_requests_of_its_own() -> None:
+    (panel,) = of("3.18", rates=(0.7,), rounds=2).panels
+    measured = panel.points[0].measured
+    assert measured["pensieve_spread"].count("-") == 1  # type: ignore[union-attr]
+    first, second = (of("3.18", rates=(0.7,), seed=seed).panels[0].points[0].measured for seed in (0, 1))
+    assert first["pensieve_p90_ms"] != second["pensieve_p90_ms"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_rates_grow_until_latency_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5,), more=4))
+    (panel,) = of("3.18").panels
+    shares = [point.at["share"] for point in panel.points]
+    assert shares == pytest.approx([0.5 * 1.4**i for i in range(len(shares))])
+    assert 2 <= len(shares) <= 5
+
+
+def test_a_curve_ends_above_every_latency_that_is_compared() -> None:
+    quick, slow = curve(0.0, {1.0: talked(1.0, 0.1)}, "a"), curve(0.0, {1.0: talked(1.0, 0.2)}, "b")
+    sweep = Sweep("x", 1.0, {"a": quick, "b": slow})
+    quick.points[2.0] = outcome(talked(2.0, 0.39))
+    assert not sweep.ends(quick)
+    quick.points[3.0] = outcome(talked(3.0, 0.41))
+    assert sweep.ends(quick)
+    assert not sweep.ends(slow)
+    slow.points[2.0] = outcome(talked(1.0, 0.3))
+    assert sweep.ends(slow)  # its throughput has stopped to grow
+
+
+def test_an_empty_period_is_refused(toy: None) -> None:
+    with pytest.raises(UsageError, match="No request arrived in the measured period: give more --requests"):
+        of("3.18", rates=(0.001,), requests=1)
