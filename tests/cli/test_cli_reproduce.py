@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reproduce.figures import quickly
+from papers.figures import quickly
 
 from minifuse import papers as command
 from minifuse.cli import findings
@@ -47,7 +47,7 @@ def test_the_list_names_every_figure_in_one_line_of_words(minifuse: Cli) -> None
 
 def test_the_list_as_json(minifuse: Cli) -> None:
     listed = minifuse("reproduce", "--list", "--json").json()
-    assert listed["schema"] == "minifuse.papers.list/1"
+    assert listed["schema"] == "minifuse.reproduce.list/1"
     assert [row["name"] for row in listed["figures"]] == list(EXPERIMENTS)
     assert all(set(row) == {"name", "paper", "figure", "shows"} for row in listed["figures"])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reproduce.figures import curve, outcome
-from reproduce.figures import run as values
+from papers.figures import curve, outcome
+from papers.figures import run as values
 
 from minifuse.core.request import Request
 from minifuse.papers.batchmaker.contenders import PADDED

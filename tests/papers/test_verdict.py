@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from reproduce.figures import curve
-from reproduce.figures import run as values
+from papers.figures import curve
+from papers.figures import run as values
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.experiment import Point

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from reproduce.figures import found, quickly
+from papers.figures import found, quickly
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers import EXPERIMENTS

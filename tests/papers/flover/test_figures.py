@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from reproduce.figures import found
+from papers.figures import found
 
 import minifuse.papers.flover.paper as paper
 from minifuse.papers.flover import fig7, fig8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from reproduce.figures import found, quickly
+from papers.figures import found, quickly
 
 from minifuse.core.errors import UsageError
 from minifuse.papers import EXPERIMENTS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import sentence
-from reproduce.figures import found
+from papers.figures import found
 
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.papers import EXPERIMENTS

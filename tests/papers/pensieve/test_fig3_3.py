@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from helpers import sentence
-from reproduce.figures import found
+from papers.figures import found
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Plan, Work

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from helpers import sentence
-from reproduce.figures import found
+from papers.figures import found
 
 from minifuse.core.errors import UsageError
 from minifuse.papers import EXPERIMENTS

@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from reproduce.figures import curve, found, outcome
-from reproduce.figures import run as values
+from papers.figures import curve, found, outcome
+from papers.figures import run as values
 
 from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
