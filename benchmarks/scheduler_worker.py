@@ -49,8 +49,8 @@ except ImportError:  # `build_engine` resolves a run itself
 
 try:
     from minifuse.trace.metrics import RunningMetrics
-except ImportError:  # the metrics are computed from events that were kept
-    RunningMetrics = None
+except ImportError:  # before traces had a room of their own
+    from minifuse.metrics import RunningMetrics
 
 try:
     from minifuse.core.request import Request
@@ -170,12 +170,11 @@ def whole_run(case: dict[str, Any]) -> dict[str, Any]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl" if case["trace"] else None
-        counted = RunningMetrics() if RunningMetrics is not None else None
-        engine = engine_of(case, path, **({"into": counted.read} if counted else {}))
+        counted = RunningMetrics()
+        engine = engine_of(case, path, into=counted.read)
         start = time.perf_counter()
         served = serve(engine, requests)
-        if counted is not None:
-            counted.result()
+        counted.result()
         seconds = time.perf_counter() - start
         size = path.stat().st_size if path else None
     tokens = sum(len(answer.token_ids) for answer in served.answers)

@@ -535,8 +535,8 @@ print(
 #    until they are done.
 #    </details>
 # 4. A request has a prompt of one token. Which phases does it skip, and why?
-#    *Hint: what is left of the prompt when the last token is taken away? Look for `no-context` in the source of
-#    `_preprocess` above.*
+#    *Hint: what is left of the prompt when the last token is taken away? `minifuse/batching/fusion.py` gives the
+#    reason `no-context`.*
 #    <details><summary>Answer</summary>
 #    Pre-processing, and being ready. Its context is empty, so the main stream admits it directly at the next
 #    boundary.

@@ -108,10 +108,11 @@ class GrowingFill(Fill):
 
     def displaceable(self, newcomer: Sequence) -> Sequence | None:
         """Return the last sequence that runs if a newcomer displaces it, or None."""
-        for _, _, last in reversed(self.policy.running.order):
-            if last.id not in self.displaced:
-                return last if self.memory.evicts and self.policy.displaces(newcomer, last) else None
-        return None
+        order, gone = self.policy.running.order, len(self.displaced)  # the displaced are the last
+        if not self.memory.evicts or gone == len(order):
+            return None
+        _, _, last = order[-1 - gone]
+        return last if self.policy.displaces(newcomer, last) else None
 
     def displace(self, victim: Sequence, newcomer: Sequence) -> Reason | None:
         """Settle the iteration again without a victim, in the order in which it is placed.

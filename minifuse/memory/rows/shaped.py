@@ -92,7 +92,8 @@ class ShapedTrial(Trial):
         if len(joining) > len(window.free):
             return "rows-full", f"each of {number(len(window.rows) + len(window.free), 'row')} has a sequence"
         window.enter(joining)
-        widest = max([window.width, *(spans[-1].stop - spans[0].start for spans in window.columns.values())])
+        widths = [spans[-1].stop - spans[0].start for spans in window.columns.values()]
+        widest = max([window.width, *widths])
         if widest > window.stride:
             return "memory-full", f"the window would grow to {widest} columns of {window.stride}"
         used = len(window.rows) * (window.width if growing else widest) + memory.prefilled.num_used
