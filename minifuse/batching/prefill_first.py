@@ -24,7 +24,7 @@ class PrefillFirst(QueuePolicy):
     """Computes the prompts of newcomers first, in iterations of their own.
 
     Running sequences wait meanwhile. A request is admitted with room for no more than its prompt; when memory runs out
-    for running sequences, the newest of them are evicted, and come back first: with a single token if their KV was
+    for running sequences, the last in rank are evicted, and come back first: with a single token if their KV was
     kept, otherwise with all their text as a prompt. A sequence that misses one token runs with the single tokens: so
     do a prompt of one token, and the last token that a token_budget has left of a longer prompt.
     """

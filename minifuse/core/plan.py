@@ -109,7 +109,7 @@ class Room(Protocol):
 class Proposal:
     """What a batching policy wants for one iteration; without work, to wait.
 
-    Work of phase `PREPROCESSING` computes prompts apart: their sequences are `READY` once it has run.
+    Work of phase `PREPROCESSING` computes prompts apart, perhaps without the last token; then they are `READY`.
     """
 
     work: tuple[Work, ...] = ()

@@ -29,7 +29,7 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user requests. `submit` parses its numbers and token ids.
+    """What a user requests. The serving engine parses its numbers and token ids (`core/submitted.py`).
 
     A request of several prompts (Flover, section IV) is one `Request` for each, of the same group, arrival, priority
     and user. A request `after` another arrives `delay_s` after that one has ended, whose text precedes its prompt.
@@ -72,8 +72,8 @@ class Phase(Enum):
     """The life of a request (Flover, section V)."""
 
     RECEIVED = "received"
-    PREPROCESSING = "preprocessing"  # its prompt is computed apart (Flover)
-    READY = "ready"  # its prompt is computed: the next iteration takes it in
+    PREPROCESSING = "preprocessing"  # its prompt, but for the last token, is computed apart (Flover)
+    READY = "ready"  # that is done: the next iteration takes it in
     RUNNING = "running"
     SUSPENDED = "suspended"  # evicted, until it runs again (Pensieve, 3.4.3.5)
     FINISHED = "finished"
