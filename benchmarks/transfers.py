@@ -27,7 +27,6 @@ from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
-from minifuse.trace.metrics import compute_metrics
 
 WAYS = ("blocking", "overlapped")
 SIMULATED = (("random:llama-7b", "a100-40g"), ("random:llama-2-13b", "h200"), ("random:opt-13b", "a100-40g"))
@@ -42,7 +41,7 @@ def measure(
     chosen = Settings(kv_memory=kv_tokens * source.slot_bytes(dtype), stage_options=options, **settings)
     engine = build_engine(resolve_run(technique("vllm"), source, chosen), model)
     served = serve(engine, requests)
-    metrics = compute_metrics(served.trace.events())
+    metrics = served.metrics()
     carried = metrics["transfers"]
     return {
         "duration_s": metrics["duration_s"],

@@ -27,7 +27,7 @@ PAD = 0  # any token id will do: the output of an idle row is not read
 
 
 class Backend(ABC):
-    """Attends waves; a backend defines what a wave reads, and how its rows attend to that."""
+    """Attends waves; a subclass defines what they read and how rows attend."""
 
     operators: Operators = TORCH
     masked: bool = False  # reads slots behind a mask in plans of any shape; in a rectangle, every backend does

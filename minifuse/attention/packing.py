@@ -80,7 +80,7 @@ def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
 
 
 def lanes_of(plan: Plan, wave: Span) -> Sequence[Sequence[int]]:
-    """Return the lanes of one wave, as numbers of work; without lanes, each piece is one.
+    """Return the lanes of one wave, as numbers of work; by default, each piece alone.
 
     >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
     """

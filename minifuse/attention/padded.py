@@ -94,7 +94,7 @@ class PaddedAttention(Backend):
 
 
 def _visible(view: View, rectangle: Rectangle, device: torch.device) -> Tensor:
-    """Mark what each query of columns [start, stop) attends to, [rows, columns, width of the view].
+    """Mark what the queries of columns [start, stop) attend to: [rows, columns, width].
 
     A query attends to the columns up to its own that its row holds, and always to itself: an idle query with nothing to
     attend to would be a softmax over an empty set, which is NaN.

@@ -1,4 +1,4 @@
-"""Finds what the rows of a rectangle hold, and clears rows that change hands (Baton, 2.1, 4.1 and 4.2)."""
+"""Finds what rows of a rectangle hold; clears those that change hands (Baton, 4.1, 4.2)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
 
 
 def _of_text(runs: Seq[tuple[int, int]], num_tokens: int) -> list[tuple[int, int]]:
-    """Cut runs of slots to the text so far: a place may reach beyond, around its row."""
+    """Cut runs of slots to the text so far; a place may reach beyond."""
     cut = []
     for slot, length in runs:
         if num_tokens > 0:

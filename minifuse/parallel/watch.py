@@ -1,6 +1,6 @@
 """Ends ranks that have been stopped (SIGSTOP): the others would wait for ever.
 
-Their connections stay open, so nobody else notices.
+The connections of a stopped rank stay open, so no other process notices.
 """
 
 from __future__ import annotations

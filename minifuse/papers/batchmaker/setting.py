@@ -157,7 +157,7 @@ class Setting:
         )
         collect = self.conditions.scale == "cpu"  # which takes longer than a quick run
         trace = serve_all(contender.technique, self.source, settings, self.model, requests, collect=collect)
-        metrics = compute_metrics(trace.events())
+        metrics = compute_metrics(trace.kept())
         return {
             "throughput": metrics["throughput"]["requests_per_s"],
             **latencies("e2e_s", lambda name, percent: float(metrics[name][f"p{percent}"])),
