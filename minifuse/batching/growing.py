@@ -7,12 +7,14 @@ from typing import Any
 from minifuse.batching.policy import Fill, Missing, QueuePolicy
 from minifuse.core.errors import WrongReturn
 from minifuse.core.fault import Wrong, returned_by, shown
-from minifuse.core.plan import Proposal, Reason, Span
+from minifuse.core.plan import Proposal, Reason, Span, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory
 from minifuse.memory.trial import checked
 
 Rule = Callable[[Fill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer, which misses these, waits
+
+Before = tuple[list[Work], int, dict[str, Sequence]]  # work, how much of it, and the displaced, before a newcomer joins
 
 
 class GrowingFill(Fill):
@@ -33,6 +35,8 @@ class GrowingFill(Fill):
         self.rule = rule
         self.evicted: dict[str, Sequence] = {}  # because memory is short
         self.displaced: dict[str, Sequence] = {}  # a newcomer takes the place of each
+        self.before: list[Before] = []  # for each newcomer that joins
+        self.in_order = True  # whether the trial has evicted before it admitted, as `place` does
 
     def propose(self) -> Proposal:
         if self.running:
@@ -85,14 +89,14 @@ class GrowingFill(Fill):
         for name, sequence in self.displaced.items():
             if not self.policy.displaces(newcomer, sequence):
                 return Reason("behind", newcomer.id, f"not admitted: {name} was evicted, and waits before it")
-        before = self.room, self.work, self.displaced
+        before = self.work, len(self.work), self.displaced
         while (reason := super().refusal(newcomer, spans, joining - len(self.displaced))) is not None:
             victim = self.displaceable(newcomer)
-            if victim is not None:
-                reason = self.displace(victim, newcomer)
-            if reason is not None:  # those displaced in vain stay
-                self.room, self.work, self.displaced = before
+            if victim is None:  # those displaced in vain stay
+                self.restore(before)
                 return reason
+            self.displace(victim)
+        self.before.append(before)
         return None
 
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
@@ -114,28 +118,42 @@ class GrowingFill(Fill):
         _, _, last = order[-1 - gone]
         return last if self.policy.displaces(newcomer, last) else None
 
-    def displace(self, victim: Sequence, newcomer: Sequence) -> Reason | None:
-        """Settle the iteration again without a victim, in the order in which it is placed.
-
-        Placed, the displaced leave before any newcomer joins. So an earlier newcomer finds nothing of theirs to share.
-
-        Returns:
-            Why the newcomer waits for an earlier one that would not join the iteration, or miss other tokens.
-        """
+    def displace(self, victim: Sequence) -> None:
+        """Evict a running sequence after newcomers were tried: `settle` tries the iteration again, in order."""
+        self.room = self.memory.room() if self.room is None else self.room
+        self.room.evict(victim)
         self.displaced = self.displaced | {victim.id: victim}
+        self.work = [work for work in self.work if work.sequence != victim.id]
+        self.in_order = False
+
+    def restore(self, before: Before) -> None:
+        """Return to the work and the displaced sequences before a newcomer was tried."""
+        work, length, self.displaced = before
+        self.work = work[:length]
+
+    def retry(self) -> Reason | None:
+        """Try the iteration in the order in which it is placed, and return the first refusal, or None.
+
+        Placed, the displaced leave before any newcomer joins: no newcomer finds anything of theirs to share.
+        """
         self.room = self.memory.room()
         for sequence in self.displaced.values():
             self.room.evict(sequence)
         rest = (self.room.extend(sequence) for sequence, _ in self.running if sequence.id not in self.displaced)
         joined = (self.lacks(sequence) for sequence in self.joining)
-        self.work = [work for work in self.work if work.sequence != victim.id]
-        full = next(filter(None, chain(rest, joined)), None)
-        if full is None:
-            return None
-        text = f"not admitted: {full.sequence} joins before it, and not without {victim.id}"
-        return Reason("behind", newcomer.id, text)
+        return next(filter(None, chain(rest, joined)), None)
+
+    def settle_order(self) -> None:
+        """Try the iteration in order; the last newcomers wait until it fits."""
+        while (full := self.retry()) is not None and self.joining:
+            last = self.joining.pop()
+            self.restore(self.before.pop())
+            text = f"not admitted: if it joined, {full.sequence}, which goes first, could not"
+            self.reasons = [full if full.sequence == last.id else Reason("behind", last.id, text)]
 
     def settle(self, **more: Any) -> Proposal:
+        if not self.in_order:
+            self.settle_order()
         text = "evicted: one of higher priority takes its place"
         self.reasons += [Reason("displaced", name, text) for name in self.displaced]
         evict = self.evicted | self.displaced

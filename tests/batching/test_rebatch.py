@@ -9,6 +9,7 @@ from helpers import asks, make_engine, run_all, schedule, sentence
 
 from minifuse.batching import Decoupled, Rebatch
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.plan import Reason
 from minifuse.core.report import StepReport
 from minifuse.core.request import Phase, Request
 from minifuse.core.shapes import Rectangle
@@ -170,27 +171,40 @@ def test_without_priorities_no_request_is_evicted() -> None:
         assert not any(step.plan.evicted for step in steps)
 
 
-def test_a_newcomer_does_not_displace_the_sequence_whose_blocks_it_shares() -> None:
-    """Its work has been counted as if it had them: it waits until it can have them, or has its own."""
-    low, high = (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 9)
+def sharing(capacity: int, max_batch: int, *requests: Request) -> list[StepReport]:
+    """Serve with blocks that sequences share, evicted by priority, and check all laws."""
     options = {
-        "batching.max_batch": 1,
+        "batching.max_batch": max_batch,
         "batching.order": "priority",
         "memory.block_size": 2,
         "memory.share": True,
         "memory.preemption": "swap",
     }
     scenario = TextScenario(
-        requests=(asks("low", low, 6), asks("high", high, 2, priority=5, at=1.5)),
-        options=tuple(options.items()),
-        model="llama",
-        capacity=40,
-        seconds_per_step=1.0,
+        requests=requests, options=tuple(options.items()), model="llama", capacity=capacity, seconds_per_step=1.0
     )
     case = TEXTS.case(mix(TECHNIQUES["baton"], memory="paged", attention="paged"), scenario)
     seen = observe(case)
     laws_of(TEXTS)["of_one_run"](case, seen)
-    assert "shares" in {reason.code for step in seen.steps for reason in step.plan.reasons}
+    return list(seen.steps)
+
+
+def test_a_newcomer_does_not_displace_the_sequence_whose_blocks_it_shares() -> None:
+    """Its work has been counted as if it had them: it waits until it can have them, or has its own."""
+    low, high = (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 9)
+    steps = sharing(40, 1, asks("low", low, 6), asks("high", high, 2, priority=5, at=1.5))
+    assert "shares" in {reason.code for step in steps for reason in step.plan.reasons}
+
+
+def test_only_newcomers_that_cost_an_earlier_one_its_beginning_wait() -> None:
+    """j1 shares the beginning of low. j2 displaces last, which j1 does not need; j3 would displace low."""
+    running = [asks("low", (1, 2, 3, 4, 5, 6), 6), asks("last", (7, 8, 9, 7, 8, 9), 6)]
+    j1 = asks("j1", (1, 2, 3, 4, 5, 9), 2, priority=5, at=1.5)
+    others = [asks(name, (i,) * 6, 6, priority=4, at=1.5) for i, name in enumerate(("j2", "j3"), start=10)]
+    steps = sharing(80, 3, *running, j1, *others)
+    plan = next(step.plan for step in steps if step.plan.evicted)
+    assert (plan.evicted, plan.admitted) == (("last",), ("j1", "j2"))
+    assert Reason("behind", "j3", "not admitted: if it joined, j1, which goes first, could not") in plan.reasons
 
 
 # --- 4.3: the size of the batch

@@ -11,7 +11,7 @@ from graphs import Scene, lstm
 from helpers import asks, make_engine, unit
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
-from minifuse.batching import Cellular, GraphMerged, GraphPadded
+from minifuse.batching import Cellular, GraphMerged, GraphPadded, Rebatch
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Placement, Proposal, Work
 from minifuse.core.request import Sequence
@@ -102,6 +102,22 @@ def test_an_admission_is_computed_once_an_iteration(name: str, taken: list[str])
 def test_an_admission_of_a_graph_is_computed_once(name: str, taken: list[str]) -> None:
     scene = Scene(*GRAPHS[name](), {f"r{i}": (lstm(2 + i % 3), 0.0) for i in range(6)}, cost=unit)
     assert _admitted_once(scene.engine, taken) == 6
+
+
+def test_newcomers_that_displace_others_are_tried_at_most_twice(taken: list[str]) -> None:
+    """Once as each asks, and once in the order in which all are placed: not once for each that is displaced."""
+    policy = Rebatch(Rebatch.Options(max_batch=8, order="priority"))
+    engine = make_engine("vllm", capacity=400, batching=policy, settings={"memory.preemption": "swap"})
+    for i in range(8):
+        engine.submit(asks(f"low{i}", 3, 9, ignore_eos=True))
+    for i in range(8):
+        engine.submit(asks(f"high{i}", 3, 2, priority=5, at=1.5, ignore_eos=True))
+    for report in engine.run():
+        if report.plan.evicted:
+            break
+        taken.clear()
+    assert len(report.plan.evicted) == len(report.plan.admitted) == 8
+    assert Counter(taken) == dict.fromkeys(report.plan.admitted, 2)
 
 
 def test_what_was_not_tried_is_tried_as_it_is_placed_and_refused_if_it_does_not_fit() -> None:

@@ -87,10 +87,13 @@ class ShapedTrial(Trial):
         Args:
             growing: sequences may be evicted later, when they grow beyond the threshold.
         """
-        memory, window = self.memory, self.window.copy()
-        memory.divide(window, joining)
+        memory, window = self.memory, self.window
+        if not window.rows:
+            window = window.copy()
+            memory.divide(window, joining)
         if len(joining) > len(window.free):
             return "rows-full", f"each of {number(len(window.rows) + len(window.free), 'row')} has a sequence"
+        window = window.copy()
         window.enter(joining)
         widths = [spans[-1].stop - spans[0].start for spans in window.columns.values()]
         widest = max([window.width, *widths])

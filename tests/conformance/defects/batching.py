@@ -179,8 +179,7 @@ def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> P
 def shares_with_a_sequence_that_is_displaced(patch: Patch) -> None:
     """A newcomer's work is counted without what it shares, and then its donor is evicted for another newcomer."""
 
-    def evict_after_admitting(self: Any, victim: Any, newcomer: Any) -> None:
-        self.displaced = {**self.displaced, victim.id: victim}
+    def evict_after_admitting(self: GrowingFill) -> None:
         self.room = self.memory.room()
         for sequence, _ in self.running:
             self.room.extend(sequence)
@@ -188,6 +187,5 @@ def shares_with_a_sequence_that_is_displaced(patch: Patch) -> None:
             self.lacks(sequence)
         for sequence in self.displaced.values():
             self.room.evict(sequence)
-        self.work = [work for work in self.work if work.sequence != victim.id]
 
-    patch.setattr(GrowingFill, "displace", evict_after_admitting)
+    patch.setattr(GrowingFill, "retry", evict_after_admitting)
