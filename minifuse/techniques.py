@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import one_of, unknown
+from minifuse.io.parsing import one_of, unknown
 from minifuse.options import describe_options
 from minifuse.stages import COMPUTED_WHOLE, KINDS, Kind, stage
 from minifuse.stages import stages as every_stage

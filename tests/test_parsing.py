@@ -14,20 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.core import parsing
 from minifuse.core.errors import ModelError, RequestRefused, UsageError
-from minifuse.core.parsing import (
-    did_you_mean,
-    one_of,
-    parse_duration,
-    parse_float,
-    parse_goodput,
-    parse_int,
-    parse_size,
-    read_lines,
-    read_object,
-)
 from minifuse.core.request import Request
+from minifuse.io import parsing
+from minifuse.io.lines import read_lines, read_object
+from minifuse.io.parsing import did_you_mean, one_of, parse_duration, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.model.text.reader import TextReader
 from minifuse.workload.files import Encode, Line, read_jsonl
 

@@ -13,7 +13,7 @@ from minifuse.cli.outcomes import as_json, show
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, tell
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.parsing import read_bounded
+from minifuse.io.lines import read_bounded
 
 if TYPE_CHECKING:
     from minifuse.labs.lab import Lab

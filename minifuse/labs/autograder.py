@@ -20,9 +20,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
-from minifuse.core.output import write_whole
-from minifuse.core.shipped import HOME
 from minifuse.ctrl_c import SIGNALS
+from minifuse.io.output import write_whole
+from minifuse.io.shipped import HOME
 from minifuse.labs import confine, guard, names, student
 from minifuse.labs.handins import SUBMITTED, files_in
 from minifuse.labs.handout import handed_out, write_files

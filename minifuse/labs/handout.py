@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from minifuse.core.errors import UsageError
-from minifuse.core.output import whole_folder
+from minifuse.io.output import whole_folder
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import leaked, skeleton, solution_lines
 from minifuse.labs.submission import StudentFault, Submission

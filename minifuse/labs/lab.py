@@ -42,7 +42,7 @@ from types import ModuleType
 from typing import Any
 
 from minifuse.core.errors import MinifuseError, UsageError
-from minifuse.core.shipped import shipped
+from minifuse.io.shipped import shipped
 from minifuse.labs.form import has_form, told
 from minifuse.labs.submission import PLACES, Limits
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from minifuse.core.errors import MachineError, MinifuseError
-from minifuse.core.shipped import places
+from minifuse.io.shipped import places
 from minifuse.labs import student
 from minifuse.labs.form import has_form, told
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from minifuse.contracts.fault import call_check
 from minifuse.core.errors import RequestRefused
-from minifuse.core.fault import call_check
 from minifuse.core.observers import RunObserver
 from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from minifuse.contracts.fault import blaming, call_check
 from minifuse.core.errors import UsageError
-from minifuse.core.fault import blaming, call_check
 from minifuse.model.choices import find_device
 from minifuse.model.source import Source
 from minifuse.options import offered

@@ -9,8 +9,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from minifuse.contracts.checks import checks_of
+from minifuse.contracts.fault import blaming
 from minifuse.core.errors import MachineError, RequestRefused, UsageError
-from minifuse.core.fault import blaming
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.submitted import by_request, check_are_requests

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import INT64
+from minifuse.core.submitted import INT64
 from minifuse.model.choices import NUMERICS, check_choice, check_device
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.simulate.cost import Hardware, hardware

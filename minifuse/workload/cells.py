@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import did_you_mean, one_of, parse_int
 from minifuse.core.request import Request
+from minifuse.io.parsing import did_you_mean, one_of, parse_int
 from minifuse.model.cells.config import EOS, GO, PAD, CellConfig
 from minifuse.model.kinds import request_kind
 from minifuse.workload.laws import Arrival, Lengths, Lognormal, Uniform

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import LONGEST_S, keyed, parse_duration, parse_float, parse_int
 from minifuse.core.request import Request
+from minifuse.io.parsing import LONGEST_S, keyed, parse_duration, parse_float, parse_int
 from minifuse.workload.laws import Arrival, Lognormal
 from minifuse.workload.synthetic import MAX_TOKENS, arrival_times
 

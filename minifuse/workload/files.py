@@ -11,8 +11,8 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from minifuse.core.errors import ModelError, UsageError
-from minifuse.core.parsing import read_lines, read_object
 from minifuse.core.request import Request, Sampling
+from minifuse.io.lines import read_lines, read_object
 from minifuse.workload.cells import leaves
 from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
 

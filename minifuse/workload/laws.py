@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int, quoted
+from minifuse.io.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int, quoted
 
 MAX_LENGTH = 1 << 20  # no law draws more tokens than this
 MAX_SIGMA = 5.0

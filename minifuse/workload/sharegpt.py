@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import one_of, read_bounded
+from minifuse.io.lines import read_bounded
+from minifuse.io.parsing import one_of
 from minifuse.workload.conversations import LONGEST, Turn
 from minifuse.workload.files import Encode
 

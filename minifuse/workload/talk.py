@@ -14,8 +14,8 @@ import random
 from dataclasses import dataclass
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import LONGEST_S, keyed, parse_duration, parse_int
 from minifuse.core.request import Request
+from minifuse.io.parsing import LONGEST_S, keyed, parse_duration, parse_int
 from minifuse.model.tiny.tasks import Task, conversation, crowd
 from minifuse.workload.conversations import MOST_TURNS, as_requests
 from minifuse.workload.files import Encode

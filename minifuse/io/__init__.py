@@ -1,0 +1,1 @@
+"""What users type, and files: read and written."""
