@@ -113,9 +113,9 @@ def check(options: CheckOptions) -> int:
     """Tell what holds of a solution, what does not, and the smallest case that shows it."""
     _needs_hypothesis()
     from minifuse.labs.judge import judge
-    from minifuse.labs.lab import Lab
+    from minifuse.labs.lab import read_lab
 
-    own = Lab(Path(options.folder or HERE))
+    own = read_lab(Path(options.folder or HERE))
     lab = _lab(str(own.number)) if options.hidden else own
     known = [test.name for test in lab.tests(options.hidden)]
     if options.only is not None and options.only not in known:

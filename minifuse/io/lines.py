@@ -6,7 +6,8 @@ Refusals name the place, such as `prompts.jsonl:3`.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, AnyStr, TypeVar
 
@@ -14,7 +15,7 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.io.parsing import did_you_mean, one_of
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
 
 BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
 MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters, where it is of text
@@ -32,7 +33,6 @@ def read_object(where: str, line: str, kind: type[M]) -> M:
     Raises:
         UsageError: it holds something else, or a field is unknown, stands twice, or is not of the model's type.
     """
-    from pydantic import ValidationError  # takes longer to import than most commands run
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -43,9 +43,7 @@ def read_object(where: str, line: str, kind: type[M]) -> M:
         return found
 
     try:
-        return kind.model_validate(json.loads(line, object_pairs_hook=once))
-    except ValidationError as error:
-        problem = _wrong_field(error.errors(), kind.model_fields)
+        return as_model(where, json.loads(line, object_pairs_hook=once), kind)
     except json.JSONDecodeError as error:
         problem = f"not JSON ({error.msg} at column {error.colno}): give one object on each line"
     except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
@@ -53,12 +51,37 @@ def read_object(where: str, line: str, kind: type[M]) -> M:
     raise UsageError(f"{where}: {problem}.")
 
 
-def _wrong_field(errors: Sequence[Any], known: Collection[str]) -> str:
-    """Say what is wrong where the alternative that fits best does not fit."""
+def as_model(where: str, given: object, kind: type[M]) -> M:
+    """Make a model of pydantic's from plain data.
+
+    Args:
+        where: the data's place, for messages.
+
+    Raises:
+        UsageError: a field is unknown, missing, or not of the model's type.
+    """
+    from pydantic import ValidationError  # takes longer to import than most commands run
+
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise UsageError(f"{where}: {misfit(error, kind)}.") from None
+
+
+def misfit(error: ValidationError, kind: Any = None) -> str:
+    """Say what is wrong with data that is not of a type, or of the model `kind`.
+
+    Of a union's alternatives the one that fits best counts.
+    """
+    errors = error.errors()
     wrong = max(errors, key=lambda error: len(error["loc"]))
     path = _path(wrong["loc"])
     if wrong["type"] == "extra_forbidden":
-        return f"unknown field {_show(path)}{did_you_mean(path, known)}: give {one_of(known)}"
+        *above, name = wrong["loc"]
+        known = reduce(lambda owner, field: owner.model_fields[field].annotation, above, kind).model_fields
+        return f"unknown field {_show(name)}{did_you_mean(name, known)}: give {one_of(known)}"
+    if wrong["type"] == "missing":
+        return f"{path} is missing: give it"
     if wrong["type"] == "model_type":
         return f"{_show(wrong['input'])} is not an object: give one on each line"
     allowed = one_of(dict.fromkeys(error["msg"] for error in errors if _path(error["loc"]) == path))
@@ -66,9 +89,9 @@ def _wrong_field(errors: Sequence[Any], known: Collection[str]) -> str:
 
 
 def _path(loc: tuple[str | int, ...]) -> str:
-    """Write where in the line a value stands, such as `prompt[1]`."""
-    name, *rest = loc or ("the line",)
-    return str(name) + "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    """Write where a value stands, such as `prompt[1]`, or "it"."""
+    name = next((str(part) for part in loc[:1] if isinstance(part, str)), "it")
+    return name + "".join(f"[{part}]" for part in loc if isinstance(part, int))
 
 
 def read_lines(path: Path) -> Iterator[str]:

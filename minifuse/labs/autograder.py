@@ -27,14 +27,14 @@ from minifuse.labs import confine, guard, names, student
 from minifuse.labs.handins import SUBMITTED, files_in
 from minifuse.labs.handout import handed_out, write_files
 from minifuse.labs.judge import Outcome, judge
-from minifuse.labs.lab import Lab
+from minifuse.labs.lab import Lab, read_lab
 from minifuse.labs.score import scores
 from minifuse.labs.submission import Budget, identity
 
 NOBODY = "nobody"
 FAILED = "The grader failed, and there are no points: your instructor can see why in its output."
 LEFT_OUT = ("tutorials", "__pycache__", "reproduce", "notebook", "replay", "tiny")  # of minifuse: not needed to judge
-REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "typer>=0.15")
+REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "typer>=0.15", "pydantic>=2.10")
 WITH_TORCH = ("torch>=2.11", "triton>=3.6")
 
 SETUP = """#!/usr/bin/env bash
@@ -214,7 +214,7 @@ def _given(here: Path) -> tuple[Lab, str]:
         raise UsageError(f"{error.filename} cannot be used ({error.strerror}): make the folder again.") from None
     if not secret:
         raise UsageError(f"{here / 'secret.txt'} is empty: make the folder again, by minifuse lab autograder.")
-    return Lab(here / "lab"), secret
+    return read_lab(here / "lab"), secret
 
 
 def main(here: Path, arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from minifuse.core.errors import UsageError
-from minifuse.labs.lab import Lab, labs
+from minifuse.labs.lab import Lab, labs, read_lab
 
 SUBMITTED = "solution.py"
 SAYS = re.compile(rb'^(?:\xef\xbb\xbf)?\s*"""Lab (\d+):')  # as every skeleton begins
@@ -67,7 +67,7 @@ def lab_of(files: Mapping[str, Path], number: str | None = None) -> Lab:
     told = set()
     for name, path in files.items():
         if (path.parent / "lab.toml").is_file():
-            told.add(Lab(path.parent).number)
+            told.add(read_lab(path.parent).number)
             continue
         try:
             with path.open("rb") as file:

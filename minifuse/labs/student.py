@@ -7,8 +7,7 @@ SETTINGS is JSON:
 |---|---|
 | judge | the number of the process that asks; this one ends with it |
 | file | the student's file |
-| withheld, sentence | modules that the student is to write; what is said to an import of one |
-| alone | what is said to an import of another module of minifuse |
+| withheld | modules that the student is to write |
 | imports | modules that the student may use beside `names.MODULES`: imported before anything is refused |
 | names | whether the names in the file are looked at; wrong solutions, which import the reference, do without |
 | steps, memory_mb | limits of a call; of the process |
@@ -74,19 +73,17 @@ class NotPlain(Exception):
 class Withheld(importlib.abc.MetaPathFinder):
     """Refuses to import what the student is to write, and all else of minifuse."""
 
-    def __init__(self, names: list[str], sentence: str, alone: str) -> None:
+    def __init__(self, names: list[str]) -> None:
         self.names = names
-        self.sentence = sentence
-        self.alone = alone
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         if name.partition(".")[0] != "minifuse":
             return None
         if any(name == one or name.startswith(f"{one}.") for one in self.names):
-            raise ImportError(self.sentence.format(name))
+            raise ImportError(f"{name} is withheld in this lab: you are asked to write it")
         if any(one.startswith(f"{name}.") for one in self.names):  # an empty package, so that the rest is asked for
             return importlib.machinery.ModuleSpec(name, None, is_package=True)
-        raise ImportError(self.alone.format(name))
+        raise ImportError(f"a lab's file stands alone, and may not import {name}")
 
 
 class Shown:
@@ -243,7 +240,7 @@ class Student:
     def plain(self, value: object) -> str:
         """A value as JSON."""
         try:
-            return json.dumps(value)
+            return json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise NotPlain(str(error)) from None
 
@@ -271,10 +268,10 @@ def serve(settings: dict[str, Any]) -> None:
     end_with, confine = (getattr(beside("confine.py"), name) for name in ("end_with", "confine"))
     end_with(settings["judge"])
     calls = os.fdopen(settings["calls"], encoding="utf-8")
-    replies = os.fdopen(settings["replies"], "w", encoding="utf-8")
+    replies = os.fdopen(settings["replies"], "w", encoding="utf-8", errors="replace")
     student, loads, patience = Student(settings), json.loads, settings["patience"]
     setitimer, clock = signal.setitimer, signal.ITIMER_REAL
-    sys.meta_path.insert(0, Withheld(settings["withheld"], settings["sentence"], settings["alone"]))
+    sys.meta_path.insert(0, Withheld(settings["withheld"]))
     for name in [*sys.modules]:
         if name.partition(".")[0] in OWN:
             del sys.modules[name]

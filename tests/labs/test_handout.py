@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.labs import handout
 from minifuse.labs.autograder import autograder_files, grade, make_autograder
 from minifuse.labs.handout import handed_out, write_files
-from minifuse.labs.lab import Lab, labs
+from minifuse.labs.lab import Lab, labs, read_lab
 from minifuse.labs.skeleton import solution_lines
 from minifuse.labs.submission import identity
 
@@ -36,7 +35,7 @@ def test_a_handout_has_the_public_part_alone(lab: Lab, tmp_path: Path) -> None:
     assert {"README.md", "lab.toml", "solution.py"} <= given
     assert any(name.startswith("tests/public/") for name in given)
     assert not [name for name in given if "hidden" in name or "wrong" in name]
-    copy = Lab(tmp_path / "lab")
+    copy = read_lab(tmp_path / "lab")
     assert [test.name for test in copy.tests()] == [test.name for test in lab.tests(hidden=False)]
     assert copy.points == lab.points
     assert copy.wrong == {}
@@ -64,7 +63,7 @@ def test_a_line_that_leaks_is_refused(tmp_path: Path) -> None:
     with (folder / "README.md").open("a") as file:
         file.write(f"\n    {line}\n")
     with pytest.raises(UsageError, match=r"README\.md of lab 4 has a line of the solution of lab 4"):
-        handed_out(Lab(folder))
+        handed_out(read_lab(folder))
 
 
 def test_a_skeleton_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
@@ -72,7 +71,7 @@ def test_a_skeleton_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
     with (folder / "solution.py").open("a") as file:
         file.write("\n\n# BEGIN SOLUTION\nONE_OF_THE_REFERENCE = 1\n# END SOLUTION\nTWO = 2 * ONE_OF_THE_REFERENCE\n")
     with pytest.raises(UsageError, match=r"cannot be imported: solution\.py raised NameError .*Move a marker\."):
-        handed_out(Lab(folder))
+        handed_out(read_lab(folder))
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -263,5 +262,5 @@ def test_a_submission_needs_one_file(tmp_path: Path) -> None:
 
 
 def test_handouts_are_of_the_labs_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handout, "labs", lambda: [replace(SHUFFLE)])
+    monkeypatch.setattr(handout, "labs", lambda: [SHUFFLE.model_copy()])
     assert handed_out(SHUFFLE)["solution.py"]

@@ -7,7 +7,6 @@ import importlib
 import subprocess
 import sys
 import types
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from minifuse.labs.lab import labs
 from minifuse.labs.submission import Budget, Limits, StudentFault, Submission, check_form
 
 FILE = Path(__file__).with_name("hostile.py")
-LIMITS = Limits(steps=100_000, seconds=2, withheld=("minifuse.memory.slots.shuffle",))
+LIMITS = Limits(steps=100_000, seconds=2, withheld=["minifuse.memory.slots.shuffle"])
 
 
 def refused(function: str, *arguments: Any, form: Any = Any) -> str:
@@ -54,7 +53,8 @@ CONFINED = pytest.mark.skipif(not (landlock() and seccomp()), reason="the system
         ("stops_counting", "may not change the count of steps"),
         ("patches_the_count", "has no attribute 'Steps'"),
         ("catches_the_end", "more than 100,000 steps"),
-        ("nests_in_the_channel", "lists within lists"),
+        ("nests_in_the_channel", "the judge's own channel"),
+        ("nests", "lists at most a hundred deep"),
         ("floods_the_channel", "returned more than 4 MB"),
         ("raises_half_a_character", "ValueError (??[31m)"),
         ("a_set", "no plain data (Object of type set"),
@@ -66,13 +66,13 @@ def test_what_a_submission_may_not_do(function: str, told: str) -> None:
 
 
 def test_a_submission_may_not_wait_without_end() -> None:
-    limits = replace(LIMITS, seconds=1)
+    limits = LIMITS.model_copy(update={"seconds": 1})
     with pytest.raises(StudentFault, match="sleeps was stopped"), Submission(FILE, limits, names=False) as work:
         work.call("sleeps")
 
 
 def test_a_process_that_cannot_be_started_is_the_machines_fault() -> None:
-    limits = replace(LIMITS, imports=("no_such_module",))
+    limits = LIMITS.model_copy(update={"imports": ["no_such_module"]})
     with pytest.raises(MachineError, match=r"could not be started: .*No module named 'no_such_module'"):
         Submission(FILE, limits, names=False).__enter__()
 
@@ -161,9 +161,7 @@ def test_what_is_printed_may_be_long() -> None:
 @pytest.mark.parametrize(
     ("function", "form", "told"),
     [
-        ("returns_nan", float, "returned NaN: return a number."),
-        ("returns_a_large_number", int, "return a whole number."),
-        ("nests", list[int], "return a list of whole numbers."),
+        ("returns_nan", float, "returned NaN: it is NaN: Input should be a finite number."),
     ],
 )
 def test_values_that_would_fool_a_comparison_are_refused(function: str, form: Any, told: str) -> None:
@@ -197,7 +195,7 @@ def test_names_that_lead_to_the_interpreter_are_refused(line: str, tmp_path: Pat
     (tmp_path / "beside.py").write_text("")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
-    with pytest.raises(StudentFault) as fault, Submission(file, replace(LIMITS, imports=("numpy",))):
+    with pytest.raises(StudentFault) as fault, Submission(file, LIMITS.model_copy(update={"imports": ["numpy"]})):
         pass
     assert f"solution.py: {told}" in str(fault.value)
 
@@ -323,7 +321,7 @@ def test_a_library_opens_no_way_to_solutions(path: Path, tmp_path: Path) -> None
     assert path.is_file()
     file = tmp_path / "solution.py"
     file.write_text(f"import numpy\n\n\ndef work():\n    return open({str(path)!r}).read()\n")
-    limits = replace(LIMITS, imports=("numpy",))
+    limits = LIMITS.model_copy(update={"imports": ["numpy"]})
     with Submission(file, limits) as work, pytest.raises(StudentFault, match="Permission denied"):
         work.call("work")
 
@@ -415,19 +413,21 @@ def test_a_file_that_is_no_python_is_told(tmp_path: Path) -> None:
     ("value", "form", "told"),
     [
         ([[0, 4]], list[tuple[int, int]], None),
-        ([[0, 4.5]], list[tuple[int, int]], "a list of lists of a whole number and a whole number"),
-        (True, int, "a whole number"),
+        ([[0, 4.5]], list[tuple[int, int]], "it[0][1] is 4.5: Input should be a valid integer"),
+        (True, int, "it is true: Input should be a valid integer"),
+        (True, float, "it is true: Input should be a valid number"),
         (3, float, None),
         (None, int | None, None),
         ({"a": [1]}, dict[str, list[int]], None),
-        ({"a": 1}, dict[str, list[int]], "a dictionary of lists of whole numbers"),
-        ("x", bool, "True or False"),
+        ({"a": 1}, dict[str, list[int]], "a is 1: Input should be a valid array"),
+        ("x", bool, 'it is "x": Input should be a valid boolean'),
+        ("x", int | None, 'it is "x": Input should be a valid integer'),
     ],
 )
-def test_forms_are_told_in_words(value: Any, form: Any, told: str | None) -> None:
+def test_values_of_another_type_are_refused(value: Any, form: Any, told: str | None) -> None:
     if told is None:
         assert check_form(value, form, "f") == value
     else:
         with pytest.raises(StudentFault) as fault:
             check_form(value, form, "f")
-        assert str(fault.value).endswith(f"return {told}.")
+        assert told in str(fault.value)
