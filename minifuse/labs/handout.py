@@ -30,7 +30,7 @@ def handed_out(lab: Lab) -> dict[str, str]:
     for other in [lab, *(one for one in labs() if one.number != lab.number)]:
         secret = solution_lines((other.folder / "solution.py").read_text(encoding="utf-8"))
         for name, text in files.items():
-            if over := [*leaked(text, secret)]:
+            if over := leaked(text, secret):
                 raise UsageError(
                     f"{name} of lab {lab.number} has a line of the solution of lab {other.number} ({over[0]!r}): "
                     "write one of them in another way."
