@@ -33,7 +33,7 @@ from minifuse.labs.submission import Budget, identity
 
 NOBODY = "nobody"
 FAILED = "The grader failed, and there are no points: your instructor can see why in its output."
-LEFT_OUT = ("tutorials", "__pycache__", "reproduce", "notebook", "replay", "tiny")  # of minifuse: not needed to judge
+LEFT_OUT = ("tutorials", "cli", "papers", "notebook", "page", "perfetto", "tiny")  # of minifuse: not needed to judge
 REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "typer>=0.15", "pydantic>=2.10")
 WITH_TORCH = ("torch>=2.11", "triton>=3.6")
 
@@ -138,8 +138,7 @@ def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
     """The results of a submission's file, as Gradescope reads them."""
     found = files_in(submission)
     if len(found) != 1:
-        what = f"There is no {SUBMITTED} in it" if not found else f"There are {len(found)} files {SUBMITTED} in it"
-        return {"score": 0, "output": f"{what}: hand in one.", "tests": []}
+        return {"score": 0, "output": f"There are {len(found)} files {SUBMITTED} in it: hand in one.", "tests": []}
     user = _another_user()
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
@@ -232,61 +231,50 @@ def main(here: Path, arguments: list[str]) -> int:
     for number in SIGNALS:
         signal.signal(number, end)
     try:
-        return _main(here, arguments)
+        _main(here, arguments)
     except KeyboardInterrupt:
         print("error: Interrupted: nothing was graded.", file=sys.stderr)
         return 128 + came[0]
-
-
-def _main(here: Path, arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python grade.py", description="Grades a submission.")
-    parser.add_argument("--submission", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--results", type=Path, required=True, metavar="FILE.json")
-    parser.add_argument("--classroom", type=Path, metavar="FILE", help="the results as GitHub Classroom reads them")
-    typed = parser.parse_args(arguments)
-    try:
-        kept = walls(_another_user())
-        lab, secret = _given(here)
-        for folder in {typed.submission, typed.results.parent, (typed.classroom or typed.results).parent}:
-            if not folder.is_dir():
-                raise UsageError(f"{folder} is no folder: give one that is there.")
-    except MinifuseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    print(f"note: {kept}.", file=sys.stderr)
-    try:
-        results = grade(lab, typed.submission, secret)
-    except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
-        write_whole(typed.results, json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1))
-        raise
-    try:
-        _write(lab, results, typed.results, typed.classroom)
     except MinifuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def _write(lab: Lab, results: dict[str, Any], file: Path, classroom: Path | None) -> None:
-    """Write the results of a submission, as Gradescope and as GitHub Classroom read them.
-
-    Raises:
-        MachineError: the disk is full.
-        UsageError: nothing may be written there.
-    """
-    write_whole(file, json.dumps(results, indent=1))
+def _main(here: Path, arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python grade.py", description="Grades a submission.")
+    parser.add_argument("--submission", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--results", type=Path, required=True, metavar="FILE.json")
+    parser.add_argument("--classroom", type=Path, metavar="FILE", help="the results as GitHub Classroom reads them")
+    typed = parser.parse_args(arguments)
+    kept = walls(_another_user())
+    lab, secret = _given(here)
+    for folder in {typed.submission, typed.results.parent, (typed.classroom or typed.results).parent}:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is no folder: give one that is there.")
+    print(f"note: {kept}.", file=sys.stderr)
+    try:
+        results = grade(lab, typed.submission, secret)
+    except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
+        write_whole(typed.results, json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1))
+        raise
+    write_whole(typed.results, json.dumps(results, indent=1))
     most = sum(lab.points.values())
     print(f"{results['score']:g} of {most:g} points")
-    if classroom is not None:
-        tests = [
-            {
-                "name": one["name"],
-                "status": "pass" if one["score"] == one["max_score"] else "fail",
-                "score": one["score"],
-                "max_score": one["max_score"],
-            }
-            for one in results["tests"]
-        ]
-        status = "pass" if results["score"] == most else "fail"
-        told = {"version": 1, "status": status, "max_score": most, "tests": tests}
-        write_whole(classroom, b64encode(json.dumps(told).encode()).decode())
+    if typed.classroom is not None:
+        write_whole(typed.classroom, b64encode(json.dumps(_for_classroom(results, most)).encode()).decode())
+
+
+def _for_classroom(results: dict[str, Any], most: float) -> dict[str, Any]:
+    """The results as the reporter of GitHub Classroom reads them."""
+    tests = [
+        {
+            "name": one["name"],
+            "status": "pass" if one["score"] == one["max_score"] else "fail",
+            "score": one["score"],
+            "max_score": one["max_score"],
+        }
+        for one in results["tests"]
+    ]
+    status = "pass" if results["score"] == most else "fail"
+    return {"version": 1, "status": status, "max_score": most, "tests": tests}

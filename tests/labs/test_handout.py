@@ -181,7 +181,7 @@ def test_a_grader_that_fails_gives_no_points(grader: Path, tmp_path: Path) -> No
     shutil.copy(SHUFFLE.folder / "solution.py", tmp_path / "in" / "solution.py")
     tests = folder / "lab" / "tests" / "hidden" / "properties.py"
     tests.write_text(tests.read_text().replace("SIZES = (", "SIZES = (1 // len([]), "))
-    results = graded(folder, tmp_path / "in", tmp_path, code=1)
+    results = graded(folder, tmp_path / "in", tmp_path, code=2)
     assert (results["score"], results["tests"]) == (0, [])
     assert "The grader failed" in results["output"]
     assert "ZeroDivisionError" in results["told"]
@@ -254,7 +254,7 @@ def test_a_hostile_submission_gets_nothing(name: str, impatient: Path, tmp_path:
 
 
 def test_a_submission_needs_one_file(tmp_path: Path) -> None:
-    assert "There is no solution.py" in grade(SHUFFLE, tmp_path, "s")["output"]
+    assert "There are 0 files solution.py" in grade(SHUFFLE, tmp_path, "s")["output"]
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "solution.py").write_text("")
