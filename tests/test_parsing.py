@@ -170,8 +170,8 @@ ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
         ("{", "not JSON (Expecting property name enclosed in double quotes at column 2): give one object on each line"),
         ("[" * 100_000, "not readable as JSON: give numbers and lists of sane size"),
         (f'{{{P}, "seed": {"9" * 5000}}}', "not readable as JSON: give numbers and lists of sane size"),
-        ("[1, 2]", "[1, 2] is not an object: give one on each line"),
-        ("3", "3 is not an object: give one on each line"),
+        ("[1, 2]", "[1, 2] is not an object: give one"),
+        ("3", "3 is not an object: give one"),
         ('{"promt": "x"}', 'unknown field "promt" (did you mean "prompt"?): give id, prompt, prompt_token_ids, '
          "max_new_tokens, arrival_s, priority, user, conversation, think_s, eos_token_id, ignore_eos, temperature, "
          "top_k, top_p or seed"),

@@ -6,6 +6,7 @@ Refusals name the place, such as `prompts.jsonl:3`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
 MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters, where it is of text
 MOST_LINE = 1 << 26
+ALTERNATIVE = re.compile(r"str|int|constrained-\w+|\w+\[.*\]")  # of a union, as pydantic names them
 
 M = TypeVar("M", bound="BaseModel")
 
@@ -80,18 +82,20 @@ def misfit(error: ValidationError, kind: Any = None) -> str:
         *above, name = wrong["loc"]
         known = reduce(lambda owner, field: owner.model_fields[field].annotation, above, kind).model_fields
         return f"unknown field {_show(name)}{did_you_mean(name, known)}: give {one_of(known)}"
+    if wrong["type"] == "json_invalid":
+        return str(wrong["msg"])
     if wrong["type"] == "missing":
         return f"{path} is missing: give it"
     if wrong["type"] == "model_type":
-        return f"{_show(wrong['input'])} is not an object: give one on each line"
+        return f"{_show(wrong['input'])} is not an object: give one"
     allowed = one_of(dict.fromkeys(error["msg"] for error in errors if _path(error["loc"]) == path))
     return f"{path} is {_show(wrong['input'])}: {allowed}"
 
 
 def _path(loc: tuple[str | int, ...]) -> str:
-    """Write where a value stands, such as `prompt[1]`, or "it"."""
-    name = next((str(part) for part in loc[:1] if isinstance(part, str)), "it")
-    return name + "".join(f"[{part}]" for part in loc if isinstance(part, int))
+    """Write where a value stands, such as `limits.steps` or `prompt[1]`."""
+    parts = [part for part in loc if not ALTERNATIVE.fullmatch(str(part))]
+    return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in parts).removeprefix(".") or "it"
 
 
 def read_lines(path: Path) -> Iterator[str]:

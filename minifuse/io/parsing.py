@@ -17,6 +17,7 @@ from minifuse.core.submitted import INT64
 MANY = 2**31 - 1  # of whatever is counted, at most
 LONGEST_S = 1e5  # more than a day: a million such gaps end before the last time that an engine takes
 LONGEST_WORD = 100  # that is compared with others
+LEAST_LIKENESS = 0.6  # of a word to another that may be meant, as of `difflib.get_close_matches`
 QUOTED = 60  # characters of a value in a message
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
@@ -30,17 +31,19 @@ _BYTES = {"": 1, "b": 1} | {
 }
 
 
-def parse_duration(text: str, what: str = "The duration") -> float:
+def parse_duration(text: str, what: str = "The duration", most: float = math.inf) -> float:
     """Read seconds from `500ms`, `2s`, `50us` or `1.5min`.
 
     The unit must be given: a bare 500 could be either.
 
     Raises:
-        UsageError: it is anything else.
+        UsageError: it is anything else, or more than `most`.
     """
     value, unit = _quantity(text)
     if unit not in _SECONDS or not math.isfinite(value * _SECONDS[unit]):
         raise UsageError(f"{what} is {quoted(text)}: give a number with a unit (us, ms, s, min), such as 500ms or 2s.")
+    if value * _SECONDS[unit] > most:
+        raise UsageError(f"{what} is {quoted(text)}: give at most {most:g}s.")
     return value * _SECONDS[unit]
 
 
@@ -128,9 +131,14 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return ` (did you mean "poisson"?)`, or "" if no word is near, in any case."""
     if not isinstance(word, str) or len(word) > LONGEST_WORD:
         return ""
-    names = {name.casefold(): name for name in known}
-    near = difflib.get_close_matches(word.casefold(), names, 1)
-    return f' (did you mean "{names[near[0]]}"?)' if near and names[near[0]] != word else ""
+    matcher = difflib.SequenceMatcher(b=word.casefold())
+
+    def likeness(name: str) -> float:
+        matcher.set_seq1(name.casefold())
+        return matcher.ratio()
+
+    best = max(known, key=likeness, default=word)  # the first of those that are as near
+    return f' (did you mean "{best}"?)' if best != word and likeness(best) >= LEAST_LIKENESS else ""
 
 
 def quoted(text: str) -> str:

@@ -67,15 +67,12 @@ def parse_asked(text: str) -> Asked:
         raise UsageError(
             f'The workload is "{text}", and the texts of a file have lengths of their own: leave scale out.'
         )
-    asked = Asked(
+    return Asked(
         scale=parse_float(given.get("scale", "1"), "The scale of sharegpt", LEAST_SCALE, 1),
-        reaction=parse_duration(given.get("reaction", "60s"), "The mean reaction time of sharegpt"),
+        reaction=parse_duration(given.get("reaction", "60s"), "The mean reaction time of sharegpt", LONGEST_S),
         min_turns=parse_int(given.get("min_turns", "1"), "The min_turns of sharegpt", 1, MOST_TURNS),
         file=given.get("file"),
     )
-    if asked.reaction > LONGEST_S:
-        raise UsageError(f'The mean reaction time of sharegpt is "{given["reaction"]}": give at most {LONGEST_S:g}s.')
-    return asked
 
 
 def conversations(

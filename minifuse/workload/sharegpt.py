@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from minifuse.core.errors import UsageError
-from minifuse.io.lines import read_bounded
-from minifuse.io.parsing import one_of
+from minifuse.io.lines import BYTE_ORDER_MARK, misfit, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
 from minifuse.workload.files import Encode
 
-# The senders of what a model reads, and of what it has answered.
-READ, ANSWERED = ("human", "user", "system"), ("gpt", "chatgpt", "bing", "bard", "assistant")
+READ = ("human", "user", "system")  # senders of what a model reads; the others send answers
 
-Message = tuple[bool, str]  # whether it is an answer, and its text
+
+class Message(BaseModel):
+    """What one side has written."""
+
+    sender: Literal["human", "user", "system", "gpt", "chatgpt", "bing", "bard", "assistant"] = Field(alias="from")
+    text: str = Field(alias="value")
+
+    @property
+    def is_answer(self) -> bool:
+        return self.sender not in READ
+
+
+class Conversation(BaseModel):
+    """The messages of a conversation, in order."""
+
+    conversations: list[Message]
+
+
+LISTED = TypeAdapter(list[Conversation])
 
 
 class Found(NamedTuple):
@@ -46,10 +64,10 @@ def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_t
     """
     longest = min(LONGEST, max_context)
     found = Found([], 0, 0)
-    for messages in _read(path):  # to its end: what is damaged is refused however few conversations are wanted
+    for conversation in _read(path):
         if len(found.conversations) == count:
-            continue
-        turns = list(_turns(messages, encode))
+            break
+        turns = list(_turns(conversation.conversations, encode))
         if len(turns) < min_turns:
             found = found._replace(too_short=found.too_short + 1)
         elif sum(len(prompt) + answer for prompt, answer in turns) > longest:
@@ -65,9 +83,10 @@ def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_t
 
 
 def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:
+    written = [message for message in messages if message.text.strip()]
     joined = [
-        (is_answer, "\n".join(text for _, text in run))
-        for is_answer, run in groupby((message for message in messages if message[1].strip()), key=lambda one: one[0])
+        (is_answer, "\n".join(message.text for message in run))
+        for is_answer, run in groupby(written, key=attrgetter("is_answer"))
     ]
     first = 1 if joined and joined[0][0] else 0
     begun = False
@@ -78,38 +97,12 @@ def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:
             begun = True
 
 
-def _read(path: str) -> Iterator[list[Message]]:
-    """The messages of each conversation."""
+def _read(path: str) -> list[Conversation]:
     give = "give a JSON file as of ShareGPT, a list of conversations"
     try:
         with Path(path).open("rb") as file:
-            listed = json.loads(read_bounded(file, path).decode("utf-8-sig"))
+            return LISTED.validate_json(read_bounded(file, path).removeprefix(BYTE_ORDER_MARK.encode()))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): {give}.") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start + 1} is not UTF-8: save the file as UTF-8.") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno}): {give}.") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
-        raise UsageError(f"{path} is not readable as JSON: {give}.") from None
-    if not isinstance(listed, list):
-        raise UsageError(f"{path} holds no list: {give}.")
-    for number, conversation in enumerate(listed, start=1):
-        messages = conversation.get("conversations") if isinstance(conversation, dict) else None
-        if not isinstance(messages, list):
-            raise UsageError(
-                f'{path}: conversation {number} has no list of messages: give {{"conversations": [{{"from": "human", '
-                '"value": "Hello"}, ...]}.'
-            )
-        yield [
-            _message(message, f"{path}: message {i} of conversation {number}") for i, message in enumerate(messages, 1)
-        ]
-
-
-def _message(message: Any, what: str) -> Message:
-    sender, text = (message.get("from"), message.get("value")) if isinstance(message, dict) else (None, None)
-    if sender not in (*READ, *ANSWERED):
-        raise UsageError(f'{what} is from {json.dumps(sender):.40}: give "from" as {one_of((*READ, *ANSWERED))}.')
-    if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise UsageError(f'{what} has the "value" {json.dumps(text):.40}: give text, without half a surrogate pair.')
-    return sender in ANSWERED, text
+    except ValidationError as error:
+        raise UsageError(f"{path}: {misfit(error)}: {give}.") from None

@@ -413,7 +413,7 @@ def test_a_file_that_is_no_python_is_told(tmp_path: Path) -> None:
     ("value", "form", "told"),
     [
         ([[0, 4]], list[tuple[int, int]], None),
-        ([[0, 4.5]], list[tuple[int, int]], "it[0][1] is 4.5: Input should be a valid integer"),
+        ([[0, 4.5]], list[tuple[int, int]], "[0][1] is 4.5: Input should be a valid integer"),
         (True, int, "it is true: Input should be a valid integer"),
         (True, float, "it is true: Input should be a valid number"),
         (3, float, None),
