@@ -34,27 +34,10 @@ from minifuse.labs.submission import Budget, identity
 NOBODY = "nobody"
 FAILED = "The grader failed, and there are no points: your instructor can see why in its output."
 LEFT_OUT = ("tutorials", "cli", "papers", "notebook", "page", "perfetto", "tiny")  # of minifuse: not needed to judge
-REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "typer>=0.15", "pydantic>=2.10")
+REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "pydantic>=2.10")
 WITH_TORCH = ("torch>=2.11", "triton>=3.6")
 
-SETUP = """#!/usr/bin/env bash
-# Gradescope runs this once, when the autograder is built.
-set -euo pipefail
-cd "$(dirname "$0")"
-apt-get update -qq && apt-get install -y -qq python3 python3-venv python3-pip libseccomp2
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "choose an image with Python 3.11 or newer")'
-python3 -m venv venv
-venv/bin/pip install --quiet -r requirements.txt
-"""
-
-RUN = """#!/usr/bin/env bash
-# Gradescope runs this for each submission.
-set -euo pipefail
-cd /autograder/source
-mkdir -p /autograder/results
-venv/bin/python grade.py --submission /autograder/submission --results /autograder/results/results.json
-"""
-
+GRADER = Path(__file__).with_name("grader")  # its files, but for those that are made
 GRADE = '''"""Grades a submission: python grade.py --submission FOLDER --results FILE.json [--classroom FILE]"""
 
 import sys
@@ -68,44 +51,6 @@ from minifuse.labs.autograder import main
 sys.exit(main(HERE, sys.argv[1:]))
 '''
 
-WORKFLOW = """# For GitHub Classroom: put this file into the assignment's template as .github/workflows/classroom.yml.
-# The autograder's folder is a private repository of the course. Its name is the variable MINIFUSE_GRADER, and the
-# secret MINIFUSE_GRADER_TOKEN may read it.
-name: Lab {number}
-on: [push]
-permissions:
-  checks: write
-  actions: read
-  contents: read
-jobs:
-  grade:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-        with:
-          path: submission
-      - uses: actions/checkout@v4
-        with:
-          repository: ${{{{ vars.MINIFUSE_GRADER }}}}
-          token: ${{{{ secrets.MINIFUSE_GRADER_TOKEN }}}}
-          path: grader
-          persist-credentials: false
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-      - run: pip install --quiet -r grader/requirements.txt
-      - id: lab
-        run: |
-          python grader/grade.py --submission submission --results results.json --classroom classroom.txt
-          rm -rf grader
-          echo "result=$(cat classroom.txt)" >> "$GITHUB_OUTPUT"
-      - uses: classroom-resources/autograding-grading-reporter@v1
-        env:
-          LAB_RESULTS: ${{{{ steps.lab.outputs.result }}}}
-        with:
-          runners: lab
-"""
-
 
 def autograder_files(lab: Lab, secret: str) -> dict[str, str]:
     """The files of the folder but for minifuse itself."""
@@ -117,9 +62,9 @@ def autograder_files(lab: Lab, secret: str) -> dict[str, str]:
     files |= {f"lab/{path.relative_to(lab.folder).as_posix()}": path.read_text(encoding="utf-8") for path in kept}
     needed = REQUIREMENTS + (WITH_TORCH if "torch" in lab.limits.imports else ())
     files["requirements.txt"] = "".join(f"{one}\n" for one in needed)
-    files |= {"setup.sh": SETUP, "run_autograder": RUN, "grade.py": GRADE, "secret.txt": f"{secret}\n"}
-    files["classroom.yml"] = WORKFLOW.format(number=lab.number)
-    return files
+    files |= {path.name: path.read_text(encoding="utf-8") for path in GRADER.iterdir()}
+    files["classroom.yml"] = files["classroom.yml"].replace("Lab NN", f"Lab {lab.number}")
+    return files | {"grade.py": GRADE, "secret.txt": f"{secret}\n"}
 
 
 def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
