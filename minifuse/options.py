@@ -73,7 +73,7 @@ class Declared(NamedTuple):
 
 
 def wrong_options(options: Any) -> str | None:
-    """Say what is wrong with a class of options, or None: it is a dataclass of `option`s."""
+    """Say what is wrong with a class of options; None: a dataclass of `option`s."""
     if options is NoOptions:
         return None
     example = "@dataclass(frozen=True), and in it `size: int = option(8, 'what it means')`"
@@ -95,7 +95,7 @@ def wrong_options(options: Any) -> str | None:
 
 @cache
 def declared_options(cls: Any) -> dict[str, Declared]:
-    """The options of a stage, by name. Their types are compiled from text, which takes long."""
+    """Return the options of a stage, by name. Cached: compiling their types is slow."""
     declared: dict[str, Declared] = {}
     if cls is not NoOptions:
         hints = get_type_hints(cls)

@@ -42,7 +42,7 @@ class Stage(Protocol):
 
 
 class Batching(core.Batching, Stage, Protocol):
-    """A batching policy with what it claims, which the laws hold it to. A class that says nothing claims nothing."""
+    """A batching policy with its claims, which the laws check. By default none is made."""
 
     kind: ClassVar[str] = "batching"
     granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"

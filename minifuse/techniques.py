@@ -290,7 +290,7 @@ def technique(name: str) -> Technique:
 
 
 class Rule(NamedTuple):
-    """What two stages of a mix need of each other. A policy may be a class, or an object with options."""
+    """What two stages of a mix need of each other; either may be a class."""
 
     kinds: tuple[Kind, Kind]
     kept: Callable[[Any, Any], Any]  # true of stages of these kinds

@@ -1,1 +1,1 @@
-"""What users type, and files: read and written."""
+"""Reads what users type, and reads and writes files."""

@@ -1,4 +1,4 @@
-"""Reads text from outside: lines of a file or stream, each of them a JSON object.
+"""Reads text from outside: bounded files and streams, lines of JSON.
 
 Refusals name the place, such as `prompts.jsonl:3`.
 """
@@ -71,7 +71,7 @@ def as_model(where: str, given: object, kind: type[M]) -> M:
 
 
 def misfit(error: ValidationError, kind: Any = None) -> str:
-    """Say what is wrong with data that is not of a type, or of the model `kind`.
+    """Say what is wrong with data that does not fit a type, or the model `kind`.
 
     Of a union's alternatives the one that fits best counts.
     """

@@ -128,7 +128,7 @@ def check_goodput(bounds: Mapping[str, float]) -> None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return ` (did you mean "poisson"?)`, or "" if no word is near, in any case."""
+    """Return ` (did you mean "poisson"?)`, or "" if no word is near."""
     if not isinstance(word, str) or len(word) > LONGEST_WORD:
         return ""
     matcher = difflib.SequenceMatcher(b=word.casefold())

@@ -1,4 +1,4 @@
-"""A folder that grades one lab: on Gradescope as it is, and in a workflow of GitHub Classroom.
+"""Makes a folder that grades one lab, on Gradescope and in GitHub Classroom.
 
 It holds the lab with its hidden tests and without its solution, the part of minifuse that judges, which needs no torch,
 and the course's secret, from which hidden workloads are drawn.
@@ -53,7 +53,7 @@ sys.exit(main(HERE, sys.argv[1:]))
 
 
 def autograder_files(lab: Lab, secret: str) -> dict[str, str]:
-    """The files of the folder but for minifuse itself."""
+    """Make the folder's files, without minifuse's own."""
     hidden = sorted((lab.folder / "tests" / "hidden").glob("*.py"))
     if not hidden:
         raise UsageError(f"{lab.folder} has no hidden tests: give the number of a lab, as minifuse lab list shows.")
@@ -80,7 +80,7 @@ def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
 
 
 def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
-    """The results of a submission's file, as Gradescope reads them."""
+    """Grade a submission; return the results as Gradescope reads them."""
     found = files_in(submission)
     if len(found) != 1:
         return {"score": 0, "output": f"There are {len(found)} files {SUBMITTED} in it: hand in one.", "tests": []}
@@ -119,7 +119,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 def _another_user() -> str | None:
-    """The user *nobody*, if this process may start others as that user, who can read what such a process runs."""
+    """Return the user *nobody*, if a student's process can be started as that user."""
     if os.getuid() != 0:
         return None
     needed = [str(one.__file__) for one in (student, names, guard, confine)]
@@ -132,7 +132,7 @@ def _another_user() -> str | None:
 
 
 def walls(user: str | None) -> str:
-    """A sentence for the instructor: what keeps a submission from the hidden tests, and from the network.
+    """Tell the instructor what keeps a submission from hidden tests and the network.
 
     Raises:
         MachineError: nothing keeps it from the hidden tests.
@@ -148,7 +148,7 @@ def walls(user: str | None) -> str:
 
 
 def _given(here: Path) -> tuple[Lab, str]:
-    """The lab and the secret of an autograder's folder, which the student's process, of another user, may not read."""
+    """Read the lab and the secret of the folder, and close both to other users."""
     try:
         if os.getuid() == 0:
             for name in ("lab", "secret.txt"):

@@ -1,4 +1,4 @@
-"""A student's stage in the real engine: under the laws, and in runs whose costs are counted. Neither needs torch."""
+"""Runs a student's stage in the engine, under the laws and with counted costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODEL = "random:llama-2-7b"  # whose shape alone is used: an iteration's time, a
 
 
 class OfStudent:
-    """What a stage inherits whose decisions come from a student's file: `self.work` are the calls to it.
+    """Base of a stage that calls a student's file for its decisions, through `self.work`.
 
     @register
     class Students(OfStudent, QueuePolicy): ...
@@ -39,7 +39,7 @@ class OfStudent:
 def keeps_the_laws(
     work: Work, row: Technique, stage: type[OfStudent], scenarios: int = 30, *, compared: bool = True
 ) -> None:
-    """Put a technique with the student's stage through the laws, on scenarios drawn from the test's seed.
+    """Check the laws on a technique with the student's stage, on drawn scenarios.
 
     Args:
         compared: the laws that compare runs too, which take several times as long.
@@ -76,7 +76,7 @@ def run(
     hardware: str | Hardware = "a100-40g",
     **options: Any,
 ) -> Run:
-    """Serve requests with a technique that has the student's stage, in virtual time and without weights.
+    """Serve requests with the student's stage, in virtual time and without weights.
 
     Every answer has exactly as many tokens as its request allows.
 
@@ -99,7 +99,7 @@ def served(
     hardware: str | Hardware = "a100-40g",
     **options: Any,
 ) -> Run:
-    """The same with any technique: a baseline."""
+    """Serve requests with any technique, as `run` does: a baseline."""
     source = resolve(MODEL)
     slot = source.slot_bytes("float16")
     named = {name.replace("__", ".", 1): value for name, value in options.items()}
@@ -116,7 +116,7 @@ def served(
 
 
 def check_schedule(found: Run, expected: Seq[Seq[tuple[str, int, int]]]) -> None:
-    """Raise `Unmet` unless the iterations compute exactly this: (request, start, stop) of each, in any order."""
+    """Raise `Unmet` unless each iteration computes these (request, start, stop), in any order."""
     for i, (step, right) in enumerate(zip(found.steps, expected, strict=False)):
         work = sorted((name, start, stop) for name, start, stop, *_ in step["work"])
         if work != sorted(right):

@@ -1,4 +1,4 @@
-"""What students get of a lab: its text, the skeleton, the public tests; and no line of any solution."""
+"""Hands out a lab: its text, skeleton and public tests, and no line of a solution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRONG = re.compile(r"^\[wrong\]$.*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def handed_out(lab: Lab) -> dict[str, str]:
-    """The texts of the files that students get, by their paths within the lab.
+    """Return the texts of the files that students get, by path within the lab.
 
     Raises:
         UsageError: one of them has a line of a solution, of any lab; or the skeleton cannot be imported.

@@ -1,4 +1,4 @@
-"""A lab: a folder with its text, points and limits, the reference, public and hidden tests, and wrong solutions.
+"""A lab: a folder with a task, its tests and points, a reference, and wrong solutions.
 
     04-the-memory-shuffle/
         README.md        the task
@@ -63,7 +63,7 @@ class Test:
 
     @property
     def read_again(self) -> str:
-        """What is told where it does not hold: a sentence, which may be a question."""
+        """Return a sentence, or question, that sends the student back to the text."""
         return f"Read again: {self.read}{'' if self.read.endswith('?') else '.'}"
 
 
@@ -88,7 +88,7 @@ class Lab(Card):
     folder: Path
 
     def tests(self, hidden: bool = True) -> list[Test]:
-        """The tests, public ones first, in the order of files and lines.
+        """Load the tests, public ones first, in the order of files and lines.
 
         Args:
             hidden: those too, where the folder has them: a student's has not.
@@ -128,7 +128,7 @@ class Lab(Card):
         return "_".join(("minifuse_lab", f"{self.number:02}", *parts))
 
     def module(self, path: Path) -> ModuleType:
-        """A file of the lab, imported once. `import stage` finds the lab's own stage.py."""
+        """Import a file of the lab once. `import stage` finds the lab's own stage.py."""
         name = self._name(path)
         known = sys.modules.get(name)
         if known is not None and Path(known.__file__ or "").read_bytes() == path.read_bytes():

@@ -1,4 +1,4 @@
-"""What the judge has of a student's file: calls to a process of its own, and values that are plain data."""
+"""Calls functions of a student's file in a process of its own; values are plain data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Error(BaseModel):
 
 
 class Reply(BaseModel):
-    """What the student's process answers to a call."""
+    """The answer of the student's process to a call."""
 
     number: int
     steps: NonNegativeInt
@@ -73,9 +73,9 @@ class Budget:
 
 
 class StudentFault(MinifuseError):
-    """The student's file did what it may not, or returned what it should not. The text is a sentence for the student.
+    """The student's file broke a rule or returned a wrong value; the text tells the student.
 
-    `unwritten`: it is the NotImplementedError of the skeleton.
+    `unwritten`: the skeleton's NotImplementedError was raised.
     """
 
     exit_code = 1
@@ -103,7 +103,7 @@ class Remote:
         return self._submission._ask(call, f"{self._name}.{method}", form)
 
     def copy(self) -> Remote:
-        """Another object that is like this one, and changes apart from it."""
+        """Return a deep copy of this object, in the student's process."""
         return self._submission._object({"do": "copy", "of": self._number}, self._name)
 
 
@@ -178,7 +178,7 @@ class Submission:
         return self
 
     def _started(self) -> bytes:
-        """The first line of the process, which has run nothing of the file by then."""
+        """Return the process's first line, written before it runs the file."""
         try:
             return self._line(self.file.name, time.monotonic() + STARTS)
         except StudentFault:
@@ -253,7 +253,7 @@ class Submission:
                 raise self._ended(name) from None
 
     def _line(self, name: str, deadline: float) -> bytes:
-        """The next line of the process."""
+        """Read the next reply; keep what the file prints."""
         while b"\n" not in self._buffer[-CHUNK:]:
             ready = self._waiting.select(max(0.0, deadline - time.monotonic()))
             if not ready or time.monotonic() > deadline:
@@ -285,7 +285,7 @@ class Submission:
         )
 
     def _stop(self, what: str) -> StudentFault:
-        """The fault that ends this test: it is told again, at once, where another call is made."""
+        """Make the fault that ends this test; every later call raises it again."""
         self._stopped = what
         return StudentFault(what)
 
@@ -293,7 +293,7 @@ class Submission:
         return self._stop(f"{name} was stopped: all tests have {self.limits.seconds} s together. Does it end?")
 
     def _ended(self, name: str) -> StudentFault:
-        """Why the process is no more."""
+        """Say why the process has ended."""
         try:
             code = self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -347,24 +347,24 @@ def check_form(value: Any, form: Any, name: str) -> Any:
 
 
 def _clean(text: str) -> str:
-    """A text that any terminal and any file can show."""
+    """Replace what a terminal cannot show by question marks."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def identity(user: str | None) -> dict[str, Any]:
-    """The user of the process, with the group of that user and no other one."""
+    """Return arguments of `Popen` for a user with the user's own group alone."""
     if user is None:
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
 def _of_children() -> float:
-    """Seconds of computing of the processes that have ended."""
+    """Return the processor time, in seconds, of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of the judge's own environment, which may hold the course's secret."""
+    """Make an environment without the judge's own, which may hold the course's secret."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "TRITON_INTERPRET": "1", **threads}

@@ -30,7 +30,7 @@ class ServedRequests(Requests):
         self.ended: deque[Sequence] = deque()  # finished, and not answered yet, in order
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
-        """Take in the prompts of a request, which arrive at their time, or `now` if later.
+        """Take in a request's prompts; they arrive at their time, or `now` if later.
 
         Raises:
             RequestRefused: one of them could never be served. Nothing has changed.

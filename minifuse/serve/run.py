@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one request. Times are seconds since the run began, None for what never happened."""
+    """The end of one request. Times are seconds since the run began; None: never happened."""
 
     request: Request
     token_ids: tuple[int, ...]  # the new tokens only
@@ -40,7 +40,7 @@ class Answer:
 
     @classmethod
     def of(cls, sequence: Sequence, requests: ServedRequests) -> Answer:
-        """What became of one of these requests, which has ended."""
+        """Make the answer of one of these requests, which has ended."""
         reason = sequence.finish_reason
         assert reason is not None
         finish_s = None if reason in WITHOUT_ANSWER else sequence.ended_s

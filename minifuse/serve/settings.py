@@ -20,7 +20,7 @@ MOST_SLOTS = 2**20  # of a simulated machine, by default: the books grow with th
 
 
 def simulated(named: str | Hardware | None, clock: str) -> str | Hardware:
-    """The machine that virtual time simulates. Raise `UsageError` if one is named and time is real."""
+    """Return the simulated machine. Raise `UsageError` if one is named in real time."""
     if named is not None and clock == "real":
         raise UsageError(
             f'--hardware is "{named}" and the clock is real: add --clock virtual, or leave --hardware out.'

@@ -54,7 +54,7 @@ class Asked:
 
 
 def parse_asked(text: str) -> Asked:
-    """What `sharegpt`, or it with options, asks for.
+    """Parse `sharegpt`, with or without options.
 
     >>> parse_asked("sharegpt:scale=0.1,reaction=30s")
     Asked(scale=0.1, reaction=30.0, min_turns=1, file=None)
@@ -84,7 +84,7 @@ def conversations(
     seed: int = 0,
     stop_ids: Sequence[int] = (),
 ) -> list[Request]:
-    """`count` synthetic conversations of random tokens, none of them a stop token, as their turns (see `as_requests`).
+    """Draw `count` conversations of random tokens, none a stop token, as their turns.
 
     Args:
         max_context: the model's.
@@ -121,7 +121,7 @@ def conversations(
 
 
 def draw_lengths(asked: Asked, number: int, seed: int = 0) -> list[tuple[int, int]]:
-    """The tokens of prompt and answer of each turn of conversation `number`; drawn again while it is too long.
+    """Draw prompt and answer lengths of conversation `number`, until it is short enough.
 
     Raises:
         UsageError: it always is.
@@ -148,7 +148,7 @@ def _draw_turns(rng: random.Random) -> int:
 def as_requests(
     conversations: Iterable[Sequence[Turn]], reaction_s: float, arrival: Arrival | None = None, seed: int = 0
 ) -> list[Request]:
-    """The requests c0.0, c0.1, ..., c1.0, ... of conversations c0, c1, ..., which arrive in this order by this law.
+    """Make the requests c0.0, c0.1, ..., c1.0, ... of conversations, arriving by this law.
 
     A turn follows the one before it after a reaction time, exponential with this mean. Answers have exactly the lengths
     given. No policy looks at them; a memory that reserves room for the longest possible answer reserves as much.

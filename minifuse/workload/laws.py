@@ -1,4 +1,4 @@
-"""Laws of arrival and of length: parsing them, and drawing from them."""
+"""Laws of arrival and of length: parsed, and drawn from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Arrival:
     cv: float = 0.0
 
     def times(self, n: int, rng: random.Random) -> list[float]:
-        """Arrival times of n requests in seconds, ascending. The first one comes at 0: a run begins with it.
+        """Draw arrival times of n requests in seconds, ascending; the first is 0.
 
         >>> Arrival(0.5).times(3, random.Random())
         [0.0, 0.5, 1.0]
@@ -65,7 +65,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Many short lengths and few long ones: `mean` is that of the lengths, `sigma` the deviation of their logarithm.
+    """Many short lengths, few long ones: their mean, and their logarithm's deviation `sigma`.
 
     A draw is rounded to whole tokens, then clipped to 1..max; a low `max` therefore lowers the mean.
     """

@@ -39,7 +39,7 @@ LISTED = TypeAdapter(list[Conversation])
 
 
 class Found(NamedTuple):
-    """Conversations as their turns, and how many others stood before the last of them in the file."""
+    """Conversations as turns, and how many others stood before the last of them."""
 
     conversations: list[list[Turn]]
     too_long: int
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_turns: int = 1) -> Found:
-    """The first `count` conversations of a file that are neither too long nor too short; fewer if it has no more.
+    """Read the first `count` conversations that are neither too long nor too short.
 
         [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi!"}]}]
 

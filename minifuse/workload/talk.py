@@ -31,7 +31,7 @@ class Talk:
 
 
 def parse_talk(text: str) -> Talk:
-    """What `crowd`, or it with options, asks for.
+    """Parse `crowd`, with or without options.
 
     >>> parse_talk("crowd:turns=4,reaction=10ms")
     Talk(turns=4, reaction=0.01)
