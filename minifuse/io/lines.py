@@ -71,7 +71,7 @@ def as_model(where: str, given: object, kind: type[M]) -> M:
 
 
 def misfit(error: ValidationError, kind: Any = None) -> str:
-    """Say what is wrong with data that does not fit a type, or the model `kind`.
+    """Say why data does not fit a type, or the model `kind`.
 
     Of a union's alternatives the one that fits best counts.
     """

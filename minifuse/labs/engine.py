@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.request import Request
@@ -51,14 +52,14 @@ def keeps_the_laws(
     Search(SCRIPTED, row, compared_laws(SCRIPTED) if compared else ()).run(scenarios, work.random.randrange(2**32))
 
 
+@dataclass(frozen=True)
 class Run:
     """A run of requests: `metrics` as the command line prints them, and `events`, its trace."""
 
-    def __init__(self, metrics: Metrics, events: list[Event], answers: dict[str, int], refused: dict[str, str]) -> None:
-        self.metrics = metrics
-        self.events = events
-        self.answers = answers  # the number of new tokens of each request
-        self.refused = refused
+    metrics: Metrics
+    events: list[Event]
+    answers: dict[str, int]  # the number of new tokens of each request
+    refused: dict[str, str]  # why, by request
 
     @property
     def steps(self) -> list[Event]:
@@ -66,29 +67,17 @@ class Run:
         return [event for event in self.events if event["event"] == "step" and event["work"]]
 
 
-def run(
-    work: Work,
-    row: Technique,
-    stage: type[OfStudent],
-    requests: Seq[Request],
-    *,
-    kv_tokens: int = 4096,
-    hardware: str | Hardware = "a100-40g",
-    **options: Any,
-) -> Run:
-    """Serve requests with the student's stage, in virtual time and without weights.
-
-    Every answer has exactly as many tokens as its request allows.
+def run(work: Work, row: Technique, stage: type[OfStudent], requests: Seq[Request], **how: Any) -> Run:
+    """Serve requests with the student's stage.
 
     Args:
-        kv_tokens: slots of memory.
-        options: of stages, `batching__token_budget=8`.
+        how: as `served` takes it.
 
     Raises:
         StudentFault, LawBroken: as the stage has it.
     """
     stage.work = work
-    return served(row, requests, kv_tokens=kv_tokens, hardware=hardware, **options)
+    return served(row, requests, **how)
 
 
 def served(
@@ -99,7 +88,14 @@ def served(
     hardware: str | Hardware = "a100-40g",
     **options: Any,
 ) -> Run:
-    """Serve requests with any technique, as `run` does: a baseline."""
+    """Serve requests with any technique, in virtual time and without weights.
+
+    Every answer has exactly as many tokens as its request allows.
+
+    Args:
+        kv_tokens: slots of memory.
+        options: of stages, `batching__token_budget=8`.
+    """
     source = resolve(MODEL)
     slot = source.slot_bytes("float16")
     named = {name.replace("__", ".", 1): value for name, value in options.items()}

@@ -1,4 +1,4 @@
-"""Hands out a lab: its text, skeleton and public tests, and no line of a solution."""
+"""Hands out a lab: its text, skeleton and public tests, without solutions."""
 
 from __future__ import annotations
 

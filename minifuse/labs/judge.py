@@ -1,4 +1,4 @@
-"""The judge: runs each test of a lab on a student's file, in a new process."""
+"""Judges a student's file: runs each test of a lab in a new process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lab: a folder with a task, its tests and points, a reference, and wrong solutions.
+"""A lab: a folder with a task, tests, a reference and wrong solutions.
 
     04-the-memory-shuffle/
         README.md        the task

@@ -18,7 +18,7 @@ NOTHING = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.
 
 @dataclass(frozen=True)
 class Alike:
-    """Two files, the number of runs they share, and that as a share of the smaller one's."""
+    """Two files: the runs of tokens that they share, and which part of the smaller's."""
 
     one: str
     other: str

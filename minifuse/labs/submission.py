@@ -1,4 +1,4 @@
-"""Calls functions of a student's file in a process of its own; values are plain data."""
+"""Calls functions of a student's file, which runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Budget:
 
 
 class StudentFault(MinifuseError):
-    """The student's file broke a rule or returned a wrong value; the text tells the student.
+    """The student's file broke a rule or returned a wrong value.
 
     `unwritten`: the skeleton's NotImplementedError was raised.
     """

@@ -171,7 +171,7 @@ def _leaning_right(words: tuple[int, ...], rng: random.Random) -> Tree:
 
 
 def leaves(tree: Tree) -> tuple[int, ...]:
-    """List the token ids of a tree, left to right; it may be deeper than Python's stack.
+    """List the token ids of a tree, left to right, however deep.
 
     >>> leaves(((3, 4), (5, (6, 7))))
     (3, 4, 5, 6, 7)

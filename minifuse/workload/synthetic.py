@@ -84,7 +84,7 @@ def synthetic(
 
 
 def gather(prompts: Sequence[Request], size: int = 1) -> list[Request]:
-    """Make every `size` prompts one request: r0/0, r0/1, ... of the group r0, or r0 alone."""
+    """Make every `size` prompts one request: r0/0, r0/1, ... of the group r0."""
     if size == 1:
         return [replace(prompt, id=f"r{i}", group=None) for i, prompt in enumerate(prompts)]
     return [replace(prompt, id=f"r{i // size}/{i % size}", group=f"r{i // size}") for i, prompt in enumerate(prompts)]
