@@ -20,7 +20,8 @@ from minifuse.io import parsing
 from minifuse.io.lines import read_lines, read_object
 from minifuse.io.parsing import did_you_mean, one_of, parse_duration, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.model.text.reader import TextReader
-from minifuse.workload.files import Encode, Line, read_jsonl
+from minifuse.workload.files import Encode, read_jsonl
+from minifuse.workload.forms import Line
 
 
 def refusal(call: Callable[[], object]) -> str:

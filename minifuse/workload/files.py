@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
-
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from typing import TYPE_CHECKING, Any, Protocol
 
 from minifuse.core.errors import ModelError, UsageError
 from minifuse.core.request import Request, Sampling
 from minifuse.io.lines import read_lines, read_object
 from minifuse.workload.cells import leaves
 from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
+
+if TYPE_CHECKING:
+    from minifuse.workload.forms import Line, TreeLine
 
 
 class Encode(Protocol):
@@ -24,39 +25,6 @@ class Encode(Protocol):
 
 
 ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
-
-Text = Annotated[str, Field(min_length=0)]  # with a bound, halves of surrogate pairs are refused
-Name = Annotated[str, Field(min_length=1)]
-Natural = Annotated[int, Field(ge=0)]
-Amount = Annotated[FiniteFloat, Field(ge=0)]
-
-
-class Line(BaseModel):
-    """A request as a line of a file."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    id: Name | Annotated[list[Name], Field(min_length=1)] | None = None
-    prompt: Text | Annotated[list[Text], Field(min_length=1)] | None = None
-    prompt_token_ids: list[int | list[int]] | None = None
-    max_new_tokens: int | None = None
-    arrival_s: Amount | None = None
-    priority: int | None = None
-    user: Name | None = None
-    conversation: Name | None = None
-    think_s: Amount | None = None
-    eos_token_id: int | list[int] | None = None
-    ignore_eos: bool | None = None
-    temperature: Amount | None = None
-    top_k: Natural | None = None
-    top_p: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
-    seed: Natural | None = None
-
-
-class TreeLine(Line):
-    """A line that may hold a tree."""
-
-    tree: str | int | list[Any] | None = None
 
 
 class Problem(Exception):
@@ -108,6 +76,8 @@ def read_jsonl(
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
     """
+    from minifuse.workload.forms import Line, TreeLine  # imports pydantic, which takes long
+
     if isinstance(source, str | Path):
         name, source = str(source), read_lines(Path(source))
     requests: list[Request] = []

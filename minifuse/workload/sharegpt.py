@@ -6,36 +6,15 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, NamedTuple
 
 from minifuse.core.errors import UsageError
 from minifuse.io.lines import BYTE_ORDER_MARK, misfit, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
 from minifuse.workload.files import Encode
 
-READ = ("human", "user", "system")  # senders of what a model reads; the others send answers
-
-
-class Message(BaseModel):
-    """What one side has written."""
-
-    sender: Literal["human", "user", "system", "gpt", "chatgpt", "bing", "bard", "assistant"] = Field(alias="from")
-    text: str = Field(alias="value")
-
-    @property
-    def is_answer(self) -> bool:
-        return self.sender not in READ
-
-
-class Conversation(BaseModel):
-    """The messages of a conversation, in order."""
-
-    conversations: list[Message]
-
-
-LISTED = TypeAdapter(list[Conversation])
+if TYPE_CHECKING:
+    from minifuse.workload.forms import Conversation, Message
 
 
 class Found(NamedTuple):
@@ -98,6 +77,10 @@ def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:
 
 
 def _read(path: str) -> list[Conversation]:
+    from pydantic import ValidationError
+
+    from minifuse.workload.forms import LISTED
+
     give = "give a JSON file as of ShareGPT, a list of conversations"
     try:
         with Path(path).open("rb") as file:
