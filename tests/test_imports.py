@@ -117,3 +117,8 @@ def test_no_name_hides_a_module() -> None:
     names = sorted(MODULES.keys() - {"minifuse.__main__"})
     ran = subprocess.run([sys.executable, "-c", EACH_BY_ATTRIBUTE, *names], capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("[]\nTrue True\n", "")
+
+
+def test_the_command_line_starts_without_what_takes_long() -> None:
+    code = "import sys, minifuse.cli.app; print({'torch', 'pydantic'} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
