@@ -88,6 +88,11 @@ def test_the_lines_of_a_solution_are_known() -> None:
             "has the marker '# END SOLUTION' by itself",
         ),
         ("        # END SOLUTION\n", "", "by itself"),
+        (
+            "    return holes\n",
+            "    return holes\n    # BEGIN SOLUTION: again\n",
+            "'# BEGIN SOLUTION: again' by itself",
+        ),
         ("        # END SOLUTION\n", "    # END SOLUTION\n", "by itself"),
         ("# BEGIN SOLUTION\n", "# begin solution\n", "has the marker '# begin solution' by itself"),
         ("    # END SOLUTION\n\n\n#", "    #END-SOLUTION\n\n\n#", "by itself"),
