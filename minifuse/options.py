@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
+from minifuse.io.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
 T = TypeVar("T")
 
@@ -72,9 +72,30 @@ class Declared(NamedTuple):
         return text + (", or none" if self.optional else "")
 
 
+def wrong_options(options: Any) -> str | None:
+    """Say what is wrong with a class of options; None: a dataclass of `option`s."""
+    if options is NoOptions:
+        return None
+    example = "@dataclass(frozen=True), and in it `size: int = option(8, 'what it means')`"
+    if not isinstance(options, type) or not is_dataclass(options):
+        return f"are no dataclass: write {example}."
+    undone = [name for base in options.__mro__ for name, value in vars(base).items() if isinstance(value, Field)]
+    plain = [field.name for field in fields(options) if "help" not in field.metadata]
+    if undone or plain:
+        why = "without a type, or below no @dataclass of its own" if undone else "without option(...)"
+        return f"have {(undone or plain)[0]!r} {why}: write {example}."
+    if unknown := [name for field in fields(options) for name in field.metadata if name not in (*HOW, "help")]:
+        return f"have an option with {unknown[0]!r}{did_you_mean(unknown[0], HOW)}: give {one_of(HOW)}."
+    try:
+        get_type_hints(options)
+    except Exception as error:
+        return f"have a type that is unknown ({error}): import it."
+    return None
+
+
 @cache
 def declared_options(cls: Any) -> dict[str, Declared]:
-    """The options of a stage, by name. Their types are compiled from text, which takes long."""
+    """Return the options of a stage, by name. Cached: compiling their types is slow."""
     declared: dict[str, Declared] = {}
     if cls is not NoOptions:
         hints = get_type_hints(cls)

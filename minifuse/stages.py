@@ -18,14 +18,14 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+from minifuse.contracts.declared import check_declared, claims_no_order, defaults
+from minifuse.contracts.fault import class_site, is_own
 from minifuse.core import stages as core
-from minifuse.core.declarations import check_declared, claims_no_order, defaults
 from minifuse.core.errors import LawBroken, UsageError
-from minifuse.core.fault import class_site, is_own
-from minifuse.core.parsing import unknown
 from minifuse.core.plan import Move
 from minifuse.core.report import KVUsage
-from minifuse.options import NoOptions
+from minifuse.io.parsing import unknown
+from minifuse.options import NoOptions, wrong_options
 
 Kind = Literal["batching", "memory", "attention"]
 KINDS: tuple[Kind, ...] = ("batching", "memory", "attention")
@@ -42,7 +42,7 @@ class Stage(Protocol):
 
 
 class Batching(core.Batching, Stage, Protocol):
-    """A batching policy with what it claims, which the laws hold it to. A class that says nothing claims nothing."""
+    """A batching policy with its claims, which the laws check. By default none is made."""
 
     kind: ClassVar[str] = "batching"
     granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"
@@ -129,12 +129,14 @@ def register(cls: StageClass) -> StageClass:
     What it does not declare has a default: it serves transformers, and claims nothing.
 
     Raises:
-        UsageError: it lacks something that a stage of its kind must have (`minifuse.core.declarations`), or another
+        UsageError: it lacks something that a stage of its kind must have (`minifuse.contracts.declared`), or another
             class has this name.
     """
     if not is_own(cls):
         _register_shipped()  # their names are taken
     check_declared(cls, PROTOCOLS)
+    if (wrong := wrong_options(getattr(cls, "Options", NoOptions))) is not None:
+        raise UsageError(f"The Options of the {cls.kind} stage {cls.name!r} ({class_site(cls)}) {wrong}")
     if claims_no_order(cls):
         cls.overtaken_at_most = None
     kind, name = cls.kind, cls.name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import one_of, unknown
+from minifuse.io.parsing import one_of, unknown
 from minifuse.options import describe_options
 from minifuse.stages import COMPUTED_WHOLE, KINDS, Kind, stage
 from minifuse.stages import stages as every_stage
@@ -290,7 +290,7 @@ def technique(name: str) -> Technique:
 
 
 class Rule(NamedTuple):
-    """What two stages of a mix need of each other. A policy may be a class, or an object with options."""
+    """What two stages of a mix need of each other; either may be a class."""
 
     kinds: tuple[Kind, Kind]
     kept: Callable[[Any, Any], Any]  # true of stages of these kinds

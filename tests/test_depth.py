@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from minifuse.contracts.fault import is_own
 from minifuse.core import stages as core
-from minifuse.core.fault import is_own
 from minifuse.stages import KINDS, PROTOCOLS, Kind, stages
 
 STAGES = [(kind, name) for kind in KINDS for name, cls in stages(kind).items() if is_own(cls)]

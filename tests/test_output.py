@@ -13,7 +13,7 @@ from full_disk import full_disk
 from helpers import sentence
 
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.output import whole_file, whole_folder, write_whole
+from minifuse.io.output import whole_file, whole_folder, write_whole
 
 ROOM = 4096
 MUCH = "much " * ROOM

@@ -14,22 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.core import parsing
 from minifuse.core.errors import ModelError, RequestRefused, UsageError
-from minifuse.core.parsing import (
-    did_you_mean,
-    one_of,
-    parse_duration,
-    parse_float,
-    parse_goodput,
-    parse_int,
-    parse_size,
-    read_lines,
-    read_object,
-)
 from minifuse.core.request import Request
+from minifuse.io import parsing
+from minifuse.io.lines import read_lines, read_object
+from minifuse.io.parsing import did_you_mean, one_of, parse_duration, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.model.text.reader import TextReader
-from minifuse.workload.files import Encode, Line, read_jsonl
+from minifuse.workload.files import Encode, read_jsonl
+from minifuse.workload.forms import Line
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -179,8 +171,8 @@ ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
         ("{", "not JSON (Expecting property name enclosed in double quotes at column 2): give one object on each line"),
         ("[" * 100_000, "not readable as JSON: give numbers and lists of sane size"),
         (f'{{{P}, "seed": {"9" * 5000}}}', "not readable as JSON: give numbers and lists of sane size"),
-        ("[1, 2]", "[1, 2] is not an object: give one on each line"),
-        ("3", "3 is not an object: give one on each line"),
+        ("[1, 2]", "[1, 2] is not an object: give one"),
+        ("3", "3 is not an object: give one"),
         ('{"promt": "x"}', 'unknown field "promt" (did you mean "prompt"?): give id, prompt, prompt_token_ids, '
          "max_new_tokens, arrival_s, priority, user, conversation, think_s, eos_token_id, ignore_eos, temperature, "
          "top_k, top_p or seed"),

@@ -50,9 +50,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         counts.parsed[stage] += 1
         return parse(stage, *arguments)
 
-    def counted_make(kind: Any, *arguments: Any, **named: Any) -> Any:
-        counts.made[kind] += 1
-        return make(kind, *arguments, **named)
+    def counted_make(protocol: Any, *arguments: Any, **named: Any) -> Any:
+        counts.made[protocol.kind] += 1
+        return make(protocol, *arguments, **named)
 
     monkeypatch.setattr("minifuse.options._convert", counted_convert)
     monkeypatch.setattr("minifuse.serve.assembly.parse_options", counted_parse)

@@ -48,7 +48,7 @@ import triton.language as tl
 
 from minifuse.attention.triton import TritonAttention
 from minifuse.core.errors import KernelError
-from minifuse.core.shipped import places, shipped
+from minifuse.io.shipped import places, shipped
 from minifuse.kernels.multi_token import _walk, attend_tile, multi_token_attention, multi_token_attention_torch
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.tile import slot_of, tile_owner

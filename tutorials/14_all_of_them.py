@@ -35,7 +35,7 @@ from statistics import mean, median
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from minifuse.core.parsing import parse_goodput
+from minifuse.io.parsing import parse_goodput
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
 from minifuse.serve.build import build_engine

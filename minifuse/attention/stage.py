@@ -8,9 +8,9 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.parsing import one_of
 from minifuse.core.plan import Layout, Placement, Span, Work
 from minifuse.core.stages import option
+from minifuse.io.parsing import one_of
 from minifuse.stages import Attention
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import parse_int, unknown
 from minifuse.core.plan import Plan, Proposal, Reason, Room
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
+from minifuse.io.parsing import parse_int, unknown
 from minifuse.stages import Batching
 
 MANY = 2**20

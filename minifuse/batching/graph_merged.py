@@ -8,11 +8,11 @@ from typing import Any
 
 from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.parsing import number
 from minifuse.core.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
+from minifuse.io.parsing import number
 
 
 def set_full(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:

@@ -5,8 +5,8 @@ from itertools import chain
 from typing import Any
 
 from minifuse.batching.policy import Fill, Missing, QueuePolicy
+from minifuse.contracts.fault import Wrong, returned_by, shown
 from minifuse.core.errors import WrongReturn
-from minifuse.core.fault import Wrong, returned_by, shown
 from minifuse.core.plan import Proposal, Reason, Span, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory

@@ -6,10 +6,10 @@ from typing import Any
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.batching.reranking import outranks
-from minifuse.core.parsing import number
 from minifuse.core.plan import Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import option
+from minifuse.io.parsing import number
 
 
 @dataclass(frozen=True)

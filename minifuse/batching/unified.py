@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.batching.prefill_first import fill_prompts_first
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.parsing import number
 from minifuse.core.plan import Proposal, Reason, Span
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
+from minifuse.io.parsing import number
 
 
 class Unified(QueuePolicy):

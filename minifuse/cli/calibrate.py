@@ -16,9 +16,9 @@ from minifuse.cli.streams import print_result
 from minifuse.cli.tables import BUSY, in_time, plain
 from minifuse.cli.text import console, tell
 from minifuse.core.errors import UsageError
-from minifuse.core.output import write_whole
-from minifuse.core.parsing import number
 from minifuse.execute.cores import OtherWork, usable_cores
+from minifuse.io.output import write_whole
+from minifuse.io.parsing import number
 from minifuse.model.choices import find_device
 from minifuse.model.source import resolve
 from minifuse.model.text.load import resolve_text

@@ -17,11 +17,11 @@ from minifuse.cli.state import open_state, refuse_overwriting_state, report_unst
 from minifuse.cli.streams import print_result, silence
 from minifuse.cli.text import tell
 from minifuse.core.errors import ModelError, RequestRefused, UsageError, one_line
-from minifuse.core.parsing import BYTE_ORDER_MARK, MOST_LINE, too_long
-from minifuse.core.parsing import number as counted
 from minifuse.core.request import DEFAULT, FinishReason, Request
 from minifuse.core.submitted import check_name
 from minifuse.ctrl_c import INTERRUPTED, dealt_with
+from minifuse.io.lines import BYTE_ORDER_MARK, MOST_LINE, too_long
+from minifuse.io.parsing import number as counted
 from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.tokenizer import UNFINISHED, Tokenizer

@@ -19,8 +19,8 @@ from minifuse.cli.plugin import load_plugin, plugins
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import tell
 from minifuse.core.errors import CheckerFailed, LawBroken, MachineError, MinifuseError, UsageError, one_line, shortened
-from minifuse.core.parsing import parse_duration, unknown
 from minifuse.ctrl_c import INTERRUPTED
+from minifuse.io.parsing import parse_duration, unknown
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.stages import KINDS, kinds_of, stages
 from minifuse.techniques import TECHNIQUES

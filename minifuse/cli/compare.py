@@ -19,9 +19,9 @@ from minifuse.cli.spinner import loading
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted, tell
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.parsing import all_of
 from minifuse.core.request import FinishReason
 from minifuse.ctrl_c import INTERRUPTED
+from minifuse.io.parsing import all_of
 from minifuse.model.source import resolve
 from minifuse.serve.assembly import Choices
 from minifuse.serve.build import build_engine

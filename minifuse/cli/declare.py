@@ -25,7 +25,7 @@ import typer
 
 from minifuse.cli.streams import is_stdout
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import MANY, check_word, parse_int
+from minifuse.io.parsing import MANY, check_word, parse_int
 
 OptionsT = TypeVar("OptionsT")
 Parse = Callable[[Any, str], Any]  # the text, or texts, and the flag -> the value

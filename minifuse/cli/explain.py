@@ -18,7 +18,7 @@ from minifuse.cli.glossary import Term, folded, terms
 from minifuse.cli.list import first_line
 from minifuse.cli.text import console
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import did_you_mean
+from minifuse.io.parsing import did_you_mean
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage, stages
 from minifuse.techniques import MODELS, TECHNIQUES, Technique, fit, for_model

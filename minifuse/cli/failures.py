@@ -8,7 +8,7 @@ import re
 
 from minifuse.cli.plugin import plugin_frame, plugin_stages
 from minifuse.core.errors import LawBroken, MinifuseError, StageFault, UsageError
-from minifuse.core.parsing import quoted
+from minifuse.io.parsing import quoted
 
 FAILED, MACHINE = 1, 3
 OUT_OF_MEMORY = re.compile("out of memory|(?:can't|cannot) allocate memory", re.IGNORECASE)

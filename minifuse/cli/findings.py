@@ -16,7 +16,7 @@ from rich.text import Text
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import cut_to
 from minifuse.cli.text import console, tell, time_left
-from minifuse.core.output import write_whole
+from minifuse.io.output import write_whole
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Say
 from minifuse.serve.interrupt import uninterrupted

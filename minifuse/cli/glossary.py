@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from minifuse.core.shipped import places, shipped
+from minifuse.io.shipped import places, shipped
 
 PLACES = places("glossary.md", "docs/glossary.md")
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from minifuse.cli.answers import is_right
 from minifuse.cli.requests import Workload
 from minifuse.cli.text import console, first_few
+from minifuse.contracts.fault import is_own
 from minifuse.core.errors import one_line
-from minifuse.core.fault import is_own
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Served, serve

@@ -13,7 +13,7 @@ from minifuse.cli.outcomes import as_json, show
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, tell
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.parsing import read_bounded
+from minifuse.io.lines import read_bounded
 
 if TYPE_CHECKING:
     from minifuse.labs.lab import Lab
@@ -113,9 +113,9 @@ def check(options: CheckOptions) -> int:
     """Tell what holds of a solution, what does not, and the smallest case that shows it."""
     _needs_hypothesis()
     from minifuse.labs.judge import judge
-    from minifuse.labs.lab import Lab
+    from minifuse.labs.lab import read_lab
 
-    own = Lab(Path(options.folder or HERE))
+    own = read_lab(Path(options.folder or HERE))
     lab = _lab(str(own.number)) if options.hidden else own
     known = [test.name for test in lab.tests(options.hidden)]
     if options.only is not None and options.only not in known:

@@ -7,7 +7,7 @@ from math import inf
 
 from minifuse.cli.tables import in_time, is_busy, plain
 from minifuse.core.errors import one_line
-from minifuse.core.parsing import all_of
+from minifuse.io.parsing import all_of
 from minifuse.trace.metrics import Groups, Metrics
 
 Row = tuple[str, Metrics]

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from minifuse.cli.declare import by_itself, json_switch, option, switch, whole
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import parse_float, parse_goodput, parse_size
 from minifuse.core.request import Sampling
+from minifuse.io.parsing import parse_float, parse_goodput, parse_size
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source

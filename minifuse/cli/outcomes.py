@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minifuse.cli.text import console
-from minifuse.core.parsing import number
+from minifuse.io.parsing import number
 
 if TYPE_CHECKING:
     from minifuse.labs.judge import Outcome

@@ -6,9 +6,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from minifuse.contracts.fault import class_site, is_own, last_line
 from minifuse.core.errors import MinifuseError, UsageError
-from minifuse.core.fault import class_site, is_own, last_line
-from minifuse.core.parsing import MOST_LINE, too_long
+from minifuse.io.lines import MOST_LINE, too_long
 from minifuse.stages import KINDS, stages
 
 PREFIX = "minifuse_plugin_"

@@ -13,7 +13,7 @@ from minifuse.cli.declare import STDOUT, argument, option, takes, writable_file
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.text import tell
 from minifuse.core.errors import MinifuseError, UsageError
-from minifuse.core.parsing import all_of
+from minifuse.io.parsing import all_of
 from minifuse.show.page import write_page
 from minifuse.show.traced_runs import TracedRun, read_run
 from minifuse.trace.reading import STANDARD_INPUT, load_trace

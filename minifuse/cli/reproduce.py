@@ -11,8 +11,8 @@ from minifuse.cli.declare import argument, json_switch, option, switch, takes, w
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import tell
 from minifuse.core.errors import MinifuseError, UsageError
-from minifuse.core.parsing import parse_float
 from minifuse.ctrl_c import INTERRUPTED
+from minifuse.io.parsing import parse_float
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.serve.interrupt import uninterrupted
 

@@ -11,9 +11,10 @@ from typing import Any
 from minifuse.cli.options import Options
 from minifuse.cli.text import tell
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import BYTE_ORDER_MARK, all_of, read_bounded, read_lines, split_lines
 from minifuse.core.request import DEFAULT, Request
 from minifuse.core.submitted import by_request
+from minifuse.io.lines import BYTE_ORDER_MARK, read_bounded, read_lines, split_lines
+from minifuse.io.parsing import all_of
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from minifuse.cli.options import BY
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import LEAST_WIDTH, console, tell
 from minifuse.core.errors import UsageError
-from minifuse.core.output import whole_file
+from minifuse.io.output import whole_file
 from minifuse.trace.gaps import longest_gaps
 from minifuse.trace.history import History
 from minifuse.trace.log import Event

@@ -13,8 +13,8 @@ from minifuse.cli.declare import argument, switch, takes
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import tell
 from minifuse.core.errors import UsageError
-from minifuse.core.output import write_whole
-from minifuse.core.shipped import places, shipped
+from minifuse.io.output import write_whole
+from minifuse.io.shipped import places, shipped
 
 PLACES = places("tutorials", "tutorials")
 SERVERS = {"notebook": "jupyter notebook", "jupyterlab": "jupyter lab"}  # modules, and the commands of a reader

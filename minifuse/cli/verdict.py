@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import minifuse
 from minifuse.cli.plugin import plugin_files
+from minifuse.contracts.fault import is_own
 from minifuse.core.errors import LawBroken, WrongReturn, one_line, shortened
-from minifuse.core.fault import is_own
 from minifuse.options import describe_options
 from minifuse.show.observed import decided, legend, timeline
 from minifuse.stages import KINDS, Kind, stage

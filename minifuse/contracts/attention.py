@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from minifuse.contracts.fault import Wrong, blaming, is_own, returned_by, shown
 from minifuse.contracts.form import check_cover, check_form, check_lanes
 from minifuse.contracts.lawful import check_move
-from minifuse.core.fault import Wrong, blaming, is_own, returned_by, shown
 from minifuse.core.plan import Layout, Placement, Plan, Span, Work, sampled_work
 from minifuse.core.request import Sequence
 

@@ -8,15 +8,15 @@ from traceback import walk_tb
 from typing import Any
 
 from minifuse.contracts.attention import check_layout
+from minifuse.contracts.fault import blamed, is_own, method_site, returned_by
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
 from minifuse.contracts.proposal import Known, check_proposal
 from minifuse.core.errors import LawBroken, StageFault
-from minifuse.core.fault import blamed, is_own, method_site, returned_by
 from minifuse.core.observers import RunObserver
 from minifuse.core.plan import Placement, Plan, Proposal
 from minifuse.core.report import StepReport
 from minifuse.core.requests import Requests
-from minifuse.stages import Attention, Batching, Memory
+from minifuse.core.stages import Attention, Batching, Memory
 
 
 class Checks(RunObserver):

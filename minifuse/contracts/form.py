@@ -9,7 +9,7 @@ from itertools import chain
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from minifuse.core.fault import Wrong, shown
+from minifuse.contracts.fault import Wrong, shown
 from minifuse.core.plan import Place, Room, Shape, Span
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region, StateRows

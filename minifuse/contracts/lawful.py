@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minifuse.core.fault import Wrong
+from minifuse.contracts.fault import Wrong
 from minifuse.core.in_flight import InFlight
 from minifuse.core.plan import Move, Placement, Plan, Proposal
 from minifuse.core.request import Phase

@@ -8,12 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
+from minifuse.contracts.fault import Wrong, class_site, forgotten_base, is_own, method_site, raised, shown
 from minifuse.contracts.form import check_form
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.fault import Wrong, class_site, forgotten_base, is_own, method_site, raised, shown
-from minifuse.stages import PROTOCOLS, Kind
 
-ATTRIBUTES: dict[Kind, tuple[tuple[str, Any, int], ...]] = {  # name, type, and the least whole number
+ATTRIBUTES: dict[str, tuple[tuple[str, Any, int], ...]] = {  # name, type, and the least whole number
     "batching": (
         ("workers", int, 1),
         ("depth", int, 1),
@@ -27,15 +26,18 @@ MOST_WORKERS = 1024
 WORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def make_stage(kind: Kind, cls: Any, *arguments: Any) -> Any:
+def make_stage(protocol: type[Any], cls: Any, *arguments: Any) -> Any:
     """Make a stage of its class, called with `arguments`.
+
+    Args:
+        protocol: what a stage of its kind must have.
 
     Raises:
         UsageError: the class cannot be made, or lacks something; or what it raised itself, of an option.
     """
     if is_own(cls):
         return cls(*arguments)
-    called = _called(kind, cls)
+    kind, called = cls.kind, _called(protocol, cls)
     _check_spelling(cls, called)
     try:
         stage = cls(*arguments)
@@ -53,7 +55,7 @@ def make_stage(kind: Kind, cls: Any, *arguments: Any) -> Any:
     return stage
 
 
-def _check_attributes(kind: Kind, stage: Any, *arguments: Any) -> None:
+def _check_attributes(kind: str, stage: Any, *arguments: Any) -> None:
     limits = {"workers": MOST_WORKERS, "depth": MOST_WORKERS, "capacity": arguments[0]}
     for name, hint, least in ATTRIBUTES[kind]:
         value, most = getattr(stage, name), limits.get(name, sys.maxsize)
@@ -64,9 +66,9 @@ def _check_attributes(kind: Kind, stage: Any, *arguments: Any) -> None:
             raise Wrong(f"a stage whose {name} is {value!r}", "give 'module:class'")
 
 
-def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:
+def _called(protocol: type[Any], cls: type[Any]) -> dict[str, Any]:
     """Return the methods that minifuse calls: of the protocol, and of its own base classes."""
-    bases = [base for base in (*PROTOCOLS[kind].__mro__, *cls.__mro__) if is_own(base)]
+    bases = [base for base in (*protocol.__mro__, *cls.__mro__) if is_own(base)]
     return {
         name: member
         for base in bases

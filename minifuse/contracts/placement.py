@@ -8,12 +8,12 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+from minifuse.contracts.fault import Wrong, shown
 from minifuse.contracts.form import check_cover, check_form
 from minifuse.contracts.lawful import by_layer, check_move
 from minifuse.contracts.proposal import Known
 from minifuse.core.cell_graph import CellGraph
 from minifuse.core.errors import LawBroken
-from minifuse.core.fault import Wrong, shown
 from minifuse.core.places import Pages, Runs, State, runs_in
 from minifuse.core.plan import Extent, Move, Place, Placement, Proposal, Shape, Span, Work
 from minifuse.core.report import KVUsage

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from minifuse.contracts.fault import Wrong
 from minifuse.contracts.form import check_cover, check_form
 from minifuse.contracts.lawful import check_sequences
-from minifuse.core.fault import Wrong
 from minifuse.core.places import State
 from minifuse.core.plan import TRANSFORMER, Place, Proposal, Span, Work
 from minifuse.core.request import Phase
 from minifuse.core.requests import Requests
+from minifuse.core.stages import Memory
 from minifuse.core.unfolded import unfolded
-from minifuse.stages import Memory
 
 DONE, IN_THIS_WAVE = -1, -2  # instead of the worker that a node is planned on
 

@@ -42,6 +42,15 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 3 - tail]}...{text[-tail:]}"
 
 
+def brief(value: object) -> str:
+    """Show what was given as Python writes it, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python spells no number of more than 4300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 class UsageError(MinifuseError):
     """A bad option, file or value: nothing was started."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -9,10 +10,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from minifuse.core.errors import RequestRefused, UsageError
-from minifuse.core.parsing import INT64, brief, fits_utf8, plain
+from minifuse.core.errors import RequestRefused, UsageError, brief
 from minifuse.core.request import Request, Sampling
 
+INT64 = (-(2**63), 2**63 - 1)
 LARGEST = sys.float_info.max
 ReadT = TypeVar("ReadT", Request, Sampling)
 SHARED = attrgetter("group", "arrival_s", "priority", "user")  # what the prompts of one request have in common
@@ -37,6 +38,17 @@ def check_name(text: str, what: str) -> str:
     if not text or not fits_utf8(text):
         raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
     return text
+
+
+def plain(value: Any) -> Any:
+    """Turn what numpy or torch made into Python numbers, or lists; leave other values."""
+    as_list = getattr(value, "tolist", None)
+    return as_list() if callable(as_list) else value
+
+
+def fits_utf8(text: str) -> bool:
+    """Whether UTF-8 can spell a text: it has no half of a surrogate pair."""
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 def read(request: Request) -> Request:

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from minifuse.core.errors import RequestRefused
-from minifuse.core.parsing import brief
+from minifuse.core.errors import RequestRefused, brief
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.stages import Arrivals
 from minifuse.core.submitted import check_prompts, read

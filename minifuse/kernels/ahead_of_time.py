@@ -28,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from minifuse.core.errors import KernelError, MachineError, MinifuseError, UsageError
-from minifuse.core.output import write_whole
+from minifuse.io.output import write_whole
 from minifuse.kernels import shipped
 from minifuse.kernels.launch import INTERPRETED, Shipped
 

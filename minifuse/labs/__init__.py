@@ -1,4 +1,4 @@
-"""Labs: a student writes a stage, or the part of one that a paper is about; the laws and counted costs judge it.
+"""Labs: students write part of a stage; laws and counted costs judge it.
 
 A lab is a folder of `tutorials/labs` (`minifuse.labs.lab`). The student's file never runs in the process that judges
 it: `minifuse.labs.student` is the process that it runs in, `minifuse.labs.submission` what the judge has of it: calls

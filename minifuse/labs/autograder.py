@@ -1,4 +1,4 @@
-"""A folder that grades one lab: on Gradescope as it is, and in a workflow of GitHub Classroom.
+"""Makes a folder that grades one lab, on Gradescope and in GitHub Classroom.
 
 It holds the lab with its hidden tests and without its solution, the part of minifuse that judges, which needs no torch,
 and the course's secret, from which hidden workloads are drawn.
@@ -20,41 +20,24 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
-from minifuse.core.output import write_whole
-from minifuse.core.shipped import HOME
 from minifuse.ctrl_c import SIGNALS
+from minifuse.io.output import write_whole
+from minifuse.io.shipped import HOME
 from minifuse.labs import confine, guard, names, student
 from minifuse.labs.handins import SUBMITTED, files_in
 from minifuse.labs.handout import handed_out, write_files
 from minifuse.labs.judge import Outcome, judge
-from minifuse.labs.lab import Lab
+from minifuse.labs.lab import Lab, read_lab
 from minifuse.labs.score import scores
 from minifuse.labs.submission import Budget, identity
 
 NOBODY = "nobody"
 FAILED = "The grader failed, and there are no points: your instructor can see why in its output."
-LEFT_OUT = ("tutorials", "__pycache__", "reproduce", "notebook", "replay", "tiny")  # of minifuse: not needed to judge
-REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "typer>=0.15")
+LEFT_OUT = ("tutorials", "cli", "papers", "notebook", "page", "perfetto", "tiny")  # of minifuse: not needed to judge
+REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "pydantic>=2.10")
 WITH_TORCH = ("torch>=2.11", "triton>=3.6")
 
-SETUP = """#!/usr/bin/env bash
-# Gradescope runs this once, when the autograder is built.
-set -euo pipefail
-cd "$(dirname "$0")"
-apt-get update -qq && apt-get install -y -qq python3 python3-venv python3-pip libseccomp2
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "choose an image with Python 3.11 or newer")'
-python3 -m venv venv
-venv/bin/pip install --quiet -r requirements.txt
-"""
-
-RUN = """#!/usr/bin/env bash
-# Gradescope runs this for each submission.
-set -euo pipefail
-cd /autograder/source
-mkdir -p /autograder/results
-venv/bin/python grade.py --submission /autograder/submission --results /autograder/results/results.json
-"""
-
+GRADER = Path(__file__).with_name("grader")  # its files, but for those that are made
 GRADE = '''"""Grades a submission: python grade.py --submission FOLDER --results FILE.json [--classroom FILE]"""
 
 import sys
@@ -68,47 +51,9 @@ from minifuse.labs.autograder import main
 sys.exit(main(HERE, sys.argv[1:]))
 '''
 
-WORKFLOW = """# For GitHub Classroom: put this file into the assignment's template as .github/workflows/classroom.yml.
-# The autograder's folder is a private repository of the course. Its name is the variable MINIFUSE_GRADER, and the
-# secret MINIFUSE_GRADER_TOKEN may read it.
-name: Lab {number}
-on: [push]
-permissions:
-  checks: write
-  actions: read
-  contents: read
-jobs:
-  grade:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-        with:
-          path: submission
-      - uses: actions/checkout@v4
-        with:
-          repository: ${{{{ vars.MINIFUSE_GRADER }}}}
-          token: ${{{{ secrets.MINIFUSE_GRADER_TOKEN }}}}
-          path: grader
-          persist-credentials: false
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-      - run: pip install --quiet -r grader/requirements.txt
-      - id: lab
-        run: |
-          python grader/grade.py --submission submission --results results.json --classroom classroom.txt
-          rm -rf grader
-          echo "result=$(cat classroom.txt)" >> "$GITHUB_OUTPUT"
-      - uses: classroom-resources/autograding-grading-reporter@v1
-        env:
-          LAB_RESULTS: ${{{{ steps.lab.outputs.result }}}}
-        with:
-          runners: lab
-"""
-
 
 def autograder_files(lab: Lab, secret: str) -> dict[str, str]:
-    """The files of the folder but for minifuse itself."""
+    """Make the folder's files, without minifuse's own."""
     hidden = sorted((lab.folder / "tests" / "hidden").glob("*.py"))
     if not hidden:
         raise UsageError(f"{lab.folder} has no hidden tests: give the number of a lab, as minifuse lab list shows.")
@@ -117,9 +62,9 @@ def autograder_files(lab: Lab, secret: str) -> dict[str, str]:
     files |= {f"lab/{path.relative_to(lab.folder).as_posix()}": path.read_text(encoding="utf-8") for path in kept}
     needed = REQUIREMENTS + (WITH_TORCH if "torch" in lab.limits.imports else ())
     files["requirements.txt"] = "".join(f"{one}\n" for one in needed)
-    files |= {"setup.sh": SETUP, "run_autograder": RUN, "grade.py": GRADE, "secret.txt": f"{secret}\n"}
-    files["classroom.yml"] = WORKFLOW.format(number=lab.number)
-    return files
+    files |= {path.name: path.read_text(encoding="utf-8") for path in GRADER.iterdir()}
+    files["classroom.yml"] = files["classroom.yml"].replace("Lab NN", f"Lab {lab.number}")
+    return files | {"grade.py": GRADE, "secret.txt": f"{secret}\n"}
 
 
 def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
@@ -135,11 +80,10 @@ def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
 
 
 def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
-    """The results of a submission's file, as Gradescope reads them."""
+    """Grade a submission; return the results as Gradescope reads them."""
     found = files_in(submission)
     if len(found) != 1:
-        what = f"There is no {SUBMITTED} in it" if not found else f"There are {len(found)} files {SUBMITTED} in it"
-        return {"score": 0, "output": f"{what}: hand in one.", "tests": []}
+        return {"score": 0, "output": f"There are {len(found)} files {SUBMITTED} in it: hand in one.", "tests": []}
     user = _another_user()
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
@@ -175,7 +119,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 def _another_user() -> str | None:
-    """The user *nobody*, if this process may start others as that user, who can read what such a process runs."""
+    """Return the user *nobody*, if a student's process can be started as that user."""
     if os.getuid() != 0:
         return None
     needed = [str(one.__file__) for one in (student, names, guard, confine)]
@@ -188,7 +132,7 @@ def _another_user() -> str | None:
 
 
 def walls(user: str | None) -> str:
-    """A sentence for the instructor: what keeps a submission from the hidden tests, and from the network.
+    """Tell the instructor what keeps a submission from hidden tests and the network.
 
     Raises:
         MachineError: nothing keeps it from the hidden tests.
@@ -204,7 +148,7 @@ def walls(user: str | None) -> str:
 
 
 def _given(here: Path) -> tuple[Lab, str]:
-    """The lab and the secret of an autograder's folder, which the student's process, of another user, may not read."""
+    """Read the lab and the secret of the folder, and close both to other users."""
     try:
         if os.getuid() == 0:
             for name in ("lab", "secret.txt"):
@@ -214,7 +158,7 @@ def _given(here: Path) -> tuple[Lab, str]:
         raise UsageError(f"{error.filename} cannot be used ({error.strerror}): make the folder again.") from None
     if not secret:
         raise UsageError(f"{here / 'secret.txt'} is empty: make the folder again, by minifuse lab autograder.")
-    return Lab(here / "lab"), secret
+    return read_lab(here / "lab"), secret
 
 
 def main(here: Path, arguments: list[str]) -> int:
@@ -232,61 +176,50 @@ def main(here: Path, arguments: list[str]) -> int:
     for number in SIGNALS:
         signal.signal(number, end)
     try:
-        return _main(here, arguments)
+        _main(here, arguments)
     except KeyboardInterrupt:
         print("error: Interrupted: nothing was graded.", file=sys.stderr)
         return 128 + came[0]
-
-
-def _main(here: Path, arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python grade.py", description="Grades a submission.")
-    parser.add_argument("--submission", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--results", type=Path, required=True, metavar="FILE.json")
-    parser.add_argument("--classroom", type=Path, metavar="FILE", help="the results as GitHub Classroom reads them")
-    typed = parser.parse_args(arguments)
-    try:
-        kept = walls(_another_user())
-        lab, secret = _given(here)
-        for folder in {typed.submission, typed.results.parent, (typed.classroom or typed.results).parent}:
-            if not folder.is_dir():
-                raise UsageError(f"{folder} is no folder: give one that is there.")
-    except MinifuseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    print(f"note: {kept}.", file=sys.stderr)
-    try:
-        results = grade(lab, typed.submission, secret)
-    except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
-        write_whole(typed.results, json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1))
-        raise
-    try:
-        _write(lab, results, typed.results, typed.classroom)
     except MinifuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def _write(lab: Lab, results: dict[str, Any], file: Path, classroom: Path | None) -> None:
-    """Write the results of a submission, as Gradescope and as GitHub Classroom read them.
-
-    Raises:
-        MachineError: the disk is full.
-        UsageError: nothing may be written there.
-    """
-    write_whole(file, json.dumps(results, indent=1))
+def _main(here: Path, arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python grade.py", description="Grades a submission.")
+    parser.add_argument("--submission", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--results", type=Path, required=True, metavar="FILE.json")
+    parser.add_argument("--classroom", type=Path, metavar="FILE", help="the results as GitHub Classroom reads them")
+    typed = parser.parse_args(arguments)
+    kept = walls(_another_user())
+    lab, secret = _given(here)
+    for folder in {typed.submission, typed.results.parent, (typed.classroom or typed.results).parent}:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is no folder: give one that is there.")
+    print(f"note: {kept}.", file=sys.stderr)
+    try:
+        results = grade(lab, typed.submission, secret)
+    except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
+        write_whole(typed.results, json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1))
+        raise
+    write_whole(typed.results, json.dumps(results, indent=1))
     most = sum(lab.points.values())
     print(f"{results['score']:g} of {most:g} points")
-    if classroom is not None:
-        tests = [
-            {
-                "name": one["name"],
-                "status": "pass" if one["score"] == one["max_score"] else "fail",
-                "score": one["score"],
-                "max_score": one["max_score"],
-            }
-            for one in results["tests"]
-        ]
-        status = "pass" if results["score"] == most else "fail"
-        told = {"version": 1, "status": status, "max_score": most, "tests": tests}
-        write_whole(classroom, b64encode(json.dumps(told).encode()).decode())
+    if typed.classroom is not None:
+        write_whole(typed.classroom, b64encode(json.dumps(_for_classroom(results, most)).encode()).decode())
+
+
+def _for_classroom(results: dict[str, Any], most: float) -> dict[str, Any]:
+    """The results as the reporter of GitHub Classroom reads them."""
+    tests = [
+        {
+            "name": one["name"],
+            "status": "pass" if one["score"] == one["max_score"] else "fail",
+            "score": one["score"],
+            "max_score": one["max_score"],
+        }
+        for one in results["tests"]
+    ]
+    status = "pass" if results["score"] == most else "fail"
+    return {"version": 1, "status": status, "max_score": most, "tests": tests}

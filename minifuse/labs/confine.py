@@ -1,4 +1,4 @@
-"""What the operating system refuses to a student's process: files, the network, other processes.
+"""Confines a student's process: no other files, no network, no other processes.
 
 Linux has two measures that a process may ask for without privileges, that hold for root too, and that cannot be undone:
 Landlock (from 5.13 on), by which only some places are read and nothing is written, and a filter of system calls, made
@@ -34,14 +34,14 @@ REFUSED = """
 
 
 def landlock() -> int:
-    """The version of Landlock that the kernel has, 0 for none."""
+    """Return the kernel's version of Landlock, 0 for none."""
     if sys.platform != "linux":
         return 0
     return max(0, int(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, VERSION)))
 
 
 def seccomp() -> ctypes.CDLL | None:
-    """The library that makes filters of system calls, if it is there."""
+    """Load libseccomp, or return None."""
     try:
         return ctypes.CDLL(SECCOMP) if sys.platform == "linux" else None
     except OSError:
@@ -49,7 +49,7 @@ def seccomp() -> ctypes.CDLL | None:
 
 
 def end_with(judge: int) -> None:
-    """End this process when its parent ends, which is the process of this number unless it has ended already."""
+    """End this process when its parent, process `judge`, ends, or has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, KILL, 0, 0, 0)
     if os.getppid() != judge:

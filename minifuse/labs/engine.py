@@ -1,9 +1,10 @@
-"""A student's stage in the real engine: under the laws, and in runs whose costs are counted. Neither needs torch."""
+"""Runs a student's stage in the engine, under the laws and with counted costs."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.request import Request
@@ -25,7 +26,7 @@ MODEL = "random:llama-2-7b"  # whose shape alone is used: an iteration's time, a
 
 
 class OfStudent:
-    """What a stage inherits whose decisions come from a student's file: `self.work` are the calls to it.
+    """Base of a stage that calls a student's file for its decisions, through `self.work`.
 
     @register
     class Students(OfStudent, QueuePolicy): ...
@@ -39,7 +40,7 @@ class OfStudent:
 def keeps_the_laws(
     work: Work, row: Technique, stage: type[OfStudent], scenarios: int = 30, *, compared: bool = True
 ) -> None:
-    """Put a technique with the student's stage through the laws, on scenarios drawn from the test's seed.
+    """Check the laws on a technique with the student's stage, on drawn scenarios.
 
     Args:
         compared: the laws that compare runs too, which take several times as long.
@@ -51,14 +52,14 @@ def keeps_the_laws(
     Search(SCRIPTED, row, compared_laws(SCRIPTED) if compared else ()).run(scenarios, work.random.randrange(2**32))
 
 
+@dataclass(frozen=True)
 class Run:
     """A run of requests: `metrics` as the command line prints them, and `events`, its trace."""
 
-    def __init__(self, metrics: Metrics, events: list[Event], answers: dict[str, int], refused: dict[str, str]) -> None:
-        self.metrics = metrics
-        self.events = events
-        self.answers = answers  # the number of new tokens of each request
-        self.refused = refused
+    metrics: Metrics
+    events: list[Event]
+    answers: dict[str, int]  # the number of new tokens of each request
+    refused: dict[str, str]  # why, by request
 
     @property
     def steps(self) -> list[Event]:
@@ -66,29 +67,17 @@ class Run:
         return [event for event in self.events if event["event"] == "step" and event["work"]]
 
 
-def run(
-    work: Work,
-    row: Technique,
-    stage: type[OfStudent],
-    requests: Seq[Request],
-    *,
-    kv_tokens: int = 4096,
-    hardware: str | Hardware = "a100-40g",
-    **options: Any,
-) -> Run:
-    """Serve requests with a technique that has the student's stage, in virtual time and without weights.
-
-    Every answer has exactly as many tokens as its request allows.
+def run(work: Work, row: Technique, stage: type[OfStudent], requests: Seq[Request], **how: Any) -> Run:
+    """Serve requests with the student's stage.
 
     Args:
-        kv_tokens: slots of memory.
-        options: of stages, `batching__token_budget=8`.
+        how: as `served` takes it.
 
     Raises:
         StudentFault, LawBroken: as the stage has it.
     """
     stage.work = work
-    return served(row, requests, kv_tokens=kv_tokens, hardware=hardware, **options)
+    return served(row, requests, **how)
 
 
 def served(
@@ -99,7 +88,14 @@ def served(
     hardware: str | Hardware = "a100-40g",
     **options: Any,
 ) -> Run:
-    """The same with any technique: a baseline."""
+    """Serve requests with any technique, in virtual time and without weights.
+
+    Every answer has exactly as many tokens as its request allows.
+
+    Args:
+        kv_tokens: slots of memory.
+        options: of stages, `batching__token_budget=8`.
+    """
     source = resolve(MODEL)
     slot = source.slot_bytes("float16")
     named = {name.replace("__", ".", 1): value for name, value in options.items()}
@@ -116,7 +112,7 @@ def served(
 
 
 def check_schedule(found: Run, expected: Seq[Seq[tuple[str, int, int]]]) -> None:
-    """Raise `Unmet` unless the iterations compute exactly this: (request, start, stop) of each, in any order."""
+    """Raise `Unmet` unless each iteration computes these (request, start, stop), in any order."""
     for i, (step, right) in enumerate(zip(found.steps, expected, strict=False)):
         work = sorted((name, start, stop) for name, start, stop, *_ in step["work"])
         if work != sorted(right):

@@ -1,4 +1,4 @@
-"""What Python refuses to a student's process: to change the count of steps, or to reach the frames that keep it.
+"""Keeps a student's process from changing the step counter, or reaching its frames.
 
 `minifuse.labs.student` runs this file by its path, so it imports nothing of minifuse.
 """

@@ -1,4 +1,4 @@
-"""What a class has handed in: one file each, and which lab they are of."""
+"""Finds what a class has handed in: one file each, and the lab."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from minifuse.core.errors import UsageError
-from minifuse.labs.lab import Lab, labs
+from minifuse.labs.lab import Lab, labs, read_lab
 
 SUBMITTED = "solution.py"
 SAYS = re.compile(rb'^(?:\xef\xbb\xbf)?\s*"""Lab (\d+):')  # as every skeleton begins
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files in a folder that may be the one handed in."""
+    """Find the files in a folder that may be the one handed in."""
     return [path for path in sorted(folder.rglob(SUBMITTED)) if path.is_file() and not path.is_symlink()]
 
 
 def hand_ins(places: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
-    """The file of each place, which is a file, or a folder with a single solution.py somewhere in it.
+    """Find the file of each place: itself, or the only solution.py below it.
 
     Returns:
         The files, and why a place has none: an empty folder of one student does not stop a class.
@@ -45,7 +45,7 @@ def hand_ins(places: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
 
 
 def lab_with_number(text: str) -> Lab:
-    """The installed lab of this number.
+    """Find the installed lab of this number.
 
     Raises:
         UsageError: there is none.
@@ -57,7 +57,7 @@ def lab_with_number(text: str) -> Lab:
 
 
 def lab_of(files: Mapping[str, Path], number: str | None = None) -> Lab:
-    """The installed lab of this number; without one, as a lab.toml beside the files or their first lines tell.
+    """Find the lab by number, or by the files' lab.toml or first lines.
 
     Raises:
         UsageError: they tell none, or several.
@@ -67,7 +67,7 @@ def lab_of(files: Mapping[str, Path], number: str | None = None) -> Lab:
     told = set()
     for name, path in files.items():
         if (path.parent / "lab.toml").is_file():
-            told.add(Lab(path.parent).number)
+            told.add(read_lab(path.parent).number)
             continue
         try:
             with path.open("rb") as file:

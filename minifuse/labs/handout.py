@@ -1,4 +1,4 @@
-"""What students get of a lab: its text, the skeleton, the public tests; and no line of any solution."""
+"""Hands out a lab: its text, skeleton and public tests, without solutions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from minifuse.core.errors import UsageError
-from minifuse.core.output import whole_folder
+from minifuse.io.output import whole_folder
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import leaked, skeleton, solution_lines
 from minifuse.labs.submission import StudentFault, Submission
@@ -17,7 +17,7 @@ WRONG = re.compile(r"^\[wrong\]$.*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def handed_out(lab: Lab) -> dict[str, str]:
-    """The texts of the files that students get, by their paths within the lab.
+    """Return the texts of the files that students get, by path within the lab.
 
     Raises:
         UsageError: one of them has a line of a solution, of any lab; or the skeleton cannot be imported.
@@ -30,7 +30,7 @@ def handed_out(lab: Lab) -> dict[str, str]:
     for other in [lab, *(one for one in labs() if one.number != lab.number)]:
         secret = solution_lines((other.folder / "solution.py").read_text(encoding="utf-8"))
         for name, text in files.items():
-            if over := [*leaked(text, secret)]:
+            if over := leaked(text, secret):
                 raise UsageError(
                     f"{name} of lab {lab.number} has a line of the solution of lab {other.number} ({over[0]!r}): "
                     "write one of them in another way."

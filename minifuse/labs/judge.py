@@ -1,4 +1,4 @@
-"""The judge: runs the tests of a lab on a student's file, each with a process of its own, and tells what holds."""
+"""Judges a student's file: runs each test of a lab in a new process."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Unmet(AssertionError):
 
 @dataclass
 class Work(Submission):
-    """A student's file as a test has it, with what is random in the test: the same for the same seed."""
+    """A student's file in a test; what is random follows from the seed."""
 
     seed: str = ""
     lab: Lab | None = field(default=None, repr=False)
 
     @property
     def random(self) -> Random:
-        """Random numbers that begin anew each time."""
+        """Random numbers from the seed, which begin anew at each use."""
         return Random(self.seed)
 
     def smallest(
@@ -57,7 +57,7 @@ class Work(Submission):
         demand: Callable[[Any], None],
         examples: int = 300,
     ) -> None:
-        """Try a demand on cases that hypothesis makes up, and tell of the smallest that does not meet it.
+        """Try a demand on generated cases; raise what the smallest failing one raised.
 
         Raises:
             Unmet, StudentFault, LawBroken: what the demand raised on that case.
@@ -95,7 +95,7 @@ class _Failed(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a test: its points, and why it does not hold."""
+    """The outcome of a test: its points, and why it does not hold."""
 
     test: Test
     held: bool
@@ -123,7 +123,7 @@ def judge(
     budget: Budget | None = None,
     say: Callable[[str], None] = lambda name: None,
 ) -> list[Outcome]:
-    """The outcomes of the tests on a student's file.
+    """Run a lab's tests on a student's file.
 
     Args:
         hidden: judge by the hidden tests, too.
@@ -163,7 +163,7 @@ def _judge(lab: Lab, test: Test, file: Path, seed: str, user: str | None, budget
 
 
 def of_student(error: BaseException) -> BaseException:
-    """The error of the student's own file that another error comes from, if there is one."""
+    """Return the error of the student's file that caused this error, or the error itself."""
     cause: BaseException | None = error
     seen: set[int] = set()  # causes may go round
     while cause is not None and id(cause) not in seen:
@@ -175,7 +175,7 @@ def of_student(error: BaseException) -> BaseException:
 
 
 def told(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], list[Event] | None]:
-    """What is told of an error: a sentence, a picture, the trace of the run in which it shows."""
+    """Tell of an error: a sentence, a picture, and the trace of the run."""
     if isinstance(error, Unmet):
         what = error.what if len(error.what) <= LONGEST else f"{error.what[:LONGEST]}..."
         return what, tuple(line[:LONGEST] for line in error.picture), error.events
@@ -187,7 +187,7 @@ def told(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], list[Eve
 
 
 def _defect(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], None]:
-    """What is told of an error that no test raises on purpose."""
+    """Tell of an error that no test raises on purpose."""
     folder = f"{lab.folder.resolve()}{os.sep}"
     frames = [one for one in extract_tb(error.__traceback__) if one.filename.startswith(folder)]
     place = f" at {frames[-1].filename[len(folder) :]}, line {frames[-1].lineno}," if frames else ""
@@ -198,7 +198,7 @@ def _defect(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], None]
 
 
 def _law(broken: LawBroken) -> tuple[str, tuple[str, ...], list[Event] | None]:
-    """What is told of a law that is broken: in words, as a timeline, and the trace of the run."""
+    """Tell of a broken law: a sentence, a timeline, and the trace of the run."""
     from minifuse.show.observed import legend, timeline
     from minifuse.testing.statements import statement
 

@@ -1,4 +1,4 @@
-"""A lab: a folder with its text, points and limits, the reference, public and hidden tests, and wrong solutions.
+"""A lab: a folder with a task, tests, a reference and wrong solutions.
 
     04-the-memory-shuffle/
         README.md        the task
@@ -16,13 +16,13 @@ lab.toml:
     title = "The memory shuffle"
     chapter = 6                  # that it follows
     hours = "2 to 4"
-    withheld = ["minifuse.memory.slots.shuffle"]
     [points]                     # of each test
     windows_by_hand = 10
     [wrong]                      # the test that each wrong solution fails; or several, as steps need right values
     last_of_equals = "windows_of_any_buffers"
     one_of_the_ends = ["moves_the_least", "is_linear"]
     [limits]                     # as `minifuse.labs.submission.Limits`
+    withheld = ["minifuse.memory.slots.shuffle"]
     steps = 200000
     [read]                       # what to read again where a test fails
     moves_the_least = "chapter 6, 'A count by hand'; Flover, section IV-D"
@@ -36,28 +36,17 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from minifuse.core.errors import MinifuseError, UsageError
-from minifuse.core.shipped import shipped
-from minifuse.labs.form import has_form, told
+from minifuse.io.lines import as_model
+from minifuse.io.shipped import shipped
 from minifuse.labs.submission import PLACES, Limits
 
-KEYS = {  # and the forms of their values
-    "number": int,
-    "title": str,
-    "chapter": int,
-    "hours": str,
-    "withheld": list[str],
-    "points": dict[str, float],
-    "wrong": dict[str, str | list[str]],
-    "limits": dict[str, Any],
-    "read": dict[str, str],
-}
-LIMITS = {"steps": int, "memory_mb": int, "seconds": int, "imports": list[str]}
 PREFIX = "test_"
 
 
@@ -74,85 +63,32 @@ class Test:
 
     @property
     def read_again(self) -> str:
-        """What is told where it does not hold: a sentence, which may be a question."""
+        """Return a sentence, or question, that sends the student back to the text."""
         return f"Read again: {self.read}{'' if self.read.endswith('?') else '.'}"
 
 
-@dataclass(frozen=True)
-class Lab:
-    """A lab's folder. Reading it checks that it is whole.
+class Card(BaseModel):
+    """What a lab's lab.toml says."""
 
-    Raises:
-        UsageError: the folder is not a lab, or its lab.toml is wrong.
-    """
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    number: int
+    title: str
+    chapter: int
+    hours: str = ""
+    points: dict[str, float]
+    wrong: dict[str, str | list[str]] = {}
+    limits: Limits = Limits()
+    read: dict[str, str] = {}
+
+
+class Lab(Card):
+    """A lab's folder, with what its lab.toml says."""
 
     folder: Path
 
-    def __post_init__(self) -> None:
-        for name in ("README.md", "lab.toml", "solution.py"):
-            if not os.path.isfile(self.folder / name):
-                raise UsageError(
-                    f"{self.folder} has no {name}: give the folder of a lab, such as minifuse lab start makes."
-                )
-        if missing := {"number", "title", "chapter", "points"} - self._toml.keys():
-            raise UsageError(f"{self.folder / 'lab.toml'} lacks {sorted(missing)}: it has the keys {', '.join(KEYS)}.")
-        self._check(self._toml, KEYS)
-        self._check(self._toml.get("limits", {}), LIMITS)
-
-    def _check(self, given: dict[str, Any], forms: dict[str, Any]) -> None:
-        """Raise `UsageError` unless these are keys that lab.toml may have, and values of their forms."""
-        for name, value in given.items():
-            if name not in forms:
-                raise UsageError(f"{self.folder / 'lab.toml'} has {name!r}: the keys are {', '.join(forms)}.")
-            if not has_form(value, forms[name]):
-                raise UsageError(f"{self.folder / 'lab.toml'} has {name} = {value!r:.80}: give {told(forms[name])}.")
-
-    @cached_property
-    def _toml(self) -> dict[str, Any]:
-        path = self.folder / "lab.toml"
-        try:
-            return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is no TOML ({error}): correct it.") from None
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read ({error.strerror}): give a folder that you may read.") from None
-
-    @property
-    def number(self) -> int:
-        return int(self._toml["number"])
-
-    @property
-    def title(self) -> str:
-        return str(self._toml["title"])
-
-    @property
-    def chapter(self) -> int:
-        return int(self._toml["chapter"])
-
-    @property
-    def hours(self) -> str:
-        return str(self._toml.get("hours", ""))
-
-    @cached_property
-    def limits(self) -> Limits:
-        given = self._toml.get("limits", {})
-        withheld = tuple(self._toml.get("withheld", ()))
-        sentence = f"{{}} is withheld in lab {self.number}, which asks you to write it"
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        return Limits(**given, withheld=withheld, sentence=sentence)
-
-    @property
-    def points(self) -> dict[str, float]:
-        return dict(self._toml["points"])
-
-    @property
-    def wrong(self) -> dict[str, set[str]]:
-        """The wrong solutions, and the tests that each fails."""
-        given = self._toml.get("wrong", {})
-        return {name: {tests} if isinstance(tests, str) else {*tests} for name, tests in given.items()}
-
     def tests(self, hidden: bool = True) -> list[Test]:
-        """The tests, public ones first, in the order of files and lines.
+        """Load the tests, public ones first, in the order of files and lines.
 
         Args:
             hidden: those too, where the folder has them: a student's has not.
@@ -178,7 +114,7 @@ class Lab:
         if name not in self.points or not says:
             what = "points in lab.toml" if says else "docstring, which says what must hold"
             raise UsageError(f"The test {name} of {self.folder.name} has no {what}: give it one.")
-        read = str(self._toml.get("read", {}).get(name, f"chapter {self.chapter}"))
+        read = str(self.read.get(name, f"chapter {self.chapter}"))
         return Test(name, says, read, float(self.points[name]), hidden, function)
 
     @property
@@ -192,7 +128,7 @@ class Lab:
         return "_".join(("minifuse_lab", f"{self.number:02}", *parts))
 
     def module(self, path: Path) -> ModuleType:
-        """A file of the lab, imported once. `import stage` finds the lab's own stage.py."""
+        """Import a file of the lab once. `import stage` finds the lab's own stage.py."""
         name = self._name(path)
         known = sys.modules.get(name)
         if known is not None and Path(known.__file__ or "").read_bytes() == path.read_bytes():
@@ -218,10 +154,29 @@ class Lab:
         return module
 
 
+def read_lab(folder: Path) -> Lab:
+    """Read the lab in a folder.
+
+    Raises:
+        UsageError: the folder is not a lab, or its lab.toml is wrong.
+    """
+    for name in ("README.md", "lab.toml", "solution.py"):
+        if not os.path.isfile(folder / name):
+            raise UsageError(f"{folder} has no {name}: give the folder of a lab, such as minifuse lab start makes.")
+    path = folder / "lab.toml"
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no TOML ({error}): correct it.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): give a folder that you may read.") from None
+    return Lab(folder=folder, **dict(as_model(str(path), given, Card)))
+
+
 def labs() -> list[Lab]:
     """Every lab, in order.
 
     Raises:
         MachineError: this installation lacks them.
     """
-    return [Lab(folder) for folder in sorted(shipped(PLACES, "The labs are").glob("[0-9][0-9]-*"))]
+    return [read_lab(folder) for folder in sorted(shipped(PLACES, "The labs are").glob("[0-9][0-9]-*"))]

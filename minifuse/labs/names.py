@@ -1,4 +1,4 @@
-"""The names in a student's file, looked at before it is run: none leads to the interpreter, or to the count of steps.
+"""Refuses names in a student's file that lead to the interpreter or the step counter.
 
 `minifuse.labs.student` runs this file by its path, so it imports nothing of minifuse.
 """
@@ -40,7 +40,7 @@ class NotAllowed(Exception):
 
 
 def look(tree: ast.AST, imports: Collection[str]) -> None:
-    """Look at the names in a file, which may import these modules too.
+    """Check the names in a file, which may import these modules too.
 
     Raises:
         NotAllowed: one could lead to what is refused, or to the count of steps.
@@ -58,7 +58,7 @@ def look(tree: ast.AST, imports: Collection[str]) -> None:
 
 
 def look_at_made(source: str | bytes) -> None:
-    """Look at the names in a text that a module, such as `dataclasses`, compiles.
+    """Check the names in a text that a module, such as `dataclasses`, compiles.
 
     A file may have given some of them.
 
@@ -76,7 +76,7 @@ def look_at_made(source: str | bytes) -> None:
 
 
 def _is_of_frozen(node: ast.AST) -> bool:
-    """Whether it is how a frozen dataclass sets an attribute, or refuses to: `super(cls, self).__setattr__`."""
+    """Whether a frozen dataclass makes this call: `super(cls, self).__setattr__`."""
     if not (isinstance(node, ast.Attribute) and node.attr in ("__setattr__", "__delattr__")):
         return False
     owner = node.value.func if isinstance(node.value, ast.Call) else node.value

@@ -15,7 +15,7 @@ from minifuse.labs.submission import Budget
 
 @dataclass(frozen=True)
 class Scores:
-    """The costs of each row, the best first: of files, and of baselines; or why a file has none."""
+    """Costs of files and of baselines, or why a file has none."""
 
     costs: Mapping[str, str]  # the name of a cost, and whether "lower" or "higher" is better; the first one ranks
     rows: Mapping[str, Mapping[str, float]]
@@ -39,7 +39,7 @@ def scores(
     user: str | None = None,
     budget: Budget | None = None,
 ) -> Scores:
-    """The costs of these files, by name, and of the lab's baselines, on the same workload.
+    """Score files, by name, and the lab's baselines on the same workload.
 
     Args:
         budget: what a file may compute; without one, as the lab says.

@@ -18,7 +18,7 @@ NOTHING = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.
 
 @dataclass(frozen=True)
 class Alike:
-    """Two files, and how many runs both have, in all and as a part of those of the smaller one."""
+    """Two files: the runs of tokens that they share, and which part of the smaller's."""
 
     one: str
     other: str
@@ -27,7 +27,7 @@ class Alike:
 
 
 def alike(files: Mapping[str, bytes], given: bytes) -> list[Alike]:
-    """Every pair of files, most alike first. Runs of `given`, which all were handed, count for none."""
+    """Compare every two files, most alike first, without the runs of the skeleton `given`."""
     handed_out = runs(given)
     own = {name: runs(text) - handed_out for name, text in files.items()}
     pairs = []
@@ -38,7 +38,7 @@ def alike(files: Mapping[str, bytes], given: bytes) -> list[Alike]:
 
 
 def runs(text: bytes) -> set[tuple[str, ...]]:
-    """All runs of tokens of a file, up to where it is no Python."""
+    """Return all runs of tokens of a file, up to where it is no Python."""
     tokens: list[str] = []
     try:
         for token in tokenize.tokenize(io.BytesIO(text).readline):

@@ -1,4 +1,4 @@
-"""The process that a student's file runs in: it answers calls, a line of JSON each, and may do nothing else.
+"""The process that runs a student's file: answers calls in lines of JSON, confined.
 
 `minifuse.labs.submission` starts it as a script that has nothing of minifuse, `python -I -B -u student.py SETTINGS`.
 SETTINGS is JSON:
@@ -7,8 +7,7 @@ SETTINGS is JSON:
 |---|---|
 | judge | the number of the process that asks; this one ends with it |
 | file | the student's file |
-| withheld, sentence | modules that the student is to write; what is said to an import of one |
-| alone | what is said to an import of another module of minifuse |
+| withheld | modules that the student is to write |
 | imports | modules that the student may use beside `names.MODULES`: imported before anything is refused |
 | names | whether the names in the file are looked at; wrong solutions, which import the reference, do without |
 | steps, memory_mb | limits of a call; of the process |
@@ -49,7 +48,7 @@ from typing import Any
 
 
 def beside(name: str) -> SimpleNamespace:
-    """What a file beside this one defines. It is run as this one is: without the package."""
+    """Run a file beside this one, without the package, and return its names."""
     return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name(name))))
 
 
@@ -68,29 +67,27 @@ class OutOfSteps(BaseException):
 
 
 class NotPlain(Exception):
-    """A value cannot be told as JSON."""
+    """A value that JSON cannot hold."""
 
 
 class Withheld(importlib.abc.MetaPathFinder):
     """Refuses to import what the student is to write, and all else of minifuse."""
 
-    def __init__(self, names: list[str], sentence: str, alone: str) -> None:
+    def __init__(self, names: list[str]) -> None:
         self.names = names
-        self.sentence = sentence
-        self.alone = alone
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         if name.partition(".")[0] != "minifuse":
             return None
         if any(name == one or name.startswith(f"{one}.") for one in self.names):
-            raise ImportError(self.sentence.format(name))
+            raise ImportError(f"{name} is withheld in this lab: you are asked to write it")
         if any(one.startswith(f"{name}.") for one in self.names):  # an empty package, so that the rest is asked for
             return importlib.machinery.ModuleSpec(name, None, is_package=True)
-        raise ImportError(self.alone.format(name))
+        raise ImportError(f"a lab's file stands alone, and may not import {name}")
 
 
 class Shown:
-    """Imports for the student's file: Python's modules with their public names alone, and the lab's as they are."""
+    """Imports modules for the student's file; Python's own have public names alone."""
 
     def __init__(self) -> None:
         self.known: dict[str, types.ModuleType] = {}
@@ -103,7 +100,7 @@ class Shown:
         return whole if fromlist else self.module(name.partition(".")[0])
 
     def module(self, name: str) -> types.ModuleType:
-        """A module without what is private to it, what leads elsewhere, and the modules that it has imported."""
+        """Copy a module without private names, refused names, and modules that it imports."""
         if name not in self.known:
             self.known[name] = shown = types.ModuleType(name)
             for one, value in vars(sys.modules[name]).items():
@@ -116,7 +113,7 @@ class Shown:
 
 
 class Steps:
-    """Counts the lines that are run in a folder, or of no file: texts that Python's modules make functions of."""
+    """Counts lines run in a folder, and in functions that modules compile from texts."""
 
     def __init__(self, folder: str, most: int) -> None:
         self.folder = folder
@@ -137,7 +134,7 @@ class Steps:
 
 
 def places(*more: str) -> list[str]:
-    """The folders that Python's own modules, and those of `more`, are read from."""
+    """List the folders of Python's own modules, and `more`."""
     given = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *filter(None, more)]
     return sorted({os.path.join(one, "") for place in given for one in (place, os.path.realpath(place))})
 
@@ -149,7 +146,7 @@ def contents(folder: str) -> list[str]:
 
 
 def taken() -> int:
-    """Bytes of addresses that this process has: torch reserves thousands of megabytes that it does not use."""
+    """Return the bytes of address space in use; torch reserves gigabytes unused."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:  # not Linux
@@ -158,7 +155,7 @@ def taken() -> int:
 
 
 def limit(memory_mb: int, seconds: float) -> None:
-    """Ask the operating system for limits, beside what Python and the modules of the lab have taken by now."""
+    """Limit memory and time, beside what Python and the lab's modules have taken."""
     computed = math.ceil(time.process_time() + seconds)
     wanted = {"AS": taken() + (memory_mb << 20), "CPU": computed, "CORE": 0, "FSIZE": 0, "NPROC": 0}
     for name, most in wanted.items():
@@ -198,7 +195,7 @@ class Student:
         exec(code, vars(module))
 
     def do(self, call: dict[str, Any]) -> object:
-        """What a call asks for."""
+        """Do what a call asks for."""
         what, arguments = call["do"], call.get("arguments", ())
         for number in call["forget"]:
             self.objects.pop(number, None)
@@ -215,14 +212,14 @@ class Student:
         return None
 
     def named(self, owner: object, name: str) -> Callable[..., object]:
-        """The function, class or method of this name."""
+        """Find the function, class or method of this name."""
         found: Callable[..., object] | None = getattr(owner, name, None)
         if not callable(found):
             raise NAMES.NotAllowed(f"there is no {name}, which the lab asks for")
         return found
 
     def answer(self, call: dict[str, Any]) -> str:
-        """The value of a call as JSON, or the error that it ended with, and the steps that it took."""
+        """Answer a call as JSON: its value or error, and its steps."""
         self.steps.count = 0
         counted, found, value = True, "error", ""
         self.trace(self.steps)
@@ -241,14 +238,14 @@ class Student:
         return f'{{"{found}": {value}, "steps": {self.steps.count}, "number": {call["number"]}}}'
 
     def plain(self, value: object) -> str:
-        """A value as JSON."""
+        """Write a value as JSON."""
         try:
-            return json.dumps(value)
+            return json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise NotPlain(str(error)) from None
 
     def told(self, error: BaseException) -> dict[str, object]:
-        """An error as JSON: its type and text, and the last place in the student's folder that it passed through."""
+        """Describe an error: type, text, and the last place in the student's folder."""
         while type(error).__module__.partition(".")[0] == "triton" and error.__cause__ is not None:
             error = error.__cause__  # the interpreter wraps what a kernel raises
         frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename.startswith(self.folder)]
@@ -271,10 +268,10 @@ def serve(settings: dict[str, Any]) -> None:
     end_with, confine = (getattr(beside("confine.py"), name) for name in ("end_with", "confine"))
     end_with(settings["judge"])
     calls = os.fdopen(settings["calls"], encoding="utf-8")
-    replies = os.fdopen(settings["replies"], "w", encoding="utf-8")
+    replies = os.fdopen(settings["replies"], "w", encoding="utf-8", errors="replace")
     student, loads, patience = Student(settings), json.loads, settings["patience"]
     setitimer, clock = signal.setitimer, signal.ITIMER_REAL
-    sys.meta_path.insert(0, Withheld(settings["withheld"], settings["sentence"], settings["alone"]))
+    sys.meta_path.insert(0, Withheld(settings["withheld"]))
     for name in [*sys.modules]:
         if name.partition(".")[0] in OWN:
             del sys.modules[name]

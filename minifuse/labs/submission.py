@@ -1,4 +1,4 @@
-"""What the judge has of a student's file: calls to a process of its own, and values that are plain data."""
+"""Calls functions of a student's file, which runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+
 from minifuse.core.errors import MachineError, MinifuseError
-from minifuse.core.shipped import places
+from minifuse.io.lines import misfit
+from minifuse.io.shipped import places
 from minifuse.labs import student
-from minifuse.labs.form import has_form, told
 
 PLACES = places("tutorials/labs", "tutorials/labs")
 PRINTED = 20_000  # characters of what a file prints that are kept
@@ -30,19 +33,36 @@ REPLY = 4 << 20  # bytes of a value as JSON
 CHUNK = 1 << 16
 STARTS = 120  # seconds in which a process has imported what the lab uses
 PATIENCE = 3  # a second of computing may take as many on the clock, on half a core of a busy machine
-ALONE = "a lab's file stands alone, and may not import {}"
+CONFIG = ConfigDict(allow_inf_nan=False)  # NaN is no number: every comparison with it is False
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(BaseModel):
     """What a student's file may use. `steps` are lines of Python of one call."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     steps: int = 1_000_000
     memory_mb: int = 512  # beside what Python and `imports` take
     seconds: int = 30  # of processor time in all tests together, and PATIENCE times as many on the clock
-    imports: tuple[str, ...] = ()  # modules that it may use beside Python's own
-    withheld: tuple[str, ...] = ()
-    sentence: str = "{} is withheld in this lab: you are asked to write it"
+    imports: list[str] = []  # modules that it may use beside Python's own
+    withheld: list[str] = []  # modules that the student is asked to write
+
+
+class Error(BaseModel):
+    """An error that a call ended with; `where` is its place in the student's file."""
+
+    type: str
+    text: str = ""
+    where: str | None = None
+
+
+class Reply(BaseModel):
+    """The answer of the student's process to a call."""
+
+    number: int
+    steps: NonNegativeInt
+    value: Any = None
+    error: Error | None = None
 
 
 @dataclass
@@ -53,9 +73,9 @@ class Budget:
 
 
 class StudentFault(MinifuseError):
-    """The student's file did what it may not, or returned what it should not. The text is a sentence for the student.
+    """The student's file broke a rule or returned a wrong value.
 
-    `unwritten`: it is the NotImplementedError of the skeleton.
+    `unwritten`: the skeleton's NotImplementedError was raised.
     """
 
     exit_code = 1
@@ -83,7 +103,7 @@ class Remote:
         return self._submission._ask(call, f"{self._name}.{method}", form)
 
     def copy(self) -> Remote:
-        """Another object that is like this one, and changes apart from it."""
+        """Return a deep copy of this object, in the student's process."""
         return self._submission._object({"do": "copy", "of": self._number}, self._name)
 
 
@@ -124,13 +144,8 @@ class Submission:
         settings = {
             "judge": os.getpid(),
             "file": str(self.file.resolve()),
-            "withheld": list(self.limits.withheld),
-            "imports": [*self.limits.imports],
             "names": self.names,
-            "sentence": self.limits.sentence,
-            "alone": ALONE,
-            "steps": self.limits.steps,
-            "memory_mb": self.limits.memory_mb,
+            **self.limits.model_dump(),
             "seconds": self.budget.seconds,
             "patience": self._patience,
             "calls": read_calls,
@@ -163,7 +178,7 @@ class Submission:
         return self
 
     def _started(self) -> bytes:
-        """The first line of the process, which has run nothing of the file by then."""
+        """Return the process's first line, written before it runs the file."""
         try:
             return self._line(self.file.name, time.monotonic() + STARTS)
         except StudentFault:
@@ -218,13 +233,14 @@ class Submission:
         deadline = started + self._patience - self._waited
         try:
             self._send(name, line, deadline)
-            self.steps, error, value = self._reply(name, number, deadline)
+            reply = self._reply(name, number, deadline)
         finally:
             self._waited += time.monotonic() - started
+        self.steps = reply.steps
         self.most_steps = max(self.most_steps, self.steps)
-        if error is not None:
-            raise self._fault(name, error)
-        return check_form(value, form, name)
+        if reply.error is not None:
+            raise self._fault(name, reply.error)
+        return check_form(reply.value, form, name)
 
     def _send(self, name: str, line: bytes, deadline: float) -> None:
         while line:
@@ -237,7 +253,7 @@ class Submission:
                 raise self._ended(name) from None
 
     def _line(self, name: str, deadline: float) -> bytes:
-        """The next line of the process."""
+        """Read the next reply; keep what the file prints."""
         while b"\n" not in self._buffer[-CHUNK:]:
             ready = self._waiting.select(max(0.0, deadline - time.monotonic()))
             if not ready or time.monotonic() > deadline:
@@ -257,26 +273,19 @@ class Submission:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _reply(self, name: str, number: int, deadline: float) -> tuple[int, dict[str, Any] | None, Any]:
-        """The steps of a call, its error or None, its value."""
+    def _reply(self, name: str, number: int, deadline: float) -> Reply:
         line = self._line(name, deadline)
-        try:
-            reply = json.loads(line)
-            steps, error = reply["steps"], reply.get("error")
-            if reply["number"] != number or type(steps) is not int or steps < 0 or self._buffer:
-                raise ValueError
-            if error is not None and type(error) is not dict:
-                raise ValueError
-        except RecursionError:
-            raise StudentFault(f"{name} returned lists within lists, more than can be read: return less.") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise StudentFault(
-                f"{name} wrote to the judge's own channel: return values, and print what you like."
-            ) from None
-        return steps, error, reply.get("value")
+        with suppress(ValidationError):
+            reply = Reply.model_validate_json(line, strict=True)
+            if reply.number == number and not self._buffer:
+                return reply
+        raise StudentFault(
+            f"{name} returned what cannot be read, or wrote to the judge's own channel: return plain values, lists at "
+            "most a hundred deep, and print what you like."
+        )
 
     def _stop(self, what: str) -> StudentFault:
-        """The fault that ends this test: it is told again, at once, where another call is made."""
+        """Make the fault that ends this test; every later call raises it again."""
         self._stopped = what
         return StudentFault(what)
 
@@ -284,7 +293,7 @@ class Submission:
         return self._stop(f"{name} was stopped: all tests have {self.limits.seconds} s together. Does it end?")
 
     def _ended(self, name: str) -> StudentFault:
-        """Why the process is no more."""
+        """Say why the process has ended."""
         try:
             code = self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -295,8 +304,8 @@ class Submission:
             return self._stop(f"{name} ended its process by signal {-code}: a lab's file returns values.")
         return self._stop(f"{name} ended its process (exit code {code}): a lab's file returns values, and never exits.")
 
-    def _fault(self, name: str, error: dict[str, Any]) -> StudentFault:
-        kind, text, where = (_clean(str(error.get(one) or "")) for one in ("type", "text", "where"))
+    def _fault(self, name: str, error: Error) -> StudentFault:
+        kind, text, where = (_clean(one or "") for one in (error.type, error.text, error.where))
         at = f" at {where}" if where else ""
         if kind == "OutOfSteps":
             most = f"{self.limits.steps:,} steps (lines of your file that are run)"
@@ -315,43 +324,47 @@ class Submission:
         return StudentFault(f"{name} raised {kind} ({text}){at}.")
 
 
+@cache
+def _adapter(form: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(form, config=CONFIG)
+
+
 def check_form(value: Any, form: Any, name: str) -> Any:
-    """The value, if it has the form that a type tells.
+    """Return a value that came as JSON, if a type has it.
 
     >>> check_form([[0, 4]], list[tuple[int, int]], "missing")
     [[0, 4]]
 
     Raises:
-        StudentFault: it has another form.
+        StudentFault: it is of another type.
     """
-    if not has_form(value, form):
-        try:
-            shown = json.dumps(value)
-        except RecursionError:
-            shown = "lists within lists"
-        raise StudentFault(f"{name} returned {shown:.120}: return {told(form)}.")
+    text = json.dumps(value)
+    try:
+        _adapter(form).validate_json(text, strict=True)
+    except ValidationError as error:
+        raise StudentFault(f"{name} returned {text:.120}: {misfit(error)}.") from None
     return value
 
 
 def _clean(text: str) -> str:
-    """A text that any terminal and any file can show."""
+    """Replace what a terminal cannot show by question marks."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def identity(user: str | None) -> dict[str, Any]:
-    """The user of the process, with the group of that user and no other one."""
+    """Return arguments of `Popen` for a user with the user's own group alone."""
     if user is None:
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
 def _of_children() -> float:
-    """Seconds of computing of the processes that have ended."""
+    """Return the processor time, in seconds, of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of the judge's own environment, which may hold the course's secret."""
+    """Make an environment without the judge's own, which may hold the course's secret."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "TRITON_INTERPRET": "1", **threads}

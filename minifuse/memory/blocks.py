@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.parsing import number
 from minifuse.core.places import Pages
 from minifuse.core.plan import Reason, Work
 from minifuse.core.request import Sequence
+from minifuse.io.parsing import number
 from minifuse.memory.trial import Trial
 
 

@@ -7,11 +7,11 @@ from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.parsing import number
 from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import Rectangle
+from minifuse.io.parsing import number
 from minifuse.memory.contiguous import too_large
 from minifuse.memory.places import Places
 from minifuse.memory.trial import Trial, settle

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.parsing import did_you_mean, one_of
+from minifuse.io.parsing import did_you_mean, one_of
 from minifuse.model.dtypes import DTYPE_BYTES
 
 NUMERICS = ("fast", "reference")

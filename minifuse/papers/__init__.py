@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minifuse.core.parsing import unknown
+from minifuse.io.parsing import unknown
 from minifuse.papers.batchmaker import fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15
 from minifuse.papers.baton import fig6_7_8, table1_2
 from minifuse.papers.experiment import Experiment

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Protocol
 
 from minifuse.core.request import Request
+from minifuse.execute.timing import take_turns
 from minifuse.papers.curve import ALIKE, Contender, Curve, Outcome, Served
 from minifuse.papers.experiment import SHARE, Column, Conditions, Panel, Point, Say, Values
 from minifuse.papers.page import shown, tables
-from minifuse.simulate.timing import take_turns
 
 AT_ONCE = float("inf")  # the rate at which all requests arrive at once: the throughput then is the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import one_of
+from minifuse.io.parsing import one_of
 from minifuse.model.text.shape import TextShape
 
 Shape = TypeVar("Shape", bound=TextShape)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from minifuse.contracts.made import make_stage
 from minifuse.core.errors import UsageError
 from minifuse.options import parse_options
-from minifuse.stages import KINDS, Attention, Batching, Kind, Memory
+from minifuse.stages import KINDS, PROTOCOLS, Attention, Batching, Kind, Memory
 from minifuse.techniques import Technique, check_fit
 
 
@@ -50,7 +50,7 @@ class Choices:
         return Stages(made, self._make("memory", capacity), self._make("attention"))
 
     def _make(self, kind: Kind, *arguments: Any) -> Any:
-        return make_stage(kind, self.row.classes[kind], *arguments, self.options[kind])
+        return make_stage(PROTOCOLS[kind], self.row.classes[kind], *arguments, self.options[kind])
 
 
 def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: int | None = None) -> Choices:

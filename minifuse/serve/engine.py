@@ -155,7 +155,7 @@ class ServingEngine(Engine):
             self.requests.submit(prompts, now)
 
     def abort(self, name: str) -> bool:
-        """End a request, or all prompts of a group, with its tokens so far. Returns whether it had not ended yet.
+        """End a request or group with its tokens so far. Returns whether it was unfinished.
 
         A request that has not arrived takes its followers with it.
 

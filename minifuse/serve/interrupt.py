@@ -31,7 +31,7 @@ class Hold:
         self._released = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Note a Ctrl-C. Interrupt at once if it is the second, or in a released block that imports nothing."""
+        """Note a Ctrl-C; interrupt if it is the second, or the block is released."""
         held = not self._released or importing(frame)
         try:
             self.before[number](number, None if held else frame)  # where it was, if it is to interrupt that

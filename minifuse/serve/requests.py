@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from minifuse.contracts.fault import call_check
 from minifuse.core.errors import RequestRefused
-from minifuse.core.fault import call_check
 from minifuse.core.observers import RunObserver
 from minifuse.core.report import Completion, KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
@@ -30,7 +30,7 @@ class ServedRequests(Requests):
         self.ended: deque[Sequence] = deque()  # finished, and not answered yet, in order
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
-        """Take in the prompts of a request, which arrive at their time, or `now` if later.
+        """Take in a request's prompts; they arrive at their time, or `now` if later.
 
         Raises:
             RequestRefused: one of them could never be served. Nothing has changed.

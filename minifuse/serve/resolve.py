@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from minifuse.contracts.fault import blaming, call_check
 from minifuse.core.errors import UsageError
-from minifuse.core.fault import blaming, call_check
 from minifuse.model.choices import find_device
 from minifuse.model.source import Source
 from minifuse.options import offered
@@ -48,7 +48,7 @@ class ResolvedRun:
 
 
 def resolve_run(technique: Technique | Choices, source: Source, settings: Settings, outline: Any = None) -> ResolvedRun:
-    """Settle everything that an engine is built from, and refuse what cannot run. Reads no weights.
+    """Resolve a run, or refuse what cannot run. Reads no weights.
 
     Args:
         technique: may be one whose options were parsed before; it serves this kind of model, and the stage options in
@@ -107,7 +107,7 @@ def serve_model(choices: Choices, source: Any, settings: Settings, model: Any) -
 
 
 def _filled(choices: Choices, served: ServedModel) -> tuple[Choices, dict[str, str]]:
-    """Fill in what the model offers. Also returns where each such option's value comes from, by `stage.option`."""
+    """Fill in what the model offers. Also returns each value's source, by `stage.option`."""
     options, sources = dict(choices.options), {}
     for kind, own in choices.options.items():
         for name, given in offered(own).items():

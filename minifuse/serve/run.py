@@ -9,8 +9,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from minifuse.contracts.checks import checks_of
+from minifuse.contracts.fault import blaming
 from minifuse.core.errors import MachineError, RequestRefused, UsageError
-from minifuse.core.fault import blaming
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.submitted import by_request, check_are_requests
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one request. Times are seconds since the run began, None for what never happened."""
+    """The end of one request. Times are seconds since the run began; None: never happened."""
 
     request: Request
     token_ids: tuple[int, ...]  # the new tokens only
@@ -40,7 +40,7 @@ class Answer:
 
     @classmethod
     def of(cls, sequence: Sequence, requests: ServedRequests) -> Answer:
-        """What became of one of these requests, which has ended."""
+        """Make the answer of one of these requests, which has ended."""
         reason = sequence.finish_reason
         assert reason is not None
         finish_s = None if reason in WITHOUT_ANSWER else sequence.ended_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import INT64
+from minifuse.core.submitted import INT64
 from minifuse.model.choices import NUMERICS, check_choice, check_device
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.simulate.cost import Hardware, hardware
@@ -20,7 +20,7 @@ MOST_SLOTS = 2**20  # of a simulated machine, by default: the books grow with th
 
 
 def simulated(named: str | Hardware | None, clock: str) -> str | Hardware:
-    """The machine that virtual time simulates. Raise `UsageError` if one is named and time is real."""
+    """Return the simulated machine. Raise `UsageError` if one is named in real time."""
     if named is not None and clock == "real":
         raise UsageError(
             f'--hardware is "{named}" and the clock is real: add --clock virtual, or leave --hardware out.'

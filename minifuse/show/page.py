@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minifuse.core.output import write_whole
+from minifuse.io.output import write_whole
 from minifuse.show.record import record
 from minifuse.show.traced_runs import TracedRun
 

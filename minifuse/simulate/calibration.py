@@ -17,11 +17,11 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.places import Pages
 from minifuse.core.plan import Plan, Work
 from minifuse.core.request import Request, Sequence
+from minifuse.execute.timing import time_in_turns
 from minifuse.memory.tiered.profile import Profile, powers_of_two
 from minifuse.model.text.transformer import Transformer
 from minifuse.simulate.cost import saturating
 from minifuse.simulate.profiles import CHUNK
-from minifuse.simulate.timing import time_in_turns
 
 COUNTS = (1, 4, 16, 32, 64, 128, 256, 512, 1024)  # tokens of an iteration, to find how many saturate the machine
 MOST_KV = 2**30  # bytes; where the KV of all layers is more, several layers read the same

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from heapq import heapreplace
 
 from minifuse.attention.packing import lanes_of
-from minifuse.core.parsing import unknown
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
+from minifuse.io.parsing import unknown
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig

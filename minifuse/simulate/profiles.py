@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from minifuse.core.errors import UsageError
-from minifuse.core.output import write_whole
 from minifuse.execute.cores import processor, usable_cores
+from minifuse.io.output import write_whole
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.text.config import ModelConfig
 

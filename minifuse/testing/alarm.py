@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from minifuse.core.fault import Hung
+from minifuse.contracts.fault import Hung
 
 AGAIN_S = 1.0
 MOST_TIMES = 6  # on the clock, the patience that there is of processor time: other processes may need the machine

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from minifuse.core.fault import is_own
+from minifuse.contracts.fault import is_own
 from minifuse.core.request import Sequence
 from minifuse.core.unfolded import unfolded
 from minifuse.memory.waves import HOST_TIMES

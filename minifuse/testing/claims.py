@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minifuse.core.fault import is_own
+from minifuse.contracts.fault import is_own
 from minifuse.stages import kinds_of, stage
 from minifuse.techniques import TECHNIQUES
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from minifuse.contracts.fault import is_own
 from minifuse.core.errors import UsageError
-from minifuse.core.fault import is_own
 from minifuse.options import Declared, declared_options
 from minifuse.stages import stage
 from minifuse.techniques import Technique

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from minifuse.contracts.fault import is_own
 from minifuse.core.errors import UsageError
-from minifuse.core.fault import is_own
-from minifuse.core.parsing import unknown
+from minifuse.io.parsing import unknown
 from minifuse.serve.assembly import choose
 from minifuse.stages import COMPUTED_WHOLE, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from itertools import islice, takewhile
 
 from minifuse.contracts.checks import Checks
+from minifuse.contracts.fault import Hung
 from minifuse.core.clock import VirtualClock
 from minifuse.core.errors import LawBroken, RequestRefused, StageFailed
-from minifuse.core.fault import Hung
 from minifuse.core.plan import Plan
 from minifuse.core.request import FinishReason, Request
 from minifuse.core.stages import RunPlan

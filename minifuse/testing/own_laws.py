@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import TypeVar
 
+from minifuse.contracts.fault import Hung, last_line, shown
 from minifuse.core.errors import CheckerFailed, LawBroken, UsageError
-from minifuse.core.fault import Hung, last_line, shown
 from minifuse.testing.alarm import alarm
 from minifuse.testing.observation import Observation
 from minifuse.testing.observed import PATIENCE_S

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as seeded
 
+from minifuse.contracts.fault import Hung
 from minifuse.core.errors import CheckerFailed, LawBroken, UsageError
-from minifuse.core.fault import Hung
-from minifuse.core.parsing import did_you_mean, one_of
 from minifuse.core.request import GREEDY, Request
+from minifuse.io.parsing import did_you_mean, one_of
 from minifuse.stages import KINDS, stage
 from minifuse.techniques import Technique
 from minifuse.testing.drawn import cases

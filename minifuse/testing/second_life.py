@@ -8,8 +8,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from minifuse.core.errors import LawBroken
-from minifuse.core.parsing import brief
+from minifuse.core.errors import LawBroken, brief
 from minifuse.core.places import Reuse
 from minifuse.core.request import Request
 from minifuse.testing.applies import lacks

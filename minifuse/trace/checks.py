@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from minifuse.core.parsing import fits_utf8
+from minifuse.core.submitted import fits_utf8
 from minifuse.trace.log import Event
 
 MOST = 2**31  # of whatever is counted in a trace: slots, tokens, iterations

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import BYTE_ORDER_MARK, read_bounded
+from minifuse.io.lines import BYTE_ORDER_MARK, read_bounded
 
 
 class TraceFile:

@@ -40,9 +40,9 @@ from statistics import fmean
 from typing import Any, get_args
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import check_goodput, unknown
 from minifuse.core.plan import TRANSFORMER, MoveKind
 from minifuse.core.request import FinishReason, Phase
+from minifuse.io.parsing import check_goodput, unknown
 from minifuse.trace.lives import Life, most_overtaken
 from minifuse.trace.log import Event
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import all_of
+from minifuse.io.parsing import all_of
 from minifuse.trace.file import parse, read_text
 from minifuse.trace.log import SCHEMA, Event
 

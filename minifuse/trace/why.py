@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from minifuse.core.parsing import number
 from minifuse.core.plan import TRANSFORMER, Proposal, Reason, Work
 from minifuse.core.request import Phase
 from minifuse.core.requests import Observer, Requests
+from minifuse.io.parsing import number
 
 WAITING = (Phase.RECEIVED, Phase.READY, Phase.SUSPENDED)
 Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what a trace has of it

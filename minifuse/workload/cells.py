@@ -1,4 +1,4 @@
-"""Synthetic requests to models of cells: sentences as in WMT-15, and trees as in TreeBank (BatchMaker, 2.7).
+"""Synthetic requests to models of cells: sentences and trees (BatchMaker, 2.7).
 
     wmt15                sentences: 24 words in the mean, 99 of 100 below 100, 330 at most (thesis, 2.7 and Fig. 2.10)
     wmt15:max=50         the same law, lengths above 50 drawn again: the thesis samples sentences up to that length
@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import did_you_mean, one_of, parse_int
 from minifuse.core.request import Request
+from minifuse.io.parsing import did_you_mean, one_of, parse_int
 from minifuse.model.cells.config import EOS, GO, PAD, CellConfig
 from minifuse.model.kinds import request_kind
 from minifuse.workload.laws import Arrival, Lengths, Lognormal, Uniform
@@ -154,8 +154,10 @@ def _at_most(longest: int, law: Lengths, rng: random.Random) -> int:
 
 
 def _leaning_right(words: tuple[int, ...], rng: random.Random) -> Tree:
-    """A binary tree over these words that resembles a parse: the left part of a phrase is one word with probability
-    1/2, each further word is half as likely, and the right part is the rest.
+    """Draw a binary tree over these words that resembles a parse.
+
+    The left part of a phrase is one word with probability 1/2, each further word is half as likely, and the right part
+    is the rest.
 
     >>> _leaning_right((7, 8, 9, 10), random.Random(0))
     (7, (8, (9, 10)))
@@ -169,7 +171,7 @@ def _leaning_right(words: tuple[int, ...], rng: random.Random) -> Tree:
 
 
 def leaves(tree: Tree) -> tuple[int, ...]:
-    """The token ids of a tree of tuples or lists, from left to right. It may be deeper than Python's stack.
+    """List the token ids of a tree, left to right, however deep.
 
     >>> leaves(((3, 4), (5, (6, 7))))
     (3, 4, 5, 6, 7)

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import LONGEST_S, keyed, parse_duration, parse_float, parse_int
 from minifuse.core.request import Request
+from minifuse.io.parsing import LONGEST_S, keyed, parse_duration, parse_float, parse_int
 from minifuse.workload.laws import Arrival, Lognormal
 from minifuse.workload.synthetic import MAX_TOKENS, arrival_times
 
@@ -54,7 +54,7 @@ class Asked:
 
 
 def parse_asked(text: str) -> Asked:
-    """What `sharegpt`, or it with options, asks for.
+    """Parse `sharegpt`, with or without options.
 
     >>> parse_asked("sharegpt:scale=0.1,reaction=30s")
     Asked(scale=0.1, reaction=30.0, min_turns=1, file=None)
@@ -67,15 +67,12 @@ def parse_asked(text: str) -> Asked:
         raise UsageError(
             f'The workload is "{text}", and the texts of a file have lengths of their own: leave scale out.'
         )
-    asked = Asked(
+    return Asked(
         scale=parse_float(given.get("scale", "1"), "The scale of sharegpt", LEAST_SCALE, 1),
-        reaction=parse_duration(given.get("reaction", "60s"), "The mean reaction time of sharegpt"),
+        reaction=parse_duration(given.get("reaction", "60s"), "The mean reaction time of sharegpt", LONGEST_S),
         min_turns=parse_int(given.get("min_turns", "1"), "The min_turns of sharegpt", 1, MOST_TURNS),
         file=given.get("file"),
     )
-    if asked.reaction > LONGEST_S:
-        raise UsageError(f'The mean reaction time of sharegpt is "{given["reaction"]}": give at most {LONGEST_S:g}s.')
-    return asked
 
 
 def conversations(
@@ -87,7 +84,7 @@ def conversations(
     seed: int = 0,
     stop_ids: Sequence[int] = (),
 ) -> list[Request]:
-    """`count` synthetic conversations of random tokens, none of them a stop token, as their turns (see `as_requests`).
+    """Draw `count` conversations of random tokens, none a stop token, as their turns.
 
     Args:
         max_context: the model's.
@@ -124,7 +121,7 @@ def conversations(
 
 
 def draw_lengths(asked: Asked, number: int, seed: int = 0) -> list[tuple[int, int]]:
-    """The tokens of prompt and answer of each turn of conversation `number`; drawn again while it is too long.
+    """Draw prompt and answer lengths of conversation `number`, until it is short enough.
 
     Raises:
         UsageError: it always is.
@@ -151,7 +148,7 @@ def _draw_turns(rng: random.Random) -> int:
 def as_requests(
     conversations: Iterable[Sequence[Turn]], reaction_s: float, arrival: Arrival | None = None, seed: int = 0
 ) -> list[Request]:
-    """The requests c0.0, c0.1, ..., c1.0, ... of conversations c0, c1, ..., which arrive in this order by this law.
+    """Make the requests c0.0, c0.1, ..., c1.0, ... of conversations, arriving by this law.
 
     A turn follows the one before it after a reaction time, exponential with this mean. Answers have exactly the lengths
     given. No policy looks at them; a memory that reserves room for the longest possible answer reserves as much.

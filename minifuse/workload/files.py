@@ -1,4 +1,4 @@
-"""Requests from a file of JSON objects, one a line."""
+"""Reads requests from a file of JSON objects, one a line."""
 
 from __future__ import annotations
 
@@ -6,57 +6,25 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
-
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from typing import TYPE_CHECKING, Any, Protocol
 
 from minifuse.core.errors import ModelError, UsageError
-from minifuse.core.parsing import read_lines, read_object
 from minifuse.core.request import Request, Sampling
+from minifuse.io.lines import read_lines, read_object
 from minifuse.workload.cells import leaves
 from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
 
+if TYPE_CHECKING:
+    from minifuse.workload.forms import Line, TreeLine
+
 
 class Encode(Protocol):
-    """Makes token ids of a text: as `minifuse.model.text.tokenizer.Tokenizer.encode` does."""
+    """Encodes a text to token ids, as `minifuse.model.text.tokenizer.Tokenizer.encode` does."""
 
     def __call__(self, text: str, *, continues: bool = ...) -> Sequence[int]: ...
 
 
 ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
-
-Text = Annotated[str, Field(min_length=0)]  # with a bound, halves of surrogate pairs are refused
-Name = Annotated[str, Field(min_length=1)]
-Natural = Annotated[int, Field(ge=0)]
-Amount = Annotated[FiniteFloat, Field(ge=0)]
-
-
-class Line(BaseModel):
-    """A request as a line of a file."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    id: Name | Annotated[list[Name], Field(min_length=1)] | None = None
-    prompt: Text | Annotated[list[Text], Field(min_length=1)] | None = None
-    prompt_token_ids: list[int | list[int]] | None = None
-    max_new_tokens: int | None = None
-    arrival_s: Amount | None = None
-    priority: int | None = None
-    user: Name | None = None
-    conversation: Name | None = None
-    think_s: Amount | None = None
-    eos_token_id: int | list[int] | None = None
-    ignore_eos: bool | None = None
-    temperature: Amount | None = None
-    top_k: Natural | None = None
-    top_p: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
-    seed: Natural | None = None
-
-
-class TreeLine(Line):
-    """A line that may hold a tree."""
-
-    tree: str | int | list[Any] | None = None
 
 
 class Problem(Exception):
@@ -73,7 +41,7 @@ def read_jsonl(
     limit: Callable[[Sequence[int]], int] | None = None,
     begun: Collection[str] = (),
 ) -> list[Request]:
-    """Requests from a file of JSON objects, one per line, in the file's order.
+    """Read requests from a file of JSON objects, one per line, in order.
 
         {"id": "greeting", "prompt": "Hello", "max_new_tokens": 20}
         {"prompt_token_ids": [5, 17], "arrival_s": 0.5, "temperature": 0.8, "seed": 7}
@@ -108,6 +76,8 @@ def read_jsonl(
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
     """
+    from minifuse.workload.forms import Line, TreeLine  # imports pydantic, which takes long
+
     if isinstance(source, str | Path):
         name, source = str(source), read_lines(Path(source))
     requests: list[Request] = []
@@ -140,7 +110,7 @@ def read_jsonl(
 
 
 def _take(taken: dict[str, str], prompts: list[Request], where: str) -> None:
-    """Note which line took which names: those of its prompts and that of their group, which may be the same."""
+    """Note the line that took each name: of its prompts, and of their group."""
     for name in dict.fromkeys(name for prompt in prompts for name in (prompt.group, prompt.id) if name is not None):
         if name in taken:
             raise Problem(f'the id "{name}" is taken by {taken[name]}: give every request an id of its own')
@@ -148,7 +118,7 @@ def _take(taken: dict[str, str], prompts: list[Request], where: str) -> None:
 
 
 def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Line) -> list[Request]:
-    """The request of a line behind the last turn of its conversation, if there was one; and note it as the last."""
+    """Put a line's request behind the last turn of its conversation, if any."""
     conversation = fields.conversation
     if conversation is not None and len(prompts) > 1:
         raise Problem("conversation is given beside several prompts: give the prompts of a turn one line each")
@@ -168,7 +138,7 @@ def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Line) -> 
 def _tree_request(
     fields: TreeLine, default_id: str, read: ReadTree, defaults: RequestDefaults, num_before: int
 ) -> Request:
-    """The request of a line with a tree. Its prompt is the tree's token ids, in order.
+    """Make the request of a line with a tree: the prompt is its token ids.
 
     The contents of nested lists are not checked: the engine refuses what a model cannot read.
     """
@@ -188,7 +158,7 @@ def _tree_request(
 def _request(
     fields: Line, default_id: str, encode: Encode, defaults: RequestDefaults, num_before: int, where: str
 ) -> list[Request]:
-    """The request of a line, as its prompts."""
+    """Make the request of a line, as its prompts."""
     texts, ids = fields.prompt, fields.prompt_token_ids
     if (texts is None) == (ids is None):
         given = "no prompt or prompt_token_ids is" if texts is None else "both prompt and prompt_token_ids are"
@@ -218,7 +188,7 @@ def _request(
 
 
 def _first(fields: Line, defaults: RequestDefaults, num_before: int) -> Request:
-    """The request of a line without its prompt, and with the seed of its first prompt."""
+    """Make a line's request without a prompt, with its first prompt's seed."""
     given = {name: value for name, value in vars(fields).items() if value is not None}
     sampling = defaults.sampling
     ids = given.get("eos_token_id", defaults.stop_ids)
@@ -242,7 +212,7 @@ def _first(fields: Line, defaults: RequestDefaults, num_before: int) -> Request:
 
 
 def _encoded(text: str, encode: Encode, where: str) -> tuple[Sequence[int], str | None]:
-    """The token ids of a text, or the problem of a request whose text has none."""
+    """Encode a text, or tell why it has no token ids."""
     try:
         return encode(text), None
     except ModelError as error:  # no tokenizer: other requests may come as token ids
@@ -250,7 +220,7 @@ def _encoded(text: str, encode: Encode, where: str) -> tuple[Sequence[int], str 
 
 
 def _names(fields: Line, default_id: str, count: int) -> tuple[str | None, Sequence[str]]:
-    """The group of a request of so many prompts, and an id for each of them."""
+    """Name a request of `count` prompts: its group, and an id for each."""
     ids = fields.id
     if ids is None or isinstance(ids, str):
         name = default_id if ids is None else ids

@@ -1,4 +1,4 @@
-"""Laws of arrival and of length: parsing them, and drawing from them."""
+"""Laws of arrival and of length: parsed, and drawn from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int, quoted
+from minifuse.io.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int, quoted
 
 MAX_LENGTH = 1 << 20  # no law draws more tokens than this
 MAX_SIGMA = 5.0
@@ -32,7 +32,7 @@ class Arrival:
     cv: float = 0.0
 
     def times(self, n: int, rng: random.Random) -> list[float]:
-        """Arrival times of n requests in seconds, ascending. The first one comes at 0: a run begins with it.
+        """Draw arrival times of n requests in seconds, ascending; the first is 0.
 
         >>> Arrival(0.5).times(3, random.Random())
         [0.0, 0.5, 1.0]
@@ -65,7 +65,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Many short lengths and few long ones: `mean` is that of the lengths, `sigma` the deviation of their logarithm.
+    """Many short lengths, few long ones: their mean, and their logarithm's deviation `sigma`.
 
     A draw is rounded to whole tokens, then clipped to 1..max; a low `max` therefore lowers the mean.
     """
@@ -155,9 +155,7 @@ def parse_users(text: str) -> tuple[int, ...]:
 
 
 def _mean_gap(text: str) -> float:
-    gap = parse_duration(text, "The gap between arrivals")
+    gap = parse_duration(text, "The gap between arrivals", LONGEST_S)
     if gap == 0:
         raise UsageError(f"The gap between arrivals is {quoted(text)}: give one above 0, or the law none.")
-    if gap > LONGEST_S:
-        raise UsageError(f"The gap between arrivals is {quoted(text)}: give at most {LONGEST_S:g}s.")
     return gap

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import one_of, read_bounded
+from minifuse.io.lines import BYTE_ORDER_MARK, misfit, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
 from minifuse.workload.files import Encode
 
-# The senders of what a model reads, and of what it has answered.
-READ, ANSWERED = ("human", "user", "system"), ("gpt", "chatgpt", "bing", "bard", "assistant")
-
-Message = tuple[bool, str]  # whether it is an answer, and its text
+if TYPE_CHECKING:
+    from minifuse.workload.forms import Conversation, Message
 
 
 class Found(NamedTuple):
-    """Conversations as their turns, and how many others stood before the last of them in the file."""
+    """Conversations as turns, and how many others stood before the last of them."""
 
     conversations: list[list[Turn]]
     too_long: int
@@ -28,7 +26,7 @@ class Found(NamedTuple):
 
 
 def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_turns: int = 1) -> Found:
-    """The first `count` conversations of a file that are neither too long nor too short; fewer if it has no more.
+    """Read the first `count` conversations that are neither too long nor too short.
 
         [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi!"}]}]
 
@@ -45,10 +43,10 @@ def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_t
     """
     longest = min(LONGEST, max_context)
     found = Found([], 0, 0)
-    for messages in _read(path):  # to its end: what is damaged is refused however few conversations are wanted
+    for conversation in _read(path):
         if len(found.conversations) == count:
-            continue
-        turns = list(_turns(messages, encode))
+            break
+        turns = list(_turns(conversation.conversations, encode))
         if len(turns) < min_turns:
             found = found._replace(too_short=found.too_short + 1)
         elif sum(len(prompt) + answer for prompt, answer in turns) > longest:
@@ -64,9 +62,10 @@ def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_t
 
 
 def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:
+    written = [message for message in messages if message.text.strip()]
     joined = [
-        (is_answer, "\n".join(text for _, text in run))
-        for is_answer, run in groupby((message for message in messages if message[1].strip()), key=lambda one: one[0])
+        (is_answer, "\n".join(message.text for message in run))
+        for is_answer, run in groupby(written, key=attrgetter("is_answer"))
     ]
     first = 1 if joined and joined[0][0] else 0
     begun = False
@@ -77,38 +76,16 @@ def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:
             begun = True
 
 
-def _read(path: str) -> Iterator[list[Message]]:
-    """The messages of each conversation."""
+def _read(path: str) -> list[Conversation]:
+    from pydantic import ValidationError
+
+    from minifuse.workload.forms import LISTED
+
     give = "give a JSON file as of ShareGPT, a list of conversations"
     try:
         with Path(path).open("rb") as file:
-            listed = json.loads(read_bounded(file, path).decode("utf-8-sig"))
+            return LISTED.validate_json(read_bounded(file, path).removeprefix(BYTE_ORDER_MARK.encode()))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): {give}.") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start + 1} is not UTF-8: save the file as UTF-8.") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno}): {give}.") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
-        raise UsageError(f"{path} is not readable as JSON: {give}.") from None
-    if not isinstance(listed, list):
-        raise UsageError(f"{path} holds no list: {give}.")
-    for number, conversation in enumerate(listed, start=1):
-        messages = conversation.get("conversations") if isinstance(conversation, dict) else None
-        if not isinstance(messages, list):
-            raise UsageError(
-                f'{path}: conversation {number} has no list of messages: give {{"conversations": [{{"from": "human", '
-                '"value": "Hello"}, ...]}.'
-            )
-        yield [
-            _message(message, f"{path}: message {i} of conversation {number}") for i, message in enumerate(messages, 1)
-        ]
-
-
-def _message(message: Any, what: str) -> Message:
-    sender, text = (message.get("from"), message.get("value")) if isinstance(message, dict) else (None, None)
-    if sender not in (*READ, *ANSWERED):
-        raise UsageError(f'{what} is from {json.dumps(sender):.40}: give "from" as {one_of((*READ, *ANSWERED))}.')
-    if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise UsageError(f'{what} has the "value" {json.dumps(text):.40}: give text, without half a surrogate pair.')
-    return sender in ANSWERED, text
+    except ValidationError as error:
+        raise UsageError(f"{path}: {misfit(error)}: {give}.") from None

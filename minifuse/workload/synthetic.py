@@ -84,21 +84,21 @@ def synthetic(
 
 
 def gather(prompts: Sequence[Request], size: int = 1) -> list[Request]:
-    """Every `size` prompts made one request: r0/0, r0/1, ... of the group r0. With `size` 1, r0 of no group."""
+    """Make every `size` prompts one request: r0/0, r0/1, ... of the group r0."""
     if size == 1:
         return [replace(prompt, id=f"r{i}", group=None) for i, prompt in enumerate(prompts)]
     return [replace(prompt, id=f"r{i // size}/{i % size}", group=f"r{i // size}") for i, prompt in enumerate(prompts)]
 
 
 def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list[Request]:
-    """The same requests, arriving in this order by this law instead of when they did; a group arrives as one."""
+    """Give requests, in this order, arrival times by this law; a group arrives as one."""
     grouped = by_request(requests)
     times = arrival_times(len(grouped), arrival, seed)
     return [replace(prompt, arrival_s=time) for time, prompts in zip(times, grouped, strict=True) for prompt in prompts]
 
 
 def share_out(requests: Iterable[Request], shares: Sequence[int], seed: int = 0) -> list[Request]:
-    """The same requests, each of one of the users u0, u1, ..., drawn with these shares.
+    """Give each request one of the users u0, u1, ..., drawn with these shares.
 
     All prompts of a request, and all turns of a conversation, are of one user.
     """

@@ -12,7 +12,7 @@ from minifuse.cli.declare import Declared
 from minifuse.cli.reproduce import FigureOptions
 from minifuse.cli.run import RunOptions
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import MANY
+from minifuse.io.parsing import MANY
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, stages
 from minifuse.techniques import TECHNIQUES

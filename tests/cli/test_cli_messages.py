@@ -158,9 +158,9 @@ def test_a_line_that_does_not_fit_into_memory(tmp_path: Path) -> None:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> int:
     """So few bytes are read."""
-    for module in ("core.parsing", "cli.chat", "cli.plugin"):
+    for module in ("io.lines", "cli.chat", "cli.plugin"):
         monkeypatch.setattr(f"minifuse.{module}.MOST_LINE", 1 << 20)
-    monkeypatch.setattr("minifuse.core.parsing.MOST_TEXT", 3 << 20)
+    monkeypatch.setattr("minifuse.io.lines.MOST_TEXT", 3 << 20)
     return 3 << 20
 
 

@@ -19,7 +19,7 @@ from minifuse import stages as register_of_stages
 from minifuse.cli import main
 from minifuse.cli.plugin import load_plugin
 from minifuse.cli.verdict import look_at
-from minifuse.core.declarations import defaults
+from minifuse.contracts.declared import defaults
 from minifuse.core.errors import LawBroken
 from minifuse.serve.assembly import choose
 from minifuse.stages import Attention, Batching, Kind, Memory

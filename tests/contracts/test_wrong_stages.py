@@ -21,9 +21,9 @@ from minifuse.attention.stage import PerSequenceStage
 from minifuse.batching import Iteration
 from minifuse.cli.plugin import load_plugin
 from minifuse.contracts.checks import checks_of
+from minifuse.contracts.fault import blaming, call_check, is_own
 from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import LawBroken, StageFault, UsageError
-from minifuse.core.fault import blaming, call_check, is_own
 from minifuse.core.plan import TRANSFORMER
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.moving import torch_runner

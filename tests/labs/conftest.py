@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from registers import forget_labs, keep_registers
@@ -14,3 +15,15 @@ def _labs_of_this_file() -> Iterator[None]:
         keep_registers(patch)
         yield
     forget_labs()
+
+
+@pytest.fixture
+def solution(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a student's file."""
+
+    def write(text: str) -> Path:
+        file = tmp_path / "solution.py"
+        file.write_text(text)
+        return file
+
+    return write

@@ -274,10 +274,6 @@ def returns_nan():
     return float("nan")
 
 
-def returns_a_large_number():
-    return 10**4000
-
-
 def raises_half_a_character():
     raise ValueError("\ud800\x1b[31m")
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,12 +20,13 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.labs import handout
 from minifuse.labs.autograder import autograder_files, grade, make_autograder
 from minifuse.labs.handout import handed_out, write_files
-from minifuse.labs.lab import Lab, labs
+from minifuse.labs.lab import Lab, labs, read_lab
 from minifuse.labs.skeleton import solution_lines
 from minifuse.labs.submission import identity
 
 LABS = labs()
 SHUFFLE = next(lab for lab in LABS if lab.number == 4)
+RIGHT = (SHUFFLE.folder / "solution.py").read_text()
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
@@ -36,7 +36,7 @@ def test_a_handout_has_the_public_part_alone(lab: Lab, tmp_path: Path) -> None:
     assert {"README.md", "lab.toml", "solution.py"} <= given
     assert any(name.startswith("tests/public/") for name in given)
     assert not [name for name in given if "hidden" in name or "wrong" in name]
-    copy = Lab(tmp_path / "lab")
+    copy = read_lab(tmp_path / "lab")
     assert [test.name for test in copy.tests()] == [test.name for test in lab.tests(hidden=False)]
     assert copy.points == lab.points
     assert copy.wrong == {}
@@ -64,7 +64,7 @@ def test_a_line_that_leaks_is_refused(tmp_path: Path) -> None:
     with (folder / "README.md").open("a") as file:
         file.write(f"\n    {line}\n")
     with pytest.raises(UsageError, match=r"README\.md of lab 4 has a line of the solution of lab 4"):
-        handed_out(Lab(folder))
+        handed_out(read_lab(folder))
 
 
 def test_a_skeleton_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_skeleton_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
     with (folder / "solution.py").open("a") as file:
         file.write("\n\n# BEGIN SOLUTION\nONE_OF_THE_REFERENCE = 1\n# END SOLUTION\nTWO = 2 * ONE_OF_THE_REFERENCE\n")
     with pytest.raises(UsageError, match=r"cannot be imported: solution\.py raised NameError .*Move a marker\."):
-        handed_out(Lab(folder))
+        handed_out(read_lab(folder))
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -144,8 +144,11 @@ def impatient(grader: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def graded(grader: Path, submission: Path, place: Path, code: int = 0) -> dict:  # type: ignore[type-arg]
-    command = [sys.executable, "-I", str(grader / "grade.py"), "--submission", str(submission)]
+def graded(grader: Path, place: Path, text: str = RIGHT, code: int = 0) -> dict:  # type: ignore[type-arg]
+    """The results of a submission of this text."""
+    (place / "in").mkdir()
+    (place / "in" / "solution.py").write_text(text)
+    command = [sys.executable, "-I", str(grader / "grade.py"), "--submission", str(place / "in")]
     command += ["--results", str(place / "results.json"), "--classroom", str(place / "classroom.txt")]
     ran = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert ran.returncode == code, ran.stderr
@@ -154,9 +157,7 @@ def graded(grader: Path, submission: Path, place: Path, code: int = 0) -> dict: 
 
 
 def test_it_grades_without_torch_in_768_mb(grader: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    shutil.copy(SHUFFLE.folder / "solution.py", tmp_path / "in" / "solution.py")
-    results = graded(grader, tmp_path / "in", tmp_path)
+    results = graded(grader, tmp_path)
     assert results["score"] == sum(SHUFFLE.points.values())
     assert {one["name"].replace(" ", "_") for one in results["tests"]} == SHUFFLE.points.keys()
     hidden = {test.name for test in SHUFFLE.tests() if test.hidden}
@@ -170,19 +171,14 @@ def test_it_grades_without_torch_in_768_mb(grader: Path, tmp_path: Path) -> None
 
 
 def test_what_a_submission_takes_is_measured(impatient: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    text = (SHUFFLE.folder / "solution.py").read_text()
-    (tmp_path / "in" / "solution.py").write_text(f"{text}\nheld = bytearray(300 << 20)\n")
-    assert graded(impatient, tmp_path / "in", tmp_path)["peaks"][1] > 300 << 10
+    assert graded(impatient, tmp_path, f"{RIGHT}\nheld = bytearray(300 << 20)\n")["peaks"][1] > 300 << 10
 
 
 def test_a_grader_that_fails_gives_no_points(grader: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(grader, tmp_path / "ag")
-    (tmp_path / "in").mkdir()
-    shutil.copy(SHUFFLE.folder / "solution.py", tmp_path / "in" / "solution.py")
     tests = folder / "lab" / "tests" / "hidden" / "properties.py"
     tests.write_text(tests.read_text().replace("SIZES = (", "SIZES = (1 // len([]), "))
-    results = graded(folder, tmp_path / "in", tmp_path, code=1)
+    results = graded(folder, tmp_path, code=2)
     assert (results["score"], results["tests"]) == (0, [])
     assert "The grader failed" in results["output"]
     assert "ZeroDivisionError" in results["told"]
@@ -202,18 +198,19 @@ def test_a_full_disk_is_a_sentence_of_the_grader(impatient: Path, tmp_path: Path
 
 def test_bad_input_of_a_grader_is_a_sentence(grader: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(grader, tmp_path / "ag")
-    command = [sys.executable, "-I", str(folder / "grade.py"), "--submission", str(tmp_path), "--results"]
-    ran = subprocess.run([*command, str(tmp_path / "no" / "r.json")], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (2, f"error: {tmp_path / 'no'} is no folder: give one that is there.\n")
+
+    def refused(results: Path) -> str:
+        command = [sys.executable, "-I", str(folder / "grade.py"), "--submission", str(tmp_path), "--results"]
+        ran = subprocess.run([*command, str(results)], capture_output=True, text=True, check=False)
+        assert ran.returncode == 2
+        assert ran.stderr.startswith("error: ")
+        return ran.stderr
+
+    assert refused(tmp_path / "no" / "r.json") == f"error: {tmp_path / 'no'} is no folder: give one that is there.\n"
     (folder / "secret.txt").write_text("\n")
-    ran = subprocess.run([*command, str(tmp_path / "r.json")], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2
-    assert "secret.txt is empty: make the folder again" in ran.stderr
+    assert "secret.txt is empty: make the folder again" in refused(tmp_path / "r.json")
     (folder / "secret.txt").unlink()
-    ran = subprocess.run([*command, str(tmp_path / "r.json")], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2
-    assert ran.stderr.startswith("error: ")
-    assert "secret.txt cannot be used" in ran.stderr
+    assert "secret.txt cannot be used" in refused(tmp_path / "r.json")
 
 
 def test_another_user_has_no_group_of_the_grader() -> None:
@@ -244,10 +241,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_submission_gets_nothing(name: str, impatient: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    right = "" if name == "nothing" else (SHUFFLE.folder / "solution.py").read_text()
-    (tmp_path / "in" / "solution.py").write_text(right + HOSTILE[name].replace("{grader}", str(impatient)))
-    results = graded(impatient, tmp_path / "in", tmp_path)
+    right = "" if name == "nothing" else RIGHT
+    results = graded(impatient, tmp_path, right + HOSTILE[name].replace("{grader}", str(impatient)))
     assert results["score"] == 0
     assert [one["score"] for one in results["tests"]] == [0] * len(SHUFFLE.points)
     assert "def test_" not in json.dumps(results)
@@ -255,7 +250,7 @@ def test_a_hostile_submission_gets_nothing(name: str, impatient: Path, tmp_path:
 
 
 def test_a_submission_needs_one_file(tmp_path: Path) -> None:
-    assert "There is no solution.py" in grade(SHUFFLE, tmp_path, "s")["output"]
+    assert "There are 0 files solution.py" in grade(SHUFFLE, tmp_path, "s")["output"]
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "solution.py").write_text("")
@@ -263,5 +258,5 @@ def test_a_submission_needs_one_file(tmp_path: Path) -> None:
 
 
 def test_handouts_are_of_the_labs_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handout, "labs", lambda: [replace(SHUFFLE)])
+    monkeypatch.setattr(handout, "labs", lambda: [SHUFFLE.model_copy()])
     assert handed_out(SHUFFLE)["solution.py"]

@@ -120,8 +120,6 @@ def test_a_students_process_ends_with_its_pipe_and_at_its_limit(seconds: int, co
         "judge": os.getpid(),
         "file": str(tmp_path / "solution.py"),
         "withheld": [],
-        "sentence": "",
-        "alone": "",
     }
     settings |= {"imports": [], "names": False, "steps": 10, "memory_mb": 100, "seconds": 1, "patience": 1.0}
     settings |= {"calls": read_calls, "replies": write_replies}

@@ -74,25 +74,30 @@ def test_the_lines_of_a_solution_are_known() -> None:
     lines = solution_lines(FILE)
     assert "holes = [token for token in range(length) if token not in written]" in lines
     assert "return holes" not in lines  # too short to tell anything
-    assert [*leaked("  self.kept_tokens.append(token)\n", lines)] == ["self.kept_tokens.append(token)"]
-    assert not [*leaked(skeleton(FILE), lines)]
+    assert leaked("  self.kept_tokens.append(token)\n", lines) == ["self.kept_tokens.append(token)"]
+    assert not leaked(skeleton(FILE), lines)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("    # END SOLUTION\n\n\n#", "\n\n#", "line 11, begins a solution within another"),
+        ("    # END SOLUTION\n\n\n#", "\n\n#", "by itself"),
         (
             "    # BEGIN SOLUTION: what of [0, length) is not written?\n",
             "",
-            "line 8, ends a solution that has not begun",
+            "has the marker '# END SOLUTION' by itself",
         ),
-        ("        # END SOLUTION\n", "", "begins a solution that does not end"),
-        ("        # END SOLUTION\n", "    # END SOLUTION\n", "is not indented as line"),
-        ("# BEGIN SOLUTION\n", "# begin solution\n", "is nearly a marker"),
-        ("    # END SOLUTION\n\n\n#", "    #END-SOLUTION\n\n\n#", "is nearly a marker"),
-        ("# BEGIN SOLUTION: append it", "# BEGIN SOLUTION", "has no hint"),
-        ("def missing(", "def missing:(", "is no Python"),
+        ("        # END SOLUTION\n", "", "by itself"),
+        (
+            "    return holes\n",
+            "    return holes\n    # BEGIN SOLUTION: again\n",
+            "'# BEGIN SOLUTION: again' by itself",
+        ),
+        ("        # END SOLUTION\n", "    # END SOLUTION\n", "by itself"),
+        ("# BEGIN SOLUTION\n", "# begin solution\n", "has the marker '# begin solution' by itself"),
+        ("    # END SOLUTION\n\n\n#", "    #END-SOLUTION\n\n\n#", "by itself"),
+        ("# BEGIN SOLUTION: append it", "# BEGIN SOLUTION", "line 23, has no hint"),
+        ("def missing(", "def missing:(", "solution.py is no Python (line 4"),
         ('"""Keeps."""\n', '"""Keeps."""\n\n    # self.kept_tokens.append(token)\n', "still has a line of one"),
         (
             '"""Keep a token."""\n',

@@ -7,7 +7,7 @@ import importlib
 import subprocess
 import sys
 import types
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from minifuse.labs.confine import confine, landlock, seccomp
 from minifuse.labs.lab import labs
 from minifuse.labs.submission import Budget, Limits, StudentFault, Submission, check_form
 
+Written = Callable[[str], Path]
 FILE = Path(__file__).with_name("hostile.py")
-LIMITS = Limits(steps=100_000, seconds=2, withheld=("minifuse.memory.slots.shuffle",))
+LIMITS = Limits(steps=100_000, seconds=2, withheld=["minifuse.memory.slots.shuffle"])
 
 
 def refused(function: str, *arguments: Any, form: Any = Any) -> str:
@@ -54,7 +55,8 @@ CONFINED = pytest.mark.skipif(not (landlock() and seccomp()), reason="the system
         ("stops_counting", "may not change the count of steps"),
         ("patches_the_count", "has no attribute 'Steps'"),
         ("catches_the_end", "more than 100,000 steps"),
-        ("nests_in_the_channel", "lists within lists"),
+        ("nests_in_the_channel", "the judge's own channel"),
+        ("nests", "lists at most a hundred deep"),
         ("floods_the_channel", "returned more than 4 MB"),
         ("raises_half_a_character", "ValueError (??[31m)"),
         ("a_set", "no plain data (Object of type set"),
@@ -66,13 +68,13 @@ def test_what_a_submission_may_not_do(function: str, told: str) -> None:
 
 
 def test_a_submission_may_not_wait_without_end() -> None:
-    limits = replace(LIMITS, seconds=1)
+    limits = LIMITS.model_copy(update={"seconds": 1})
     with pytest.raises(StudentFault, match="sleeps was stopped"), Submission(FILE, limits, names=False) as work:
         work.call("sleeps")
 
 
 def test_a_process_that_cannot_be_started_is_the_machines_fault() -> None:
-    limits = replace(LIMITS, imports=("no_such_module",))
+    limits = LIMITS.model_copy(update={"imports": ["no_such_module"]})
     with pytest.raises(MachineError, match=r"could not be started: .*No module named 'no_such_module'"):
         Submission(FILE, limits, names=False).__enter__()
 
@@ -161,9 +163,7 @@ def test_what_is_printed_may_be_long() -> None:
 @pytest.mark.parametrize(
     ("function", "form", "told"),
     [
-        ("returns_nan", float, "returned NaN: return a number."),
-        ("returns_a_large_number", int, "return a whole number."),
-        ("nests", list[int], "return a list of whole numbers."),
+        ("returns_nan", float, "returned NaN: it is NaN: Input should be a finite number."),
     ],
 )
 def test_values_that_would_fool_a_comparison_are_refused(function: str, form: Any, told: str) -> None:
@@ -190,30 +190,15 @@ import package    line 4 imports package"""
 
 
 @pytest.mark.parametrize("line", NAMED.splitlines())
-def test_names_that_lead_to_the_interpreter_are_refused(line: str, tmp_path: Path) -> None:
+def test_names_that_lead_to_the_interpreter_are_refused(line: str, solution: Written, tmp_path: Path) -> None:
     code, _, told = line.partition("    ")
-    file = tmp_path / "solution.py"
-    file.write_text(f"import collections, dataclasses, operator\nimport numpy as np\ndef work():\n    {code}\n")
+    file = solution(f"import collections, dataclasses, operator\nimport numpy as np\ndef work():\n    {code}\n")
     (tmp_path / "beside.py").write_text("")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
-    with pytest.raises(StudentFault) as fault, Submission(file, replace(LIMITS, imports=("numpy",))):
+    with pytest.raises(StudentFault) as fault, Submission(file, LIMITS.model_copy(update={"imports": ["numpy"]})):
         pass
     assert f"solution.py: {told}" in str(fault.value)
-
-
-def test_a_pattern_names_attributes_too(tmp_path: Path) -> None:
-    file = tmp_path / "solution.py"
-    file.write_text("match work:\n    case object(__globals__=found):\n        pass\n")
-    with pytest.raises(StudentFault, match="line 2 has __globals__"), Submission(file, LIMITS):
-        pass
-
-
-def test_what_is_looked_at_is_what_is_run(tmp_path: Path) -> None:
-    file = tmp_path / "solution.py"
-    file.write_text("# coding: utf-7\n# +AAo-import os\n")
-    with pytest.raises(StudentFault, match="line 3 imports os"), Submission(file, LIMITS):
-        pass
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "latin-1", "cp1252"])
@@ -225,25 +210,16 @@ def test_a_file_may_have_any_encoding_that_python_runs(encoding: str, tmp_path: 
         assert work.call("name") == "Zoë"
 
 
-@pytest.mark.parametrize("count", [1000, 3000, 100_000])
-def test_an_expression_that_is_nested_too_deeply_is_told(count: int, tmp_path: Path) -> None:
-    file = tmp_path / "solution.py"
-    file.write_text(f"x = {'-' * count}1\n")
-    with pytest.raises(StudentFault, match=r"^solution\.py: an expression is nested too deeply"):
-        Submission(file, LIMITS).__enter__()
-
-
 @pytest.mark.parametrize("name", sorted(names.MODULES))
-def test_a_module_has_public_names_alone(name: str, tmp_path: Path) -> None:
+def test_a_module_has_public_names_alone(name: str, solution: Written) -> None:
     """Else `dataclasses._create_fn` runs any text, and `random._os` leads to the interpreter."""
-    file = tmp_path / "solution.py"
     line = f"from {name} import *" if name == "__future__" else f"import {name}"
     module = importlib.import_module(name)
     private = [one for one in vars(module) if one.startswith("_") and not one.startswith("__")]
     private += [one for one, value in vars(module).items() if isinstance(value, types.ModuleType) and one != "abc"]
     tried = "".join(f"    try:\n        {name}.{one}\n        found.append({one!r})\n    except AttributeError:\n"
                     "        pass\n" for one in private)  # fmt: skip
-    file.write_text(f"import {name}\n\n\ndef work():\n    found = []\n{tried}    return found\n")
+    file = solution(f"import {name}\n\n\ndef work():\n    found = []\n{tried}    return found\n")
     with Submission(file, LIMITS) as work:
         assert work.call("work") == [], line
 
@@ -258,10 +234,8 @@ def pairs(): return [Pair(i, i) for i in range(100)] and 0
 
 
 @pytest.mark.parametrize("function", ["many", "pairs"])
-def test_functions_that_python_makes_of_texts_are_counted(function: str, tmp_path: Path) -> None:
-    file = tmp_path / "solution.py"
-    file.write_text(COUNTED)
-    with Submission(file, LIMITS) as work:
+def test_functions_that_python_makes_of_texts_are_counted(function: str, solution: Written) -> None:
+    with Submission(solution(COUNTED), LIMITS) as work:
         assert work.call(function) == 0
         assert work.steps > 100
 
@@ -280,10 +254,28 @@ Made() == Made()
 """
 
 
-def test_texts_that_functions_are_made_of_are_looked_at(tmp_path: Path) -> None:
-    (tmp_path / "solution.py").write_text(TEXT_IN_A_NAME)
-    with pytest.raises(StudentFault, match="makes a function of has __subclasses__"):
-        Submission(tmp_path / "solution.py", LIMITS).__enter__()
+IMPORTED = "imports {}.*, and a lab's file may import .*, math, .*, typing[.]$"
+DEEP = r"^solution\.py: an expression is nested too deeply"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("match work:\n    case object(__globals__=found):\n        pass\n", "line 2 has __globals__"),
+        ("# coding: utf-7\n# +AAo-import os\n", "line 3 imports os"),  # what is looked at is what is run
+        ("import math\nimport numpy as np\n", f"^solution.py: line 2 {IMPORTED.format('numpy')}"),
+        ("from torch import nn\n", IMPORTED.format("torch")),
+        ("import nowhere.at_all\n", IMPORTED.format("nowhere")),
+        ("def add(:\n", r"SyntaxError.*solution\.py, line 1"),
+        (f"x = {'-' * 1000}1\n", DEEP),
+        (f"x = {'-' * 3000}1\n", DEEP),
+        (f"x = {'-' * 100_000}1\n", DEEP),
+        (TEXT_IN_A_NAME, "makes a function of has __subclasses__"),
+    ],
+)
+def test_what_is_refused_when_a_file_is_read(text: str, told: str, solution: Written) -> None:
+    with pytest.raises(StudentFault, match=told):
+        Submission(solution(text), LIMITS).__enter__()
 
 
 ORDINARY = """
@@ -310,20 +302,18 @@ def work():
 """
 
 
-def test_ordinary_classes_are_made(tmp_path: Path) -> None:
-    (tmp_path / "solution.py").write_text(ORDINARY)
-    with Submission(tmp_path / "solution.py", LIMITS) as work:
+def test_ordinary_classes_are_made(solution: Written) -> None:
+    with Submission(solution(ORDINARY), LIMITS) as work:
         assert work.call("work") == [4, 2, 3, 1, True]
 
 
 @CONFINED
 @pytest.mark.parametrize("path", [labs()[0].folder / "solution.py", Path(student.__file__)], ids=["lab", "package"])
-def test_a_library_opens_no_way_to_solutions(path: Path, tmp_path: Path) -> None:
+def test_a_library_opens_no_way_to_solutions(path: Path, solution: Written) -> None:
     """Where the project is installed among the libraries that a lab may use, too."""
     assert path.is_file()
-    file = tmp_path / "solution.py"
-    file.write_text(f"import numpy\n\n\ndef work():\n    return open({str(path)!r}).read()\n")
-    limits = replace(LIMITS, imports=("numpy",))
+    file = solution(f"import numpy\n\n\ndef work():\n    return open({str(path)!r}).read()\n")
+    limits = LIMITS.model_copy(update={"imports": ["numpy"]})
     with Submission(file, limits) as work, pytest.raises(StudentFault, match="Permission denied"):
         work.call("work")
 
@@ -344,19 +334,17 @@ def silent(): raise Silent
         ("silent", r"silent raised solution.Silent \(whose text"),
     ],
 )
-def test_errors_of_the_files_own_are_told(function: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / "solution.py").write_text(ODD_ERRORS)
-    with Submission(tmp_path / "solution.py", LIMITS) as work, pytest.raises(StudentFault, match=told):
+def test_errors_of_the_files_own_are_told(function: str, told: str, solution: Written) -> None:
+    with Submission(solution(ODD_ERRORS), LIMITS) as work, pytest.raises(StudentFault, match=told):
         work.call(function)
 
 
-def test_all_that_a_file_computes_has_one_limit(tmp_path: Path) -> None:
+def test_all_that_a_file_computes_has_one_limit(solution: Written) -> None:
     """The first test takes what all have together, and the others are not run: so a class is graded in finite time."""
-    (tmp_path / "solution.py").write_text("while True: pass\n")
-    budget = Budget(1.0)
+    file, budget = solution("while True: pass\n"), Budget(1.0)
     for told in ("solution.py was stopped: all tests have 2 s together", "This was not run"):
         with pytest.raises(StudentFault, match=told):
-            Submission(tmp_path / "solution.py", LIMITS, budget=budget).__enter__()
+            Submission(file, LIMITS, budget=budget).__enter__()
     assert budget.seconds <= 0
 
 
@@ -394,40 +382,25 @@ def test_steps_are_lines_and_the_same_each_time() -> None:
     assert counts == [1, 1]
 
 
-@pytest.mark.parametrize("line", ["import numpy as np", "from torch import nn", "import nowhere.at_all"])
-def test_what_may_be_imported_is_told(line: str, tmp_path: Path) -> None:
-    file = tmp_path / "solution.py"
-    file.write_text(f"import math\n{line}\n")
-    name = line.split()[1].partition(".")[0]
-    told = f"^solution.py: line 2 imports {name}.*, and a lab's file may import .*, math, .*, typing[.]$"
-    with pytest.raises(StudentFault, match=told), Submission(file, LIMITS):
-        pass
-
-
-def test_a_file_that_is_no_python_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "solution.py"
-    file.write_text("def add(:\n")
-    with pytest.raises(StudentFault, match=r"SyntaxError.*solution\.py, line 1"), Submission(file, LIMITS):
-        pass
-
-
 @pytest.mark.parametrize(
     ("value", "form", "told"),
     [
         ([[0, 4]], list[tuple[int, int]], None),
-        ([[0, 4.5]], list[tuple[int, int]], "a list of lists of a whole number and a whole number"),
-        (True, int, "a whole number"),
+        ([[0, 4.5]], list[tuple[int, int]], "[0][1] is 4.5: Input should be a valid integer"),
+        (True, int, "it is true: Input should be a valid integer"),
+        (True, float, "it is true: Input should be a valid number"),
         (3, float, None),
         (None, int | None, None),
         ({"a": [1]}, dict[str, list[int]], None),
-        ({"a": 1}, dict[str, list[int]], "a dictionary of lists of whole numbers"),
-        ("x", bool, "True or False"),
+        ({"a": 1}, dict[str, list[int]], "a is 1: Input should be a valid array"),
+        ("x", bool, 'it is "x": Input should be a valid boolean'),
+        ("x", int | None, 'it is "x": Input should be a valid integer'),
     ],
 )
-def test_forms_are_told_in_words(value: Any, form: Any, told: str | None) -> None:
+def test_values_of_another_type_are_refused(value: Any, form: Any, told: str | None) -> None:
     if told is None:
         assert check_form(value, form, "f") == value
     else:
         with pytest.raises(StudentFault) as fault:
             check_form(value, form, "f")
-        assert str(fault.value).endswith(f"return {told}.")
+        assert told in str(fault.value)

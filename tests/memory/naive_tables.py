@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from minifuse.core.parsing import number
 from minifuse.core.plan import Move
 from minifuse.core.request import Sequence
+from minifuse.io.parsing import number
 
 __all__ = ["NaiveTables", "NoRoom"]
 

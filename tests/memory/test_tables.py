@@ -16,9 +16,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from minifuse.core.parsing import number
 from minifuse.core.plan import Move, Work
 from minifuse.core.request import Sequence
+from minifuse.io.parsing import number
 from minifuse.memory.paged.paged import PagedTrial
 from minifuse.memory.paged.tables import Tables
 

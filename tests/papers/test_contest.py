@@ -6,10 +6,10 @@ import pytest
 from helpers import asks
 
 from minifuse.core.errors import UsageError
+from minifuse.execute.timing import take_turns, time_in_turns
 from minifuse.model.text.load import resolve_text
 from minifuse.papers.contest import serve_all
 from minifuse.serve.settings import Settings
-from minifuse.simulate.timing import take_turns, time_in_turns
 
 
 def test_contenders_take_turns_and_every_round_begins_with_another_one() -> None:

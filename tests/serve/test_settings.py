@@ -11,14 +11,12 @@ from minifuse.core.errors import UsageError
 from minifuse.serve.settings import Settings
 
 
-def test_the_default_budget_is_64_mib() -> None:
-    assert Settings().kv_bytes(128) == 64 * 2**20
-
-
-def test_the_default_budget_holds_at_least_4096_slots() -> None:
+def test_the_default_budget_is_64_mib_and_at_least_4096_slots() -> None:
     """A token of LLaMA-7B in float16 takes 512 KiB: 64 MiB would hold 128 of them."""
-    assert Settings().kv_bytes(2**19) == 4096 * 2**19
+    assert Settings().kv_bytes(128) == 64 * 2**20
     assert Settings().kv_bytes(2**14) == 64 * 2**20  # exactly 4096 of 16 KiB
+    assert Settings().kv_bytes(2**19) == 4096 * 2**19
+    assert Settings(kv_memory=1000).kv_bytes(2**19) == 1000  # as given
 
 
 def test_on_simulated_hardware_the_weights_leave_the_rest_of_90_percent() -> None:
@@ -29,10 +27,6 @@ def test_on_simulated_hardware_the_weights_leave_the_rest_of_90_percent() -> Non
     assert on_a100.kv_bytes(2**19) == 4096 * 2**19  # KV is really stored
     assert Settings(clock="virtual").kv_bytes(128, weights=1) == 64 * 2**20  # `cpu` has a memory of no size
     assert Settings(clock="virtual", hardware="a100-40g", kv_memory=1000).kv_bytes(100, weights=1) == 1000
-
-
-def test_a_given_budget_is_kept_whatever_the_slots() -> None:
-    assert Settings(kv_memory=1000).kv_bytes(2**19) == 1000
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import Phase
 from hypothesis import strategies as st
 
+from minifuse.contracts.fault import Hung
 from minifuse.core.errors import CheckerFailed, LawBroken, StageFailed, UsageError
-from minifuse.core.fault import Hung
 from minifuse.core.request import Request
 from minifuse.testing import GRAPHS, check_laws, observe, search
 from minifuse.testing.alarm import alarm

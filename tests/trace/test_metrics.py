@@ -10,11 +10,11 @@ from events import request, step
 
 from minifuse.cli.tables import metric_rows as rows
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import parse_goodput
 from minifuse.core.plan import Extent, Layout, Move, Plan, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason, Request
 from minifuse.core.shapes import Rectangle
+from minifuse.io.parsing import parse_goodput
 from minifuse.trace.log import Event, Trace
 from minifuse.trace.metrics import compute_metrics
 

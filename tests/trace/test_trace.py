@@ -12,12 +12,12 @@ from helpers import asks, make_engine, run_all, sentence
 
 from minifuse.core.errors import UsageError
 from minifuse.core.measured import Measured
-from minifuse.core.parsing import parse_goodput
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Move, Plan, Reason, Span, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason, Phase
 from minifuse.core.shapes import Rectangle
+from minifuse.io.parsing import parse_goodput
 from minifuse.serve.run import serve
 from minifuse.trace.log import SCHEMA, Event, Trace, decisions, read_trace, whole_tables
 from minifuse.trace.metrics import RunningMetrics, compute_metrics

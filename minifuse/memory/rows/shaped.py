@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.parsing import number
 from minifuse.core.places import Reuse, Runs
 from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.stages import option
+from minifuse.io.parsing import number
 from minifuse.memory.copies import copies
 from minifuse.memory.places import Places
 from minifuse.memory.rows.away import Away

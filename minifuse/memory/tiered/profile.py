@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import read_bounded
+from minifuse.io.lines import read_bounded
 
 FORMAT = "minifuse recomputation profile 1"
 

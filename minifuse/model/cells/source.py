@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from minifuse.core.errors import ModelError, UsageError
-from minifuse.core.parsing import parse_int, unknown
+from minifuse.io.parsing import parse_int, unknown
 from minifuse.model.cells.config import BUILT_IN, CellConfig, registered
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from minifuse.core.cell_graph import CellGraph, Node, Output, Zeros
-from minifuse.core.errors import RequestRefused
-from minifuse.core.parsing import brief
+from minifuse.core.errors import RequestRefused, brief
 from minifuse.core.request import Request
 from minifuse.model.cells.config import GO, CellConfig
 from minifuse.model.cells.trees import unfold_tree

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.core.errors import ModelError
-from minifuse.core.parsing import read_bounded
+from minifuse.io.lines import read_bounded
 
 LARGEST = 2**31 - 1  # of a size: no model comes near, and products of some such sizes are still exact
 REQUIRED: Any = object()

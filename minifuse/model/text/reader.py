@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minifuse.core.errors import RequestRefused
-from minifuse.core.parsing import brief
+from minifuse.core.errors import RequestRefused, brief
 from minifuse.core.request import Request, Sequence
 
 

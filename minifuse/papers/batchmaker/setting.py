@@ -11,6 +11,7 @@ import minifuse.papers.batchmaker.paper as paper
 from minifuse.core.places import State
 from minifuse.core.plan import Plan, Work
 from minifuse.core.request import Request
+from minifuse.execute.timing import timed
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.papers.contest import serve_all
@@ -20,7 +21,6 @@ from minifuse.papers.machine import fit_arithmetic
 from minifuse.papers.page import Drawn, figure, notes
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
-from minifuse.simulate.timing import timed
 from minifuse.trace.metrics import compute_metrics
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival

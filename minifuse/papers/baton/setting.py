@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import minifuse.papers.baton.paper as paper
 from minifuse.core.errors import UsageError
+from minifuse.execute.timing import take_turns
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.presets import preset
 from minifuse.papers.baton.course import Course
@@ -17,7 +18,6 @@ from minifuse.papers.contest import Bench, Raced, ignore, known
 from minifuse.papers.experiment import Conditions, Panel, Say
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import hardware
-from minifuse.simulate.timing import take_turns
 from minifuse.techniques import technique
 
 VARIANTS = ("static", "pd", "baton", "baton-pd")

@@ -15,6 +15,7 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
+from minifuse.execute.timing import take_turns
 from minifuse.model.text.presets import preset
 from minifuse.papers.contest import Bench, Raced
 from minifuse.papers.experiment import Conditions, Say, Values
@@ -22,7 +23,6 @@ from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.machine import fit_bandwidth
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import Hardware, Roofline, hardware
-from minifuse.simulate.timing import take_turns
 
 PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured

@@ -25,9 +25,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.errors import MachineError
+from minifuse.execute.timing import timed
 from minifuse.kernels.ragged import Ragged
 from minifuse.papers.pensieve.scene import ALLOWED, PAGE, TRIES, Scene, error, future_of, made_of, wanted_of
-from minifuse.simulate.timing import timed
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 from minifuse.attention.stage import KERNEL_DTYPES
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.core.parsing import one_of
+from minifuse.execute.timing import time_in_turns
+from minifuse.io.parsing import one_of
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import resolve_text
@@ -20,7 +21,6 @@ from minifuse.papers.contest import HALF
 from minifuse.papers.experiment import Conditions, Experiment, Finding, Plot, Point, Say, Values
 from minifuse.papers.machine import half_precision
 from minifuse.papers.page import notes, tables
-from minifuse.simulate.timing import time_in_turns
 
 # The paper's: requests in the batch and query tokens of each; how it compares the bars, in times the ideal's time.
 BATCH, QUERIES = 32, 8

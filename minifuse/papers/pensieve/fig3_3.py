@@ -11,6 +11,7 @@ from typing import Any
 from minifuse.core.errors import UsageError
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
+from minifuse.execute.timing import take_turns
 from minifuse.papers.contest import Bench
 from minifuse.papers.experiment import (
     Conditions,
@@ -26,7 +27,6 @@ from minifuse.papers.page import notes, tables
 from minifuse.papers.verdict import spread
 from minifuse.serve.resolve import resolve_run
 from minifuse.simulate.cost import Hardware, hardware
-from minifuse.simulate.timing import take_turns
 from minifuse.techniques import technique
 
 BATCH, PROMPT, STEPS = 32, 32, 200  # the thesis': requests, new tokens of each, steps of generation

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from minifuse.simulate.timing import timed
+from minifuse.execute.timing import timed
 
 PAGE = 16  # slots in a block
 TRIES = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import did_you_mean, one_of
+from minifuse.io.parsing import did_you_mean, one_of
 from minifuse.show.notebook.played import Played
 
 # Okabe and Ito's colours, with a brown for black, as on the replay page (palette.js).

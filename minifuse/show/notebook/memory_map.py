@@ -13,7 +13,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
-from minifuse.core.parsing import number
+from minifuse.io.parsing import number
 from minifuse.show.notebook.colours import FREE, IDLE, INK, SOFT, ink_on, owner_colour, tint
 from minifuse.show.notebook.picture import LETTER
 from minifuse.show.notebook.played import Played

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import MANY, check_word, one_of, parse_int, parse_size
 from minifuse.core.request import Request
 from minifuse.execute.cores import load_on_free_cores
+from minifuse.io.parsing import MANY, check_word, one_of, parse_int, parse_size
 from minifuse.model.choices import NUMERICS
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.source import Source, resolve

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import MANY, plain
 from minifuse.core.request import Request
+from minifuse.core.submitted import plain
+from minifuse.io.parsing import MANY
 from minifuse.model.source import Source, resolve
 from minifuse.workload.cells import RESERVED
 from minifuse.workload.laws import Uniform

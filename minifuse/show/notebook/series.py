@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import unknown
+from minifuse.io.parsing import unknown
 from minifuse.model.choices import check_choice
 from minifuse.show.notebook.colours import HUES, IDLE, INK, SOFT, tint
 from minifuse.show.notebook.lanes import MS, By, step_ticks

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.core.fault import is_own
+from minifuse.contracts.fault import is_own
 from minifuse.core.plan import Plan
 from minifuse.core.request import GREEDY, Phase, Request, Sampling
 from minifuse.memory.tiered.profile import Profile

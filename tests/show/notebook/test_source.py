@@ -14,8 +14,8 @@ import pytest
 import minifuse
 from minifuse.core.engine import Engine
 from minifuse.core.errors import UsageError
-from minifuse.core.parsing import parse_size
 from minifuse.core.plan import Extent
+from minifuse.io.parsing import parse_size
 from minifuse.kernels.slots import _slots_kernel
 from minifuse.memory.slots.shuffle import __name__ as shuffle
 from minifuse.options import declared_options
@@ -93,7 +93,7 @@ def test_it_is_highlighted_below_its_file_and_line() -> None:
     page = shown._repr_html_()
     places = [where for where, _ in shown.parts]
     assert [page.index(where) for where in places] == sorted(page.index(where) for where in places)
-    assert places[0].startswith("minifuse/core/parsing.py:")
+    assert places[0].startswith("minifuse/io/parsing.py:")
     assert re.search(r'<span style="color: #[0-9A-Fa-f]+; font-weight: bold">def</span>', page)
     assert "font-family: monospace" in page
     assert "&lt;" in page or "-&gt;" in page

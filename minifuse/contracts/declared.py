@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import Field, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
+from minifuse.contracts.fault import class_site, is_own
 from minifuse.core.errors import UsageError
-from minifuse.core.fault import class_site, is_own
-from minifuse.core.parsing import did_you_mean, one_of
-from minifuse.options import HOW, NoOptions
+from minifuse.io.parsing import did_you_mean
 
 SERVED = {"transformer", "cells"}
 WAYS = {"memory": ("offers",), "attention": ("reads",)}  # in which KV may lie: they have no default
@@ -31,7 +29,7 @@ def defaults(protocol: type[Any]) -> dict[str, Any]:
 
 
 def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
-    """Raise `UsageError` if the kind, name, members or options of a stage are wrong."""
+    """Raise `UsageError` if the kind, name, or members of a stage are wrong."""
     kind, name = getattr(cls, "kind", None), getattr(cls, "name", None)
     if not isinstance(kind, str) or kind not in protocols:
         meant = did_you_mean(kind, protocols) if isinstance(kind, str) else ""
@@ -60,8 +58,6 @@ def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
             what = f"its {near!r} is never called: did you mean 'rank'? Rename it."
         whose = f"The batching policy {cls.__name__} ({class_site(cls)})"
         raise UsageError(f"{whose} has a queue and Options without an order: {what}")
-    if (wrong := _wrong_options(getattr(cls, "Options", NoOptions))) is not None:
-        raise UsageError(f"The Options of the {kind} stage {name!r} ({class_site(cls)}) {wrong}")
 
 
 def _is_orderless(cls: type[Any]) -> bool:
@@ -87,24 +83,3 @@ def _named(cls: type[Any]) -> str:
     They are looked up in its source, which takes long: for a refusal alone.
     """
     return f"The class {cls.__qualname__} ({class_site(cls)})"
-
-
-def _wrong_options(options: Any) -> str | None:
-    """What is wrong unless the options are a dataclass of `option`s."""
-    if options is NoOptions:
-        return None
-    example = "@dataclass(frozen=True), and in it `size: int = option(8, 'what it means')`"
-    if not isinstance(options, type) or not is_dataclass(options):
-        return f"are no dataclass: write {example}."
-    undone = [name for base in options.__mro__ for name, value in vars(base).items() if isinstance(value, Field)]
-    plain = [field.name for field in fields(options) if "help" not in field.metadata]
-    if undone or plain:
-        why = "without a type, or below no @dataclass of its own" if undone else "without option(...)"
-        return f"have {(undone or plain)[0]!r} {why}: write {example}."
-    if unknown := [name for field in fields(options) for name in field.metadata if name not in (*HOW, "help")]:
-        return f"have an option with {unknown[0]!r}{did_you_mean(unknown[0], HOW)}: give {one_of(HOW)}."
-    try:
-        get_type_hints(options)
-    except Exception as error:
-        return f"have a type that is unknown ({error}): import it."
-    return None

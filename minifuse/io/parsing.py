@@ -1,35 +1,24 @@
-"""Reads values from the text that users write: durations, sizes, numbers, JSON lines.
+"""Reads values from the text that users type: durations, sizes, numbers, words.
 
 Every refusal has one form: what was given, then what to give. `what` names the thing in the sentence, usually
-an option (`--kv-memory is "64 apples": give ...`), and `where` the place (`prompts.jsonl:3: ...`).
+an option: `--kv-memory is "64 apples": give ...`.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, AnyStr, TypeVar
+from collections.abc import Collection, Iterable, Mapping
 
-from minifuse.core.errors import MachineError, UsageError, one_line, shortened
+from minifuse.core.errors import UsageError, one_line, shortened
+from minifuse.core.submitted import INT64
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-INT64 = (-(2**63), 2**63 - 1)
-BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
 MANY = 2**31 - 1  # of whatever is counted, at most
 LONGEST_S = 1e5  # more than a day: a million such gaps end before the last time that an engine takes
-MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters, where it is of text
-MOST_LINE = 1 << 26
 LONGEST_WORD = 100  # that is compared with others
 LEAST_LIKENESS = 0.6  # of a word to another that may be meant, as of `difflib.get_close_matches`
 QUOTED = 60  # characters of a value in a message
-
-M = TypeVar("M", bound="BaseModel")
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")  # fits 64 bits
@@ -42,17 +31,19 @@ _BYTES = {"": 1, "b": 1} | {
 }
 
 
-def parse_duration(text: str, what: str = "The duration") -> float:
+def parse_duration(text: str, what: str = "The duration", most: float = math.inf) -> float:
     """Read seconds from `500ms`, `2s`, `50us` or `1.5min`.
 
     The unit must be given: a bare 500 could be either.
 
     Raises:
-        UsageError: it is anything else.
+        UsageError: it is anything else, or more than `most`.
     """
     value, unit = _quantity(text)
     if unit not in _SECONDS or not math.isfinite(value * _SECONDS[unit]):
         raise UsageError(f"{what} is {quoted(text)}: give a number with a unit (us, ms, s, min), such as 500ms or 2s.")
+    if value * _SECONDS[unit] > most:
+        raise UsageError(f"{what} is {quoted(text)}: give at most {most:g}s.")
     return value * _SECONDS[unit]
 
 
@@ -137,7 +128,7 @@ def check_goodput(bounds: Mapping[str, float]) -> None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return ` (did you mean "poisson"?)`, or "" if no word is near, in any case."""
+    """Return ` (did you mean "poisson"?)`, or "" if no word is near."""
     if not isinstance(word, str) or len(word) > LONGEST_WORD:
         return ""
     matcher = difflib.SequenceMatcher(b=word.casefold())
@@ -146,7 +137,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
         matcher.set_seq1(name.casefold())
         return matcher.ratio()
 
-    best = max(known, key=likeness, default=word)  # of those that are as near the first
+    best = max(known, key=likeness, default=word)  # the first of those that are as near
     return f' (did you mean "{best}"?)' if best != word and likeness(best) >= LEAST_LIKENESS else ""
 
 
@@ -157,26 +148,6 @@ def quoted(text: str) -> str:
     '"64 apples\\\\n"'
     """
     return f'"{shortened(one_line(text), QUOTED)}"'
-
-
-def fits_utf8(text: str) -> bool:
-    """Whether UTF-8 can spell a text: it has no half of a surrogate pair."""
-    return re.search("[\ud800-\udfff]", text) is None
-
-
-def brief(value: object) -> str:
-    """Show what was given as Python writes it, short enough for a sentence."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python spells no number of more than 4300 digits
-        text = "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def plain(value: Any) -> Any:
-    """Turn what numpy or torch made into Python numbers, or lists; leave other values."""
-    as_list = getattr(value, "tolist", None)
-    return as_list() if callable(as_list) else value
 
 
 def number(count: int, noun: str) -> str:
@@ -236,111 +207,3 @@ def _quantity(text: str) -> tuple[float, str]:
     """Read number and unit; NaN, which no range contains, if it is none."""
     match = _QUANTITY.fullmatch(text.strip())
     return (float(match[1]), match[2]) if match else (math.nan, "")
-
-
-def read_object(where: str, line: str, kind: type[M]) -> M:
-    """Read a line that holds a JSON object as a model of pydantic's.
-
-    Args:
-        where: the line's place, for messages.
-
-    Raises:
-        UsageError: it holds something else, or a field is unknown, stands twice, or is not of the model's type.
-    """
-    from pydantic import ValidationError  # takes longer to import than most commands run
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise UsageError(f"{where}: field {_show(name)} stands here twice: give it once.")
-            found[name] = value
-        return found
-
-    try:
-        return kind.model_validate(json.loads(line, object_pairs_hook=once))
-    except ValidationError as error:
-        problem = _wrong_field(error.errors(), kind.model_fields)
-    except json.JSONDecodeError as error:
-        problem = f"not JSON ({error.msg} at column {error.colno}): give one object on each line"
-    except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
-        problem = "not readable as JSON: give numbers and lists of sane size"
-    raise UsageError(f"{where}: {problem}.")
-
-
-def _wrong_field(errors: Sequence[Any], known: Collection[str]) -> str:
-    """Say what is wrong where the alternative that fits best does not fit."""
-    wrong = max(errors, key=lambda error: len(error["loc"]))
-    path = _path(wrong["loc"])
-    if wrong["type"] == "extra_forbidden":
-        return f"unknown field {_show(path)}{did_you_mean(path, known)}: give {one_of(known)}"
-    if wrong["type"] == "model_type":
-        return f"{_show(wrong['input'])} is not an object: give one on each line"
-    allowed = one_of(dict.fromkeys(error["msg"] for error in errors if _path(error["loc"]) == path))
-    return f"{path} is {_show(wrong['input'])}: {allowed}"
-
-
-def _path(loc: tuple[str | int, ...]) -> str:
-    """Write where in the line a value stands, such as `prompt[1]`."""
-    name, *rest = loc or ("the line",)
-    return str(name) + "".join(f"[{part}]" for part in rest if isinstance(part, int))
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """Read the lines of a UTF-8 file.
-
-    Only a newline ends one: JSON strings may hold Unicode's other separators.
-
-    Raises:
-        UsageError: the file cannot be read, or a line is not UTF-8.
-        MachineError: the file or a line is too long.
-    """
-    try:
-        with path.open("rb") as file:
-            data = read_bounded(file, str(path))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}): give a file of JSON lines.") from None
-    yield from split_lines(data, str(path))
-
-
-def split_lines(data: bytes, name: str) -> Iterator[str]:
-    """Split a UTF-8 text, without a byte order mark, into lines; raises as `read_lines`.
-
-    Args:
-        name: names the text in messages.
-    """
-    for number, line in enumerate(data.removeprefix(BYTE_ORDER_MARK.encode()).split(b"\n"), start=1):
-        if len(line) > MOST_LINE:
-            raise too_long(f"{name}:{number}", MOST_LINE)
-        try:
-            yield line.decode()
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"{name}:{number}: byte {error.start + 1} of this line is not UTF-8: give UTF-8."
-            ) from None
-
-
-def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
-    """Read all of a stream, which messages call `name`; refuse one without an end.
-
-    Raises:
-        MachineError: it has more than `MOST_TEXT`.
-    """
-    parts = []
-    length = 0
-    while part := stream.read(1 << 20):
-        parts.append(part)
-        if (length := length + len(part)) > MOST_TEXT:
-            raise too_long(name, MOST_TEXT)
-    return stream.read(0).join(parts)
-
-
-def too_long(name: str, most: int) -> MachineError:
-    """Make the refusal of a text that takes too much memory."""
-    return MachineError(f"{name} has more than {most >> 20:,} MiB, the most that is read: give less.")
-
-
-def _show(value: object) -> str:
-    """Show what was given as JSON, short enough for a sentence."""
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""What an installed package carries within it, and what lies elsewhere in a checkout."""
+"""Finds data of the project, in an installed package or in a checkout."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ HOME = Path(__file__).resolve().parents[1]
 
 
 def places(installed: str, checkout: str) -> tuple[Path, Path]:
-    """Where it lies in an installed package, within `minifuse/`, and in a checkout, beside it."""
+    """Return its places: in an installed package, within `minifuse/`; in a checkout, beside it."""
     return HOME / installed, HOME.parent / checkout
 
 
 def shipped(places: tuple[Path, Path], what: str) -> Path:
-    """The first of these places that is there.
+    """Return the first of these places that exists.
 
     Args:
         what: the subject of a sentence, and its verb, such as "The labs are".

@@ -1,0 +1,1 @@
+"""Reads what users type, and reads and writes files."""
