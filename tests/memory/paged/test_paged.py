@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import asks, sentence
-from paged_scene import SIZE, PagedScene
+from memory.paged.scene import SIZE, PagedScene
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.places import Pages

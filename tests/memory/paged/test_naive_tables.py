@@ -10,7 +10,7 @@ from helpers import asks
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from memory.naive_tables import NaiveTables, NoRoom
+from memory.paged.naive_tables import NaiveTables, NoRoom
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Move, Proposal, Work

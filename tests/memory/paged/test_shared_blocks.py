@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers import answers_of, asks, expected_answers, make_engine, run_all
-from paged_scene import SIZE, PagedScene
+from memory.paged.scene import SIZE, PagedScene
 
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Span, Work

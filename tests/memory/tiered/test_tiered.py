@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from helpers import asks, sentence
-from tiered_scene import SIZE, TieredScene
+from memory.tiered.scene import SIZE, TieredScene
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.places import Pages, Reuse
