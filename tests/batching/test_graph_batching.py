@@ -15,7 +15,7 @@ from minifuse.batching.graph_padded import segments
 from minifuse.core.cell_graph import CellGraph, Node
 from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.shapes import StateRows
-from minifuse.memory import Rows, States
+from minifuse.memory import ChainRows, States
 from minifuse.options import parse_options
 
 
@@ -24,7 +24,7 @@ def graph_batching(policy: type[Any], graphs: Arriving, capacity: int = 500, **o
     padded = policy is GraphPadded
     return Scene(
         policy(parse_options("test", policy.Options, options)),
-        Rows(capacity) if padded else States(capacity),
+        ChainRows(capacity) if padded else States(capacity),
         PaddedCellsStage() if padded else CellsStage(),
         graphs,
         cost=lambda plan: float(len(plan.waves)),
