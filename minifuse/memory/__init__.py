@@ -10,7 +10,7 @@ from minifuse.memory.slots.slots import Slots
 from minifuse.memory.states.chain_rows import ChainRows
 from minifuse.memory.states.states import States
 from minifuse.memory.tiered.tiered import Tiered
-from minifuse.memory.waves import Waves
+from minifuse.memory.waves.waves import Waves
 from minifuse.stages import register
 
 __all__ = [

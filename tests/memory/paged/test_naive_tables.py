@@ -31,7 +31,7 @@ Books = Tables | NaiveTables
 def state_of(books: Books) -> dict[str, Any]:
     """Everything that the books say, in the order in which they say it."""
     naive = isinstance(books, NaiveTables)
-    tables = books.blocks if naive else {name: pages.blocks for name, pages in books.pages.items()}
+    tables = books.blocks if naive else {name: pages.blocks for name, pages in books.blocks.pages.items()}
     if isinstance(books, NaiveTables):
         waiting = {"copied": books.copied, "returned": books.returned}
     else:
@@ -48,7 +48,7 @@ def state_of(books: Books) -> dict[str, Any]:
         **{kind: [(name, list(held)) for name, held in held_by.items()] for kind, held_by in named.items()},
         "sequences": list(books.sequences),
         "cached": books.cached,
-        "promised": dict(books.promised),
+        "promised": dict(books.promised if naive else books.blocks.promised),
         "free": books.free if naive else books.device.free,
         "host free": books.host_free if naive else books.host.free,
         "available": books.num_available,

@@ -259,7 +259,7 @@ def test_a_proposal_that_cannot_be_placed_changes_nothing(law: str, what: str, p
 
 
 def table(tables: Tables, name: str, *blocks: int) -> None:
-    tables.pages[name] = Pages(blocks, SIZE)
+    tables.blocks.pages[name] = Pages(blocks, SIZE)
 
 
 # a has blocks (0, 1), b has (2,), and c has (0,) on the host.
@@ -272,8 +272,8 @@ CORRUPTIONS: dict[str, Callable[[Tables], object]] = {
     "neither held nor free": lambda tables: tables.device.free.pop(),
     "a host block lost": lambda tables: tables.away.update(c=()),
     "a host block free too early": lambda tables: tables.host.give_back(tables.away["c"][0]),
-    "promised what is not there": lambda tables: tables._promise("a", 9),
-    "a sum of promises that is not theirs": lambda tables: tables.promised.update(a=1),
+    "promised what is not there": lambda tables: tables.blocks.promise("a", 9),
+    "a sum of promises that is not theirs": lambda tables: tables.blocks.promised.update(a=1),
     "a sequence on both tiers": lambda tables: tables.away.update(a=()),
     "a sequence on no tier": lambda tables: tables.cached.update(d=0),
     "KV without an owner": lambda tables: tables.cached.pop("b"),

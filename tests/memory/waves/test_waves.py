@@ -18,7 +18,8 @@ from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.execute.copies import copies, timetable
 from minifuse.execute.link import Link
-from minifuse.memory.waves import Waves, even_waves
+from minifuse.memory.waves.division import even_waves
+from minifuse.memory.waves.waves import Waves
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace.metrics import compute_metrics
 
@@ -91,7 +92,7 @@ def test_the_first_stay_and_the_others_take_turns() -> None:
     assert [move.kind for move in plan.moves if move.wave == 0 and move.moment == "before"] == ["offload"] * 3
     plan = rounds.round()  # 6 x 4: 2 x 4 stay beside two waves of 4
     assert rounds.waves == (Span(0, 2), Span(2, 3), Span(3, 4), Span(4, 5), Span(5, 6))
-    assert set(rounds.memory.pages) == {"r0", "r1"}
+    assert set(rounds.memory.blocks.pages) == {"r0", "r1"}
     assert {move.wave for move in plan.moves if move.kind == "upload"} == {1, 2, 3, 4}
     assert sum(move.num_tokens for move in plan.moves if move.kind == "offload" and move.moment == "after") == 4
     for earlier, later in pairwise(rounds.plan.places[2:]):
@@ -143,7 +144,7 @@ def test_released_from_either_tier() -> None:
     rounds = Rounds(9)
     for i in range(4):
         rounds.round(asks(f"r{i}", 2, 9))
-    assert len(rounds.memory.pages) < 4
+    assert len(rounds.memory.blocks.pages) < 4
     for sequence in rounds.running:
         rounds.memory.release(sequence, 0.0)
         rounds.memory.check_integrity()
