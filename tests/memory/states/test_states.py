@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 
 import pytest
@@ -187,20 +188,31 @@ def test_a_graph_that_could_never_be_held_is_refused() -> None:
         memory.receive(sequence_of("d", DIAMOND))
 
 
+X, Y = sequence_of("x", pair_chain(3)), sequence_of("y", pair_chain(3))
+WAVES = (Span(0, 1), Span(1, 2), Span(2, 3))
+
+
 @pytest.mark.parametrize(
     ("proposal", "law"),
     [
-        (Proposal(work_of(("x", 1))), "ghost"),  # what it reads was never computed
-        (Proposal(evict=(sequence_of("x", pair_chain(3)),)), "conservation"),
+        (Proposal(work_of(("x", 2))), "ghost"),  # what it reads was never computed
+        (Proposal(work_of(("x", 1), ("y", 0), ("y", 2)), (Y,), waves=WAVES), "ghost"),
+        (Proposal(work_of(("y", 0), ("y", 1)), (Y,)), "ghost"),  # reads what is computed beside it
+        (Proposal(work_of(("x", 1), *[("z", 0)] * 4)), "budget"),
+        (Proposal(work_of(("x", 1), ("x", 2), *[("z", 0)] * 9), waves=(Span(0, 1), Span(1, 2), Span(2, 11))), "budget"),
+        (Proposal(evict=(X,)), "conservation"),
         (Proposal(work_of(("y", 0)), (Sequence(Request("y", (1,))),)), "layout"),  # a text
     ],
 )
-def test_proposals_that_break_a_law(proposal: Proposal, law: str) -> None:
-    memory = States(9)
-    memory.place(Proposal((), (sequence_of("x", pair_chain(3)),)), 0.0)
+def test_a_proposal_that_breaks_a_law_changes_nothing(proposal: Proposal, law: str) -> None:
+    memory = States(5)
+    memory.place(Proposal(work_of(("x", 0)), (X,)), 0.0)
+    memory.place(Proposal(work_of(("z", 0)), (sequence_of("z", pair_chain(1)),)), 0.0)
+    before = pickle.dumps(vars(memory))
     with pytest.raises(LawBroken) as broken:
         memory.place(proposal, 0.0)
     assert broken.value.law == law
+    assert pickle.dumps(vars(memory)) == before
 
 
 @dataclass
