@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from graphs import Arriving, GraphReader, Scene, chain, complete_tree, lstm, sequence_of
+from graphs import Arriving, GraphReader, Scene, chain, complete_tree, lstm
 from helpers import unit
 
 from minifuse.attention.cell_layouts import CellsStage
@@ -229,16 +229,6 @@ def test_nodes_in_flight_beyond_a_stop_token_are_discarded_and_counted() -> None
     assert scene.memory.usage().used == scene.memory.usage().reserved == 0
 
 
-def test_memory_bounds_how_many_requests_run_and_all_are_served() -> None:
-    graphs = {f"r{i}": (lstm(3 + i), 0.0) for i in range(6)}
-    scene = cellular(graphs, capacity=5).run()  # a chain is promised two slots: two run at a time
-    assert max(len(names) for *_, names in scene.tasks) == 2
-    assert set(scene.left) == set(graphs)
-    assert max(step.usage.used for step in scene.steps) <= 5
-    reasons = {reason.code for step in scene.steps for reason in step.plan.reasons}
-    assert reasons == {"memory-full", "behind"}  # behind the one without room
-
-
 def test_a_request_without_room_in_memory_is_not_overtaken() -> None:
     """The tree has a full batch of leaves and no room until a has left; b, of another type, arrived after it."""
     graphs = {"a": (lstm(6), 0.0), "tree": (complete_tree(4), 0.5), "b": (lstm(2), 0.75)}
@@ -262,31 +252,6 @@ def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
     assert scene.engine.refused == {"bad": "Request 'bad' could not be unfolded: ValueError: no such word."}
     assert scene.engine.finished["bad"].finish_reason is FinishReason.REFUSED
     assert not scene.engine.requests.unfinished
-
-
-def test_many_waiting_without_room_cost_no_more_than_one() -> None:
-    """Once a request finds no room, the requests behind it are not looked at."""
-    policy, memory = Cellular(), States(4)
-    for i in range(500):
-        policy.receive(sequence_of(f"r{i}", lstm(5)))
-    tried: list[str] = []
-    room = memory.room
-
-    def counting() -> Any:
-        trying = room()
-        admit = trying.admit
-
-        def noting(sequence: Sequence, **options: Any) -> Any:
-            tried.append(sequence.id)
-            return admit(sequence, **options)
-
-        trying.admit = noting  # type: ignore[method-assign]
-        return trying
-
-    memory.room = counting  # type: ignore[method-assign]
-    proposal = policy.propose(0, 0.0, memory)
-    assert tried == ["r0", "r1", "r2"]
-    assert [work.sequence for work in proposal.work] == ["r0", "r1"]
 
 
 @pytest.mark.parametrize(

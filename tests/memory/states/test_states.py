@@ -46,35 +46,6 @@ def test_a_chain_of_three_by_hand() -> None:
     memory.check_integrity()
 
 
-def test_tasks_in_flight_keep_what_they_read() -> None:
-    memory = States(4)
-    x = sequence_of("x", pair_chain(4))
-    plans = []
-    for node in range(4):
-        items = work_of(("x", node))
-        plans.append(plan(node, items, memory.place(Proposal(items, (x,) if node == 0 else ()), 0.0)))
-    assert [p.places[0].slots(0, 1)[0] for p in plans] == [0, 1, 2, 3]  # nothing has run: nothing is free
-    memory.commit(plans[0], (), 0.0)
-    assert memory.usage().used == 4  # node 1, which reads node 0, has yet to run
-    memory.commit(plans[1], (), 0.0)
-    assert memory.usage().used == 3
-    memory.check_integrity()
-
-
-def test_a_state_is_free_when_all_its_readers_have_run_in_any_order() -> None:
-    memory = States(4)
-    x = sequence_of("x", DIAMOND)
-    placed = []
-    for node in range(3):
-        items = work_of(("x", node))
-        placed.append(plan(node, items, memory.place(Proposal(items, (x,) if node == 0 else ()), 0.0)))
-    memory.commit(placed[0], (), 0.0)
-    memory.commit(placed[2], (), 0.0)
-    assert memory.usage().used == 3
-    memory.commit(placed[1], (), 0.0)
-    assert memory.usage().used == 2
-
-
 def test_waves_of_one_plan_reuse_slots_which_are_free_when_the_plan_has_run() -> None:
     memory = States(4)
     x = sequence_of("x", pair_chain(50))
@@ -168,17 +139,6 @@ def test_a_sequence_may_exceed_its_promise_only_by_spare_slots() -> None:
     assert memory.room().extend(x) is not None
     assert memory.room().extend(y) is None
     memory.check_integrity()
-
-
-def test_extending_and_admitting_in_turns() -> None:
-    memory = States(6)
-    x = sequence_of("x", pair_chain(9))
-    memory.place(Proposal(work_of(("x", 0)), (x,)), 0.0)
-    room = memory.room()
-    assert [room.extend(x) is None for _ in range(4)] == [True] * 4  # one of its own, three of the four to spare
-    assert room.admit(sequence_of("y", pair_chain(9))) is not None  # which leave one
-    assert room.admit(sequence_of("z", pair_chain(1))) is None
-    assert room.extend(x) is not None
 
 
 def test_a_graph_that_could_never_be_held_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count, pairwise
 from random import Random
 from typing import Any
@@ -21,7 +20,6 @@ from minifuse.execute.link import Link
 from minifuse.memory.waves.division import even_waves
 from minifuse.memory.waves.waves import Waves
 from minifuse.techniques import TECHNIQUES
-from minifuse.trace.metrics import compute_metrics
 
 BEFORE: dict[str, Any] = {"source_tier": "host", "moment": "before"}
 AFTER: dict[str, Any] = {"target_tier": "host", "moment": "after"}
@@ -140,41 +138,11 @@ def test_what_has_no_work_makes_room() -> None:
     assert memory.usage() == KVUsage(3, 3, 4, host=2)
 
 
-def test_released_from_either_tier() -> None:
-    rounds = Rounds(9)
-    for i in range(4):
-        rounds.round(asks(f"r{i}", 2, 9))
-    assert len(rounds.memory.blocks.pages) < 4
-    for sequence in rounds.running:
-        rounds.memory.release(sequence, 0.0)
-        rounds.memory.check_integrity()
-    rounds.memory.release(Sequence(asks("never admitted")), 0.0)
-    assert rounds.memory.usage() == KVUsage(0, 0, 9)
-
-
 # --- in the engine
 
 
 def _starved(memory: Waves, **more: Any) -> Any:
     return make_engine("fluid", memory=memory, model="llama", **more)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"turns": "sequences"}, {"block_size": 3}, {"buffer": 0.5}, {"turns": "layers", "layers": 2}]
-)
-def test_no_batch_size(options: dict[str, Any]) -> None:
-    """All nine are in one iteration, on a device that holds the longest twice."""
-    memory = Waves(2 * LONGEST + 2, Waves.Options(**{"block_size": 1, **options}))
-    engine = _starved(memory)
-    requests = [replace(request, arrival_s=0.0) for request in CROWD]
-    steps = run_all(engine, requests)
-    assert answers_of(engine) == expected_answers("llama", requests)
-    assert len(steps[0].plan.sequences) == 9
-    assert max(sum(place.capacity for place in step.plan.places) for step in steps) > 1.5 * memory.capacity
-    assert max(len(step.plan.waves) for step in steps) > 1
-    metrics = compute_metrics(engine.trace.events())
-    assert metrics["moves"]["offload"]["tokens"] <= metrics["tokens"]["computed"]
-    assert metrics["moves"]["upload"]["tokens"]
 
 
 def test_fifty_on_a_device_for_two_or_three() -> None:
