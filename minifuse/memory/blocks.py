@@ -95,7 +95,7 @@ class BlockBooks:
         self.promised[name] = count
 
     def append(self, name: str, new: list[int]) -> None:
-        """Add blocks to the end of a table; they were promised, as far as any were."""
+        """Add blocks to the end of a table, and take them off what was promised."""
         self.pages[name] = Pages((*self.pages[name].blocks, *new), self.size)
         promised = self.promised[name]
         left = promised - len(new) if promised > len(new) else 0
@@ -131,7 +131,7 @@ def check_size(num_blocks: int, capacity: int, size: int, unit: str = "block", o
 
 
 class BlockCount:
-    """Counts in a trial the free blocks, and those that each sequence has and is promised.
+    """Counts in a trial the free blocks, and the blocks of each sequence.
 
     Args:
         free: blocks that can be taken and are not promised.

@@ -21,7 +21,7 @@ from minifuse.stages import Memory
 
 
 class PagedTrial(Trial):
-    """Counts blocks, of which those of a shared prefix have several holders."""
+    """Counts blocks; a block of a shared prefix has several holders."""
 
     def __init__(self, tables: Tables, reserve: int) -> None:
         super().__init__()

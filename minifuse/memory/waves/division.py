@@ -1,4 +1,4 @@
-"""How an iteration's work is divided: what stays on the device, and how long a wave is (FluidInfer, 4.1).
+"""What of an iteration's work stays on the device, and how long waves are (FluidInfer, 4.1).
 
 All sizes are blocks. `needs` has those of each piece of work, in order.
 """
@@ -9,7 +9,7 @@ from itertools import accumulate
 
 
 def staying_and_wave(needs: Sequence[int], num_blocks: int, least: int, any_stays: bool) -> tuple[int, int]:
-    """Return how many first pieces stay on the device, and the size of a wave of the others.
+    """Return how many first pieces stay, and the size of a wave of the others.
 
     As many stay as leave room for two waves, each of which must hold the longest of the others; none, if there is no
     room for two waves.
