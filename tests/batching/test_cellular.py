@@ -14,7 +14,7 @@ from minifuse.core.cell_graph import CellGraph, Node, Output
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
-from minifuse.core.request import FinishReason, Phase, Request, Sequence
+from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.stages import RunPlan
 from minifuse.memory import States
 from minifuse.options import parse_options
@@ -210,13 +210,6 @@ def test_leaves_of_one_tree_may_run_on_several_workers() -> None:
 # --- leaving, memory and refusals
 
 
-def test_a_request_leaves_as_soon_as_its_last_cell_is_done() -> None:
-    scene = cellular({"a": (lstm(1), 0.0), "b": (lstm(5), 0.0)}).run()
-    assert scene.left == {"a": 1.0, "b": 5.0}
-    for sequence in scene.engine.finished.values():
-        assert (sequence.finish_reason, sequence.phase) == (FinishReason.STOP, Phase.FINISHED)
-
-
 def test_nodes_in_flight_beyond_a_stop_token_are_discarded_and_counted() -> None:
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         return Ran({work.sequence: (100 + work.start,) for work in plan.work})
@@ -257,16 +250,12 @@ def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_batch": "0"}, "max_batch"),
-        ({"min_batch": "-1"}, "min_batch"),
-        ({"max_tasks": "0"}, "max_tasks"),
         ({"max_batches": "decoder=0"}, "maximum batch size of 'decoder'"),
         ({"max_batches": "decoder"}, "give TYPE=SIZE"),
         ({"max_batches": "=4"}, "give TYPE=SIZE"),
         ({"max_batches": "decoder=x"}, "maximum batch size of 'decoder'"),
         ({"max_batch": "4", "min_batch": "5"}, "min_batch is 5 and the smallest maximum 4"),
         ({"max_batch": "9", "min_batch": "5", "max_batches": "leaf=4"}, "min_batch is 5 and the smallest maximum 4"),
-        ({"workers": "0"}, "workers"),
     ],
 )
 def test_batch_sizes_that_are_not_positive_are_refused(options: dict[str, str], message: str) -> None:

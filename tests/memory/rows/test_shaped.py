@@ -58,42 +58,6 @@ def _slots(plan: Plan) -> dict[str, list[int]]:
     return {w.sequence: list(place.slots(0, w.stop)) for w, place in zip(plan.work, plan.places, strict=True)}
 
 
-def test_a_newcomer_takes_a_finished_row_by_vector_shaping() -> None:
-    """b ends after two iterations. a's token is padded to the length of c, and lies beside a gap from then on."""
-    plans = _run("shape", 16, asks("a", 2, 4), asks("b", 1, 2), asks("c", 3, 2))
-    assert [plan.shape for plan in plans] == [
-        Rectangle(0, 2, 8, 0, 2),
-        Rectangle(0, 2, 8, 2, 3),
-        Rectangle(0, 2, 8, 3, 6),
-        Rectangle(0, 2, 8, 6, 7),
-    ]
-    assert [plan.work for plan in plans[2:]] == [
-        (Work("a", 3, 4), Work("c", 0, 3)),
-        (Work("a", 4, 5), Work("c", 3, 4)),
-    ]
-    assert [_slots(plan) for plan in plans[2:]] == [
-        {"a": [0, 1, 2, 3], "c": [11, 12, 13]},
-        {"a": [0, 1, 2, 3, 6], "c": [11, 12, 13, 14]},
-    ]
-    assert [plan.num_idle for plan in plans] == [1, 0, 2, 0]
-
-
-def test_a_newcomer_ends_in_the_column_of_the_others_token() -> None:
-    """Embedded: no gap. d is longer than the window, which is extended before its first column. Then a is alone."""
-    plans = _run("embed", 20, asks("a", 2, 6), asks("b", 1, 2), asks("c", 3, 2), asks("d", 7, 1))
-    assert [plan.shape for plan in plans] == [
-        Rectangle(0, 2, 10, 0, 2),
-        Rectangle(0, 2, 10, 2, 3),
-        Rectangle(0, 2, 10, 1, 4),
-        Rectangle(0, 2, 10, 4, 5),
-        Rectangle(0, 2, 10, -1, 6, begin=-1),
-        Rectangle(0, 1, 10, 6, 7),
-    ]
-    assert _slots(plans[2]) == {"a": [0, 1, 2, 3], "c": [11, 12, 13]}
-    assert _slots(plans[4]) == {"a": [0, 1, 2, 3, 4, 5], "d": [19, 10, 11, 12, 13, 14, 15]}
-    assert plans[4].num_idle == 6
-
-
 def test_released_columns_are_free_and_are_used_again() -> None:
     """b and c hand on to each other; what a had is released when c comes in, and c's text wraps around."""
     plans = _run("shape", 16, asks("a", 4, 2), asks("b", 1, 4), asks("c", 2, 3))
