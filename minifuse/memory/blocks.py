@@ -130,6 +130,12 @@ def check_size(num_blocks: int, capacity: int, size: int, unit: str = "block", o
         )
 
 
+def check_host(num_blocks: int, host: int | None, size: int) -> None:
+    """Raise `UsageError` unless the host has room for a block."""
+    if not num_blocks:
+        raise UsageError(f"memory.host is {host}, less than a block of {size} tokens: raise it or leave it out.")
+
+
 class BlockCount:
     """Counts in a trial the free blocks, and the blocks of each sequence.
 

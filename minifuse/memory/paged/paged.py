@@ -13,7 +13,7 @@ from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
-from minifuse.memory.blocks import BlockCount, check_size
+from minifuse.memory.blocks import BlockCount, check_host, check_size
 from minifuse.memory.contiguous import too_large
 from minifuse.memory.paged.tables import Tables
 from minifuse.memory.trial import Trial, settle
@@ -119,11 +119,8 @@ class Paged(Memory):
                 f"which keeps nothing on the host: give memory.preemption=swap, or leave memory.{name} out."
             )
         num_host = (self.options.host or capacity) // self.size if swap else 0
-        if swap and not num_host:
-            raise UsageError(
-                f"memory.host is {self.options.host}, less than a block of {self.size} tokens: raise it or leave it "
-                "out."
-            )
+        if swap:
+            check_host(num_host, self.options.host, self.size)
         self.host_capacity = num_host * self.size
         self.tables = Tables(num_blocks, num_host, self.size, share=self.options.share)
         self.watermark = int(self.options.watermark * num_blocks)

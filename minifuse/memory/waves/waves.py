@@ -13,7 +13,7 @@ from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.blocks import BlockBooks, check_size
+from minifuse.memory.blocks import BlockBooks, check_host, check_size
 from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.places import Places
 from minifuse.memory.trial import settle
@@ -97,12 +97,9 @@ class Waves(Memory):
         self.layers_in_turn: int = self.options.layers or 1
         self.num_blocks = capacity * self.layers_in_turn // self.size
         check_size(self.num_blocks, capacity, self.size)
-        self.host_capacity = (self.options.host or HOST_TIMES * capacity) // self.size * self.size
-        if not self.host_capacity:
-            raise UsageError(
-                f"memory.host is {self.options.host}, less than a block of {self.size} tokens: raise it, or leave it "
-                "out."
-            )
+        num_host = (self.options.host or HOST_TIMES * capacity) // self.size
+        check_host(num_host, self.options.host, self.size)
+        self.host_capacity = num_host * self.size
         self.host = RunAllocator(self.host_capacity)
         self.homes = Places[Extent]()  # slots on the host, for the longest answer of each sequence, in whole blocks
         self.backed: dict[str, int] = {}  # sequence -> leading tokens whose KV is on the host
