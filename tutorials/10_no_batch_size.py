@@ -189,7 +189,7 @@ replay(fluid, small["orca"], address="run=fluid&b=orca&i=1", height=760)
 
 # %%
 from minifuse.batching.fluid import Fluid
-from minifuse.memory.waves import Waves
+from minifuse.memory.waves.waves import Waves
 
 show_source(Fluid.admission, Fluid._missing, Waves.place)
 

@@ -90,8 +90,8 @@ class Cellular(Batching):
     """Chooses a type of cell for each idle worker, and submits up to MaxTasksToSubmit batches.
 
     A request joins with its first ready node and leaves with its last. The type is (a) one with a full batch of ready
-    nodes, else (b) one of which no task runs, else (c) any with ready nodes; of several the one of highest priority.
-    For a transformer the one type is an iteration, and up to MaxTasksToSubmit of them are in flight.
+    nodes, else (b) one without a running task, else (c) any with ready nodes. Of several, the one of highest priority
+    goes first. For a transformer the one type is an iteration, and up to MaxTasksToSubmit of them are in flight.
     """
 
     name = "cellular"

@@ -65,7 +65,7 @@ class Decoupled(QueuePolicy):
         return replace(batch, admit=admit, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:
-        """Whether to compute prompts before the next iteration of the batch."""
+        """Decide whether prompts are computed before the next iteration of the batch."""
         first, most = first_of(self.waiting), self.options.max_batch
         if first is None:
             return False

@@ -35,7 +35,7 @@ def batch_closed(policy: QueuePolicy, sequence: Sequence, joining: int, now: flo
 
 
 def takes_place(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
-    """Whether a newcomer interrupts a running sequence of lower priority (4.3)."""
+    """Return whether a newcomer interrupts a running sequence of lower priority (4.3)."""
     options = policy.options
     return bool(options.preempt and options.refill and outranks(policy, newcomer, running))
 

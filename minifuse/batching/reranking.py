@@ -22,7 +22,7 @@ def rerank_all(queue: Ranked, rank: Callable[[Sequence], Rank]) -> None:
 
 
 def outranks(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
-    """Whether a newcomer goes before a running sequence, and so displaces it."""
+    """Return whether a newcomer goes before a running sequence, and so displaces it."""
     return bool(policy.rank(newcomer) < policy.rank(running))
 
 

@@ -51,7 +51,7 @@ class Node(NamedTuple):
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """The nodes it reads, each once, in the order of its inputs."""
+        """Return the nodes that it reads, each once, in the order of its inputs."""
         return tuple(dict.fromkeys(value.node for value in self.inputs if isinstance(value, Output)))
 
 
@@ -75,7 +75,7 @@ class Topology:
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each node, the nodes that read it.
+        """Return for each node the nodes that read it.
 
         >>> Topology(("a", "a", "b"), ((), (), (Output(0), Output(1)))).readers
         ((2,), (2,), ())
@@ -88,12 +88,12 @@ class Topology:
 
     @cached_property
     def results(self) -> frozenset[int]:
-        """The nodes that no other node reads."""
+        """Return the nodes that no other node reads."""
         return frozenset(number for number, readers in enumerate(self.readers) if not readers)
 
     @cached_property
     def reported(self) -> dict[int, int]:
-        """The number under which each result is reported: its own."""
+        """Return the number under which each result is reported: its own."""
         return {number: number for number in self.results}
 
     @cached_property
@@ -112,7 +112,7 @@ class Topology:
 
     @cached_property
     def most_held(self) -> int:
-        """Most states held at one time if nodes are computed in waves, in any order.
+        """Bound the states held at one time, if nodes are computed in waves, in any order.
 
         A state is held from when its node is computed until all its readers have been. In a chain or a tree every node
         has at most one reader: the nodes held lie on different paths from a leaf to the root, and so do those being
@@ -127,7 +127,9 @@ class Topology:
 
     @cached_property
     def levels(self) -> dict[tuple[int, str], tuple[int, ...]]:
-        """The nodes of each depth and cell. A node's depth is the number of nodes on the longest path to it.
+        """Return the nodes of each depth and cell.
+
+        A node's depth is the number of nodes on the longest path to it.
 
         >>> Topology(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).levels
         {(0, 'leaf'): (0, 1), (1, 'internal'): (2,)}
@@ -141,7 +143,7 @@ class Topology:
 
     @cached_property
     def most_held_by_levels(self) -> int:
-        """Most states held at one time if the graph is computed level by level."""
+        """Count the states held at one time, at most, if the graph is computed level by level."""
         unread = [len(readers) for readers in self.readers]
         held = most = 0
         for nodes in self.levels.values():
@@ -155,7 +157,7 @@ class Topology:
 
     @cached_property
     def parts(self) -> tuple[tuple[tuple[int, ...], dict[int, int], frozenset[int]], ...]:
-        """For each subgraph: its nodes, how many inputs of each are inside, the nodes read outside."""
+        """Return each subgraph: its nodes, the inputs of each inside, the nodes read outside."""
         found = []
         for nodes in self.subgraphs:
             inside = set(nodes)
@@ -166,7 +168,7 @@ class Topology:
 
     @cached_property
     def subgraphs(self) -> tuple[tuple[int, ...], ...]:
-        """The graph split into subgraphs, which are connected nodes of one cell (BatchMaker, 2.4.3).
+        """Split the graph into subgraphs: connected nodes of one cell (BatchMaker, 2.4.3).
 
         Two cells may alternate, as in a -> b -> a' where a' reads a as well: a and a' are connected, and yet a' waits
         for b and a does not. So nodes are of one subgraph only if the cell changes equally often on the paths to them
@@ -197,7 +199,7 @@ class Topology:
 
     @cached_property
     def changes(self) -> dict[int, int]:
-        """For each node, how often the cell changes on a path to it, at most."""
+        """Count for each node how often the cell changes on a path to it, at most."""
         found: dict[int, int] = {}
         for node in self.order:
             changes = [found[source] + (self.cells[source] != self.cells[node]) for source in self.sources[node]]
@@ -210,7 +212,7 @@ _topology = lru_cache(1024)(Topology)
 
 @dataclass(frozen=True)
 class CellGraph:
-    """The nodes of a request, in any order. Nodes that no other reads are its results."""
+    """The nodes of a request, in any order; unread nodes are its results."""
 
     nodes: tuple[Node, ...]
 
@@ -219,7 +221,7 @@ class CellGraph:
 
     @cached_property
     def topology(self) -> Topology:
-        """Its edges."""
+        """Return its edges."""
         return _topology(
             tuple([node.cell for node in self.nodes]),
             tuple([tuple([x if type(x) is Output else None for x in node.inputs]) for node in self.nodes]),
@@ -227,7 +229,7 @@ class CellGraph:
 
     @property
     def reported(self) -> Mapping[int, int]:
-        """The nodes whose outputs are reported as results, and the number under which each is."""
+        """Map each node that is a result to the number under which it is reported."""
         return self.topology.reported
 
     @property

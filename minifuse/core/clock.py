@@ -19,7 +19,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """A clock that moves only when it is set forward: how busy the machine is cannot show in it."""
+    """A clock that moves only when it is set forward, however busy the machine is."""
 
     def __init__(self) -> None:
         self._now = 0.0

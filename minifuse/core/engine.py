@@ -36,7 +36,7 @@ class Engine:
 
     @property
     def now(self) -> float:
-        """The time of the last event."""
+        """Return the time of the last event."""
         return self.requests.now
 
     def submit(self, *prompts: Request) -> None:

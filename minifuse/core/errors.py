@@ -1,4 +1,7 @@
-"""What can go wrong, as types. Every message is one sentence: what was given, what is allowed, what to do."""
+"""What can go wrong, as types.
+
+Every message is one sentence: what was given, what is allowed, what to do.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """The beginning and the end of a text, when the whole is too long.
+    """Cut a text that is too long in its middle.
 
     >>> shortened("count from 10 to 99", 12)
     'count...o 99'

@@ -31,7 +31,7 @@ class InFlight:
         return bool(self.running)
 
     def has_room(self, worker: int) -> bool:
-        """Whether a worker can take another plan."""
+        """Return whether a worker can take another plan."""
         return self.num_running[worker] < self.depth
 
     def launch(self, plan: Plan, working: Collection[str], now: float) -> None:

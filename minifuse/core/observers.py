@@ -20,13 +20,13 @@ class RunObserver(Observer):
     """Follows requests, too. Times are in seconds."""
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """A request was submitted, or a later turn arrived; `measured`: later than asked for."""
+        """Note that a request was submitted, or a turn arrived; `measured`: later than asked for."""
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
-        """A request was refused: at submission, or after it had arrived if `received`."""
+        """Note that a request was refused: at submission, or if `received` on arrival."""
 
     def aborted(self, request_id: str, end_s: float) -> None:
-        """A request was aborted."""
+        """Note that a request was aborted."""
 
 
 class Observers(RunObserver):

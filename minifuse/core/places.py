@@ -25,7 +25,7 @@ class Runs(NamedTuple):
         return sum([length for _, length in self.runs])
 
     def slots(self, start: int, stop: int) -> Seq[int]:
-        """The slots of tokens [start, stop)."""
+        """Return the slots of tokens [start, stop)."""
         slots: list[int] = []
         for slot, length in self.runs:
             if start < length and stop > 0:
@@ -51,7 +51,7 @@ class Pages(NamedTuple):
         return len(self.blocks) * self.size
 
     def slots(self, start: int, stop: int) -> Seq[int]:
-        """The slots of tokens [start, stop)."""
+        """Return the slots of tokens [start, stop)."""
         blocks, size = self.blocks, self.size
         return [blocks[i // size] * size + i % size for i in range(start, stop)]
 
@@ -70,7 +70,7 @@ class State(NamedTuple):
         return 1
 
     def slots(self, start: int, stop: int) -> Seq[int]:
-        """The slot that the node [start, stop) writes."""
+        """Return the slot that the node [start, stop) writes."""
         return (self.slot,)
 
 
@@ -87,12 +87,12 @@ class Reuse(NamedTuple):
 
 
 def runs_in(place: Extent | Runs) -> tuple[tuple[int, int], ...]:
-    """The first slot and the length of each run of a place."""
+    """Return the first slot and the length of each run of a place."""
     return place.runs if isinstance(place, Runs) else (place,)
 
 
 def runs_of(plan: Plan) -> list[tuple[tuple[int, int], ...]]:
-    """The runs of slots of each piece of work, for attentions that read rows."""
+    """Return the runs of slots of each piece of work, for attentions that read rows."""
     found = [runs_in(place) for place in plan.places if isinstance(place, Extent | Runs)]
     if len(found) < len(plan.places):
         raise LawBroken("layout", f"step {plan.step} has {plan.places} where runs of slots are read")
@@ -100,7 +100,7 @@ def runs_of(plan: Plan) -> list[tuple[tuple[int, int], ...]]:
 
 
 def extents_of(plan: Plan) -> tuple[Extent, ...]:
-    """The places, for an attention that reads consecutive slots and nothing else."""
+    """Return the places. Raise `LawBroken` unless each has consecutive slots."""
     for place in plan.places:
         if not isinstance(place, Extent):
             raise LawBroken("layout", f"step {plan.step} has {place} where consecutive slots are read")

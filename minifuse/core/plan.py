@@ -79,7 +79,7 @@ class Move(NamedTuple):
 
     @property
     def crosses(self) -> bool:
-        """Whether it is a transfer from one tier to the other."""
+        """Return whether it is a transfer from one tier to the other."""
         return self.source_tier != self.target_tier
 
 
@@ -172,17 +172,17 @@ class Plan:
 
     @property
     def sequences(self) -> Seq[str]:
-        """The sequences that the work belongs to, each once."""
+        """Return the sequences that the work belongs to, each once."""
         return list(dict.fromkeys([work.sequence for work in self.work]))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens, or nodes, that requests need."""
+        """Count the tokens, or nodes, that requests need."""
         return sum([work.stop - work.start for work in self.work])
 
     @property
     def num_computed(self) -> int:
-        """Tokens, or nodes, computed, idle ones included."""
+        """Count the tokens, or nodes, computed, idle ones included."""
         shape = self.layout.shape
         return self.num_tokens if shape is None else shape.num_tokens
 
@@ -192,5 +192,5 @@ class Plan:
 
 
 def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
-    """Indices of the work that reaches its sequence's last token, so that one is sampled."""
+    """Return the indices of the work that reaches its sequence's last token: one is sampled."""
     return [i for i, work in enumerate(plan.work) if work.stop == len(sequences[work.sequence].tokens)]

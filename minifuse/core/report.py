@@ -28,7 +28,7 @@ class Completion(NamedTuple):
 
 
 class KVUsage(NamedTuple):
-    """Counts memory in tokens, or in states. A token that both tiers hold counts as on the device."""
+    """Counts memory in tokens, or in states; what both tiers hold, on the device."""
 
     used: int  # written and still needed
     reserved: int  # set aside, written or not

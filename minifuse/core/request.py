@@ -115,7 +115,7 @@ class Sequence:
 
     @property
     def answer(self) -> list[int]:
-        """The new tokens only, the stop token included."""
+        """Return the new tokens only, the stop token included."""
         return self.tokens[len(self.request.prompt) :]
 
     @property
@@ -140,7 +140,7 @@ class Sequence:
         return tokens
 
     def why_finished(self) -> FinishReason | None:
-        """Why this sequence ends with what it has taken in; None: it goes on."""
+        """Return why this sequence ends with what it has taken in; None: it goes on."""
         request = self.request
         num_new = len(self.tokens) - len(request.prompt)
         if num_new and not request.ignore_eos and self.tokens[-1] in request.stop_ids:

@@ -61,7 +61,7 @@ class Requests:
         self.now = max(self.now, event_s)
 
     def start(self, plan: Plan) -> dict[str, Sequence]:
-        """A plan is about to be submitted. Returns the sequences that it has work on."""
+        """Start a plan that is about to be submitted. Returns the sequences in its work."""
         for name in plan.evicted:
             self.sequences[name].phase = Phase.SUSPENDED
         for name in plan.admitted:
@@ -133,4 +133,4 @@ class Observer:
     def planned(self, plan: Plan, placement: Placement) -> None: ...
     def completed(self, report: StepReport, requests: Requests) -> None: ...
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
-        """The loop has waited since `requests.now`; in vain: until a policy's `wake_at`, and nothing happened."""
+        """Note a wait since `requests.now`; `in_vain`: only a policy's `wake_at` ended it."""

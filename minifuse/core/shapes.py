@@ -41,11 +41,11 @@ class Rectangle(NamedTuple):
         return self.rows * (self.stop - self.start)
 
     def slot(self, row: int, column: int) -> int:
-        """The slot of one column of one row."""
+        """Return the slot of one column of one row."""
         return self.offset + row * self.stride + column % self.stride
 
     def locate(self, slot: int) -> tuple[int, int]:
-        """The row and the column, one of the window, of a slot.
+        """Return the row of a slot, and its column in the window.
 
         >>> Rectangle(offset=10, rows=3, stride=8, start=8, stop=9, begin=5).locate(18)
         (1, 8)
@@ -61,11 +61,11 @@ class Rectangle(NamedTuple):
 
     @property
     def wraps(self) -> bool:
-        """Whether the window continues at the beginning of the rows."""
+        """Return whether the window continues at the beginning of the rows."""
         return self.begin % self.stride + self.stop - self.begin > self.stride
 
     def place(self, row: int, *columns: Span) -> Extent | Runs:
-        """The place of a sequence whose tokens fill these columns of a row in turn."""
+        """Return the place of a sequence whose tokens fill these columns of a row in turn."""
         runs: list[tuple[int, int]] = []
         for start, stop in columns:
             while start < stop:
@@ -76,7 +76,7 @@ class Rectangle(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Adjacent buffers [offset, offset + size) of `width` KV slots each: one token is computed in every one of them.
+    """Adjacent buffers [offset, offset + size) of `width` KV slots; each computes one token.
 
     `offset` and `size` are the paper's buffer_offset and buffer_size (Flover, Fig. 4), counted in buffers. A buffer
     that is no `Work`'s extent is computed all the same, and counts as idle (Fig. 5).

@@ -21,7 +21,7 @@ NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
 def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
-    """The prompts of each request together: neighbours of one group."""
+    """Return the prompts of each request together: neighbours of one group."""
     keyed = groupby(enumerate(prompts), key=lambda pair: pair[1].group or pair[0])
     return [[prompt for _, prompt in of_one] for _, of_one in keyed]
 

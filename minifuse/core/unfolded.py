@@ -13,7 +13,7 @@ from minifuse.core.request import FinishReason, Sequence
 
 @dataclass(eq=False)
 class Unfolded(Sequence):
-    """A request to a model of cells, being served. The last node of its graph ends it."""
+    """A request to a model of cells, being served; its last node ends it."""
 
     num_nodes_done: int = 0
 
@@ -25,14 +25,14 @@ class Unfolded(Sequence):
         return taken
 
     def why_finished(self) -> FinishReason | None:
-        """As of a text; a graph whose nodes are all computed has stopped."""
+        """Return why it ends: as a text does, or because all nodes are computed; or None."""
         reason = super().why_finished() if self.num_new else None
         is_done = self.graph is not None and self.num_nodes_done == len(self.graph)
         return FinishReason.STOP if reason is None and is_done else reason
 
 
 def unfolded(sequence: Sequence) -> CellGraph:
-    """The graph of a sequence, for what serves models of cells alone."""
+    """Return the graph of a sequence. Raise `LawBroken` if it is a text."""
     graph: CellGraph | None = sequence.graph
     if graph is None:
         raise LawBroken("layout", f"{sequence.id} is a text where a cell graph is needed")

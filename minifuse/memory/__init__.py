@@ -7,19 +7,19 @@ from minifuse.memory.recompute import Recompute
 from minifuse.memory.rows.embedded import Embedded
 from minifuse.memory.rows.shaped import Shaped
 from minifuse.memory.slots.slots import Slots
-from minifuse.memory.states.rows import Rows
+from minifuse.memory.states.chain_rows import ChainRows
 from minifuse.memory.states.states import States
 from minifuse.memory.tiered.tiered import Tiered
-from minifuse.memory.waves import Waves
+from minifuse.memory.waves.waves import Waves
 from minifuse.stages import register
 
 __all__ = [
+    "ChainRows",
     "Contiguous",
     "Embedded",
     "Padded",
     "Paged",
     "Recompute",
-    "Rows",
     "Shaped",
     "Slots",
     "States",

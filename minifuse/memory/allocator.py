@@ -21,7 +21,7 @@ class RunAllocator:
 
     @property
     def longest(self) -> int:
-        """The slots of the longest free run."""
+        """Return the slots of the longest free run."""
         return max([length for _, length in self.runs], default=0)
 
     def allocate(self, size: int) -> int | None:

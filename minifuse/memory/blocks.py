@@ -1,18 +1,15 @@
-"""Blocks of KV slots: pool, block tables and trial (vLLM, 4.2 to 4.4)."""
+"""Blocks of KV slots: the pool, block tables, and their count in a trial (vLLM, 4.2 to 4.4)."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
-from typing import ClassVar
 
-from minifuse.core.errors import LawBroken
+from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.places import Pages
 from minifuse.core.plan import Reason, Work
 from minifuse.core.request import Sequence
 from minifuse.io.parsing import number
-from minifuse.memory.trial import Trial
 
 
 class BlockPool:
@@ -69,7 +66,7 @@ class BlockPool:
             raise LawBroken("conservation", f"the free blocks are {free}, and {self.holders} hold the rest")
 
 
-class BlockBooks(ABC):
+class BlockBooks:
     """Block tables of the sequences on the device, and the blocks promised to each.
 
     A table is made anew when it changes: an unchanged one is the same object in every plan.
@@ -84,29 +81,37 @@ class BlockBooks(ABC):
         self.promised: dict[str, int] = {}  # sequence -> blocks set aside for it and not taken yet
         self.num_promised = 0  # the sum of these
 
-    @property
-    @abstractmethod
-    def num_available(self) -> int:
-        """Blocks of the device that can be taken and are not promised."""
-
     def blocks_of(self, num_tokens: int) -> int:
         """Return how many blocks hold `num_tokens`: 6 tokens in blocks of 4 take 2."""
         return -(-num_tokens // self.size)
 
-    def _promise(self, name: str, count: int) -> None:
+    def of(self, work: Iterable[Work]) -> tuple[Pages, ...]:
+        """Return the block table of each piece of work."""
+        return tuple([self.pages[item.sequence] for item in work])
+
+    def promise(self, name: str, count: int) -> None:
+        """Set aside `count` blocks for a sequence, instead of those promised so far."""
         self.num_promised += count - self.promised.get(name, 0)
         self.promised[name] = count
 
-    def _close(self, name: str) -> Pages:
+    def append(self, name: str, new: list[int]) -> None:
+        """Add blocks to the end of a table, and take them off what was promised."""
+        self.pages[name] = Pages((*self.pages[name].blocks, *new), self.size)
+        promised = self.promised[name]
+        left = promised - len(new) if promised > len(new) else 0
+        self.num_promised += left - promised
+        self.promised[name] = left
+
+    def close(self, name: str) -> Pages:
         """Drop a sequence's table and promises. Returns the table."""
         self.num_promised -= self.promised.pop(name)
         return self.pages.pop(name)
 
-    def check(self) -> None:
-        """Raise `LawBroken` unless the books agree with each other."""
+    def check(self, num_available: int) -> None:
+        """Raise `LawBroken` unless the promises add up, and their blocks can be taken."""
         check_sums(num_promised=(self.num_promised, sum(self.promised.values())))
-        if self.num_available < 0:
-            raise LawBroken("conservation", f"blocks {self.promised} are promised, {-self.num_available} too many")
+        if num_available < 0:
+            raise LawBroken("conservation", f"blocks {self.promised} are promised, {-num_available} too many")
 
 
 def check_sums(**sums: tuple[int, int]) -> None:
@@ -116,33 +121,49 @@ def check_sums(**sums: tuple[int, int]) -> None:
             raise LawBroken("conservation", f"{name} is {kept} and should be {right}")
 
 
-class BlockTrial(Trial):
-    """Counts free blocks, and the blocks that each sequence has and is promised.
+def check_size(num_blocks: int, capacity: int, size: int, unit: str = "block", option: str = "block_size") -> None:
+    """Raise `UsageError` unless memory has room for a block."""
+    if num_blocks < 1:
+        raise UsageError(
+            f"The memory is to have {unit}s of {size} tokens, and it holds {capacity}: lower memory.{option} or raise "
+            "--kv-memory."
+        )
+
+
+def check_host(num_blocks: int, host: int | None, size: int) -> None:
+    """Raise `UsageError` unless the host has room for a block."""
+    if not num_blocks:
+        raise UsageError(f"memory.host is {host}, less than a block of {size} tokens: raise it or leave it out.")
+
+
+class BlockCount:
+    """Counts in a trial the free blocks, and the blocks of each sequence.
 
     Args:
-        reserve: blocks that growing newcomers leave to running sequences, if there are any.
+        free: blocks that can be taken and are not promised.
+        unit: what a block is called.
     """
 
-    unit: ClassVar[str]  # what a block is called
-
-    def __init__(self, books: BlockBooks, reserve: int) -> None:
-        super().__init__()
-        self.books = books
-        self.pages, self.size, self.free = books.pages, books.size, books.num_available
-        self.kept = reserve if books.pages else 0
+    def __init__(self, books: BlockBooks, free: int, unit: str) -> None:
+        self.books, self.free, self.unit = books, free, unit
+        self.pages, self.size = books.pages, books.size
         self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
 
     def whole_of(self, name: str) -> int:
-        """Return the blocks that a sequence has and is promised in this trial."""
+        """Return the blocks that a sequence has and is promised."""
         if name in self.whole:
             return self.whole[name]
         return len(self.pages[name].blocks) + self.books.promised[name]
 
-    def claim(self, sequence: Sequence, held: int, growing: bool) -> Reason | None:
-        """Set aside a newcomer's blocks, except those `held` already, or return why not."""
+    def claim(self, sequence: Sequence, held: int, growing: bool, kept: int) -> Reason | None:
+        """Set aside a newcomer's blocks, except those `held` already, or return why not.
+
+        Args:
+            kept: blocks that a growing newcomer leaves to running sequences.
+        """
         whole = self.books.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         needed = whole - held
-        kept = self.kept if growing else 0
+        kept = kept if growing else 0
         if needed > self.free - kept:
             need = f"needs {number(needed, self.unit)} of {self.size} KV tokens"
             leave = f" and must leave {kept} to running requests" if kept else ""
@@ -152,6 +173,7 @@ class BlockTrial(Trial):
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
+        """Set aside the block that a running sequence may lack, or return why not."""
         name, length = sequence.request.id, len(sequence.tokens)
         if name in self.pages and length <= len(self.pages[name].blocks) * self.size:
             return None  # as in most iterations
@@ -184,10 +206,9 @@ class BlockTrial(Trial):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
         return growing
 
-    def evict(self, sequence: Sequence) -> None:
-        """Free what a sequence was promised; subclasses also free blocks that no other holds."""
-        self.free += self.whole_of(sequence.id) - len(self.pages[sequence.id].blocks)
-        self.settled.append(sequence)
+    def leave(self, name: str) -> None:
+        """Free what a sequence was promised, and has not taken."""
+        self.free += self.whole_of(name) - len(self.pages[name].blocks)
 
     def _told(self) -> str:
         return "1 is free" if self.free == 1 else f"{self.free} are free"

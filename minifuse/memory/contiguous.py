@@ -76,7 +76,7 @@ class Contiguous(Memory):
 
 
 def too_large(prompts: tuple[Request, ...], need: str, have: str) -> RequestRefused:
-    """The refusal of a request that memory cannot hold even alone."""
+    """Return the refusal of a request that memory cannot hold even alone."""
     name = f"{prompts[0].group!r} with its {len(prompts)} prompts" if len(prompts) > 1 else repr(prompts[0].id)
     advice = "shorten the prompt, lower max_new_tokens, or raise --kv-memory"
     return RequestRefused(f"Request {name} may need {need} and {have}: {advice}.")

@@ -18,7 +18,7 @@ from typing import Any
 from minifuse.contracts.fault import is_own
 from minifuse.core.request import Sequence
 from minifuse.core.unfolded import unfolded
-from minifuse.memory.waves import HOST_TIMES
+from minifuse.memory.waves.waves import HOST_TIMES
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from graphs import Arriving, GraphReader, Scene, chain, complete_tree, lstm, sequence_of
+from graphs import Arriving, GraphReader, Scene, chain, complete_tree, lstm
 from helpers import unit
 
 from minifuse.attention.cell_layouts import CellsStage
@@ -14,7 +14,7 @@ from minifuse.core.cell_graph import CellGraph, Node, Output
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
-from minifuse.core.request import FinishReason, Phase, Request, Sequence
+from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.stages import RunPlan
 from minifuse.memory import States
 from minifuse.options import parse_options
@@ -210,13 +210,6 @@ def test_leaves_of_one_tree_may_run_on_several_workers() -> None:
 # --- leaving, memory and refusals
 
 
-def test_a_request_leaves_as_soon_as_its_last_cell_is_done() -> None:
-    scene = cellular({"a": (lstm(1), 0.0), "b": (lstm(5), 0.0)}).run()
-    assert scene.left == {"a": 1.0, "b": 5.0}
-    for sequence in scene.engine.finished.values():
-        assert (sequence.finish_reason, sequence.phase) == (FinishReason.STOP, Phase.FINISHED)
-
-
 def test_nodes_in_flight_beyond_a_stop_token_are_discarded_and_counted() -> None:
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         return Ran({work.sequence: (100 + work.start,) for work in plan.work})
@@ -227,16 +220,6 @@ def test_nodes_in_flight_beyond_a_stop_token_are_discarded_and_counted() -> None
     assert scene.left == {"a": 2.0}
     assert [step.discarded for step in scene.steps] == [0, 0, 1, 1, 1]
     assert scene.memory.usage().used == scene.memory.usage().reserved == 0
-
-
-def test_memory_bounds_how_many_requests_run_and_all_are_served() -> None:
-    graphs = {f"r{i}": (lstm(3 + i), 0.0) for i in range(6)}
-    scene = cellular(graphs, capacity=5).run()  # a chain is promised two slots: two run at a time
-    assert max(len(names) for *_, names in scene.tasks) == 2
-    assert set(scene.left) == set(graphs)
-    assert max(step.usage.used for step in scene.steps) <= 5
-    reasons = {reason.code for step in scene.steps for reason in step.plan.reasons}
-    assert reasons == {"memory-full", "behind"}  # behind the one without room
 
 
 def test_a_request_without_room_in_memory_is_not_overtaken() -> None:
@@ -264,44 +247,15 @@ def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
     assert not scene.engine.requests.unfinished
 
 
-def test_many_waiting_without_room_cost_no_more_than_one() -> None:
-    """Once a request finds no room, the requests behind it are not looked at."""
-    policy, memory = Cellular(), States(4)
-    for i in range(500):
-        policy.receive(sequence_of(f"r{i}", lstm(5)))
-    tried: list[str] = []
-    room = memory.room
-
-    def counting() -> Any:
-        trying = room()
-        admit = trying.admit
-
-        def noting(sequence: Sequence, **options: Any) -> Any:
-            tried.append(sequence.id)
-            return admit(sequence, **options)
-
-        trying.admit = noting  # type: ignore[method-assign]
-        return trying
-
-    memory.room = counting  # type: ignore[method-assign]
-    proposal = policy.propose(0, 0.0, memory)
-    assert tried == ["r0", "r1", "r2"]
-    assert [work.sequence for work in proposal.work] == ["r0", "r1"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_batch": "0"}, "max_batch"),
-        ({"min_batch": "-1"}, "min_batch"),
-        ({"max_tasks": "0"}, "max_tasks"),
         ({"max_batches": "decoder=0"}, "maximum batch size of 'decoder'"),
         ({"max_batches": "decoder"}, "give TYPE=SIZE"),
         ({"max_batches": "=4"}, "give TYPE=SIZE"),
         ({"max_batches": "decoder=x"}, "maximum batch size of 'decoder'"),
         ({"max_batch": "4", "min_batch": "5"}, "min_batch is 5 and the smallest maximum 4"),
         ({"max_batch": "9", "min_batch": "5", "max_batches": "leaf=4"}, "min_batch is 5 and the smallest maximum 4"),
-        ({"workers": "0"}, "workers"),
     ],
 )
 def test_batch_sizes_that_are_not_positive_are_refused(options: dict[str, str], message: str) -> None:

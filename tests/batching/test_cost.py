@@ -16,7 +16,7 @@ from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.batching import Cellular, GraphMerged, GraphPadded, Iteration
 from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
-from minifuse.memory import Rows, States
+from minifuse.memory import ChainRows, States
 from minifuse.options import parse_options
 from minifuse.serve.engine import ServingEngine
 from minifuse.stages import Memory
@@ -44,7 +44,7 @@ TEXTS: dict[str, tuple[str, int, dict[str, Any]]] = {  # technique, capacity, op
 GRAPHS: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
     "cellular": lambda: (_policy(Cellular), States(40), CellsStage()),
     "graph_merged": lambda: (_policy(GraphMerged), States(40), CellsStage()),
-    "graph_padded": lambda: (_policy(GraphPadded), Rows(40), PaddedCellsStage()),
+    "graph_padded": lambda: (_policy(GraphPadded), ChainRows(40), PaddedCellsStage()),
 }
 
 

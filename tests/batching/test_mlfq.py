@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import answers_of, asks, expected_answers, make_engine, run_all, schedule
+from helpers import asks, make_engine, run_all, schedule
 
 from minifuse.batching import Mlfq
 from minifuse.batching.reranking import rerank
@@ -145,18 +145,6 @@ def test_no_prompt_begins_while_the_host_is_full() -> None:
     assert resumed
     assert any(reason.code == "host-full" for step in held for reason in step.plan.reasons)
     assert not any(reason.code == "host-full" for step in free for reason in step.plan.reasons)
-
-
-@pytest.mark.parametrize("name", ["fastserve", "srpt"])
-def test_the_tokens_are_exact_however_often_a_request_is_evicted(name: str) -> None:
-    settings = {"batching.max_batch": 2, "memory.host": 12}
-    settings |= {"batching.quantum": 1.0, "batching.starve": 6.0} if name == "fastserve" else {}
-    engine = _engine(name, capacity=24, settings=settings, model="gptj")
-    lengths = [9, 8, 2, 7, 3, 1, 6, 2, 1]
-    requests = [asks(f"r{i}", 1 + 3 * i % 5, new, at=2.0 * i) for i, new in enumerate(lengths)]
-    steps = run_all(engine, requests)
-    assert answers_of(engine) == expected_answers("gptj", requests)
-    assert sum(len(step.plan.evicted) for step in steps) > 1
 
 
 def test_the_oracle_runs_the_shortest_rest() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from helpers import asks, make_engine, run_all, schedule
 
 from minifuse.core.plan import Move
 from minifuse.core.report import StepReport
-from minifuse.core.request import Phase, Request
+from minifuse.core.request import Phase
 from minifuse.serve.engine import ServingEngine
 
 SWAP = {"memory.preemption": "swap"}
@@ -141,42 +140,3 @@ def test_an_iteration_that_evicts_admits_none() -> None:
     assert steps[2].plan.evicted
     assert schedule(steps)[2:4] == ["2: a[4:5)", "3: a[5:6)"]
     assert steps[2].plan.admitted == ()
-
-
-# --- over many runs
-
-
-def _crowd(seed: int) -> tuple[list[Request], int, dict[str, Any]]:
-    rng = random.Random(seed)
-    size = rng.choice([1, 2, 3])
-    requests = [
-        asks(f"r{i}", rng.randint(1, 6), rng.randint(4, 9), at=0.5 * rng.randint(0, 4) * (i > 0)) for i in range(6)
-    ]
-    requests.sort(key=lambda request: request.arrival_s)
-    settings = {"memory.preemption": rng.choice(["swap", "recompute"]), "batching.token_budget": rng.choice([None, 3])}
-    return requests, -(-15 // size) + rng.randint(0, 3), {"memory.block_size": size, **settings}
-
-
-@pytest.mark.parametrize("start", [0, 20, 40])
-def test_the_oldest_is_never_evicted_and_all_requests_end(start: int) -> None:
-    evictions = 0
-    for seed in range(start, start + 20):
-        requests, blocks, settings = _crowd(seed)
-        engine = _vllm(blocks, settings["memory.block_size"], settings)
-        age = {request.id: i for i, request in enumerate(requests)}
-        running: list[str] = []
-        for step in run_all(engine, requests):
-            plan = step.plan
-            if plan.evicted:
-                evictions += len(plan.evicted)
-                assert not plan.admitted
-                kept = [name for name in running if name not in plan.evicted]
-                assert kept, "the oldest runs on"
-                newest = sorted(running, key=age.__getitem__)[len(kept) :]
-                assert list(plan.evicted) == newest[::-1]
-                running = kept
-            running += plan.admitted
-            assert len({work.num_tokens > 1 for work in plan.work}) == 1 or settings["batching.token_budget"]
-            running = [name for name in running if name not in step.finished]
-        assert len(engine.finished) == len(requests)
-    assert evictions > 20

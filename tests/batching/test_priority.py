@@ -68,14 +68,6 @@ def test_a_higher_priority_does_not_overtake_where_memory_is_full() -> None:
     assert schedule(steps)[2] == "2: b[0:8)"
 
 
-def test_the_prompts_of_a_request_stay_side_by_side() -> None:
-    for name in ("instances", "fusion"):
-        engine = make_engine(name, settings=PRIORITY | ({"batching.instances": 1} if name == "instances" else {}))
-        requests = [asks("a", 3, 4), asks("b", 3, 2, at=0.5)]
-        requests += [asks(f"g/{i}", 3, 2, at=0.5, group="g", priority=1) for i in range(3)]
-        assert _admitted(run_all(engine, requests)) == ["a", "g/0", "g/1", "g/2", "b"]
-
-
 def test_a_token_budget_goes_to_the_highest_priority() -> None:
     """b's prompt is computed before a's next token, which has what is left."""
     settings = PRIORITY | {"batching.token_budget": 3}

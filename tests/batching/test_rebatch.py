@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, run_all, schedule, sentence
+from helpers import asks, make_engine, run_all, sentence
 
 from minifuse.batching import Decoupled, Rebatch
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
@@ -67,14 +67,6 @@ def test_decoupled_prompts_cost_the_batch_nothing() -> None:
     embedded = [move for step in steps for move in step.plan.moves]
     assert {move.kind for move in embedded} == {"embed"}
     assert sum(move.num_tokens for move in embedded) == sum(len(request.prompt) for request in requests)
-
-
-def test_a_batch_that_is_not_refilled_computes_idle_tokens_while_requests_wait() -> None:
-    """The check of the test before fails if rows are not replaced."""
-    requests = [whole(f"r{i}", 3, 2 + 3 * (i % 3)) for i in range(9)]
-    _, steps = served("pd", *requests)
-    last = max(i for i, step in enumerate(steps) if step.plan.admitted)
-    assert any(step.plan.num_idle for step in steps[: last + 1])
 
 
 def test_prompts_of_similar_length_are_computed_together() -> None:
@@ -341,19 +333,3 @@ def test_a_prompt_that_has_no_room_apart() -> None:
     with pytest.raises(RequestRefused) as error:
         engine.submit(asks("a", 5, 1))
     sentence(error.value, "'a'", "5 tokens", "4 apart", "memory.prefill")
-
-
-def test_the_schedule_of_the_paper_s_example() -> None:
-    """query2 has ended; query3 of two tokens enters at once, and every query goes on."""
-    _, steps = served(
-        "baton",
-        *(whole("q0", 2, 5), whole("q1", 3, 5), whole("q2", 3, 2), whole("q3", 2, 3)),
-        batching__max_batch=3,
-        memory__rows=3,
-    )
-    assert schedule(steps)[:3] == [
-        "0: q0[0:2) q1[0:3) q2[0:3)",
-        "1: q0[2:3) q1[3:4) q2[3:4)",
-        "2: q0[3:4) q1[4:5) q3[0:2)",
-    ]
-    assert [step.plan.num_idle for step in steps[:4]] == [1, 0, 2, 0]

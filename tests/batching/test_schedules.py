@@ -120,14 +120,3 @@ def test_a_window_of_zero_is_static() -> None:
     assert schedule(run_all(with_window, FOUR)) == schedule(
         run_all(make_engine("static", settings={"batching.max_batch": 2}), FOUR)
     )
-
-
-def test_memory_holds_newcomers_back_in_order() -> None:
-    """b needs 9 slots and c only 2, but c may not overtake b."""
-    engine = make_engine("orca", capacity=10)
-    steps = run_all(engine, [asks("a", 4, 2), asks("b", 8, 2), asks("c", 1, 2)])
-    assert schedule(steps)[:3] == ["0: a[0:4)", "1: a[4:5)", "2: b[0:8)"]
-    assert [str(r) for r in steps[0].plan.reasons] == [
-        "b not admitted: needs 9 KV tokens in a row, the longest free run has 5"
-    ]
-    assert finish_times(steps) == {"a": 2, "b": 4, "c": 6}

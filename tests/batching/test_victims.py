@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 import pytest
 from helpers import asks, make_engine, run_all, schedule
@@ -13,7 +12,6 @@ from minifuse import stages
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.core.errors import LawBroken
 from minifuse.core.request import Sequence
-from minifuse.core.stages import option
 from minifuse.serve.engine import ServingEngine
 from minifuse.testing import check_laws
 
@@ -98,23 +96,3 @@ def test_a_policy_that_names_others_breaks_progress(wrong: Callable[[PrefillFirs
 )
 def test_the_toy_keeps_the_laws(evict_longest: type[EvictLongest], others: dict[str, str]) -> None:
     assert "queue" in check_laws(2, batching=evict_longest.name, **others)
-
-
-def test_an_evicted_sequence_is_ranked_anew() -> None:
-    """A feedback queue: what has had many tokens is behind what has had few, also behind later arrivals."""
-
-    class Feedback(PrefillFirst):
-        name = "feedback"
-
-        @dataclass(frozen=True)
-        class Options:
-            max_batch: int = option(2, "requests in one iteration, at most", minimum=1, batch_size=True)
-            token_budget: int | None = None
-
-        def rank(self, sequence: Sequence) -> int:
-            return sequence.num_new
-
-    requests = [asks("a", 2, 5), asks("b", 2, 5), asks("c", 2, 1, at=0.5)]
-    steps = run_all(_engine(Feedback, blocks=3), requests)
-    assert [step.plan.evicted for step in steps if step.plan.evicted] == [("b",)]
-    assert [name for step in steps for name in step.plan.admitted] == ["a", "b", "c", "b"]

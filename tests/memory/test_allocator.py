@@ -87,33 +87,3 @@ class RunsAgainstASet(RuleBasedStateMachine):
 
 TestRunsAgainstASet = RunsAgainstASet.TestCase
 TestRunsAgainstASet.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
-
-
-def test_by_hand() -> None:
-    runs = RunAllocator(10)
-    assert [runs.allocate(size) for size in (3, 3, 3, 3)] == [0, 3, 6, None]
-    runs.free(3, 3)
-    assert runs.runs == [(3, 3), (9, 1)]
-    assert runs.allocate(2) == 3  # the first that fits, not the best
-    runs.free(0, 3)
-    runs.free(6, 3)
-    assert runs.runs == [(0, 3), (5, 5)]
-    runs.free(3, 2)
-    assert runs.runs == [(0, 10)]
-
-
-@pytest.mark.parametrize(("offset", "size"), [(0, 3), (1, 1), (2, 2), (3, 3), (5, 2), (-1, 2), (9, 2)])
-def test_freeing_twice(offset: int, size: int) -> None:
-    runs = RunAllocator(10)
-    for length in (3, 3, 3, 1):
-        runs.allocate(length)
-    runs.free(0, 3)
-    runs.free(6, 3)
-    taken = set(range(offset, offset + size)) <= {3, 4, 5, 9}
-    if taken:
-        runs.free(offset, size)
-        assert runs.num_free == 6 + size
-    else:
-        with pytest.raises(LawBroken):
-            runs.free(offset, size)
-        assert runs.num_free == 6

@@ -82,16 +82,6 @@ def test_the_lowest_block_is_taken_first_and_the_last_given_back_next() -> None:
     assert (pool.take(), pool.take()) == (0, 2)
 
 
-def test_a_block_is_free_when_its_last_holder_has_given_it_back() -> None:
-    pool = BlockPool(1)
-    pool.take()
-    pool.share(0)
-    pool.give_back(0)
-    assert (pool.num_free, pool.holders[0]) == (0, 1)
-    pool.give_back(0)
-    assert (pool.num_free, pool.holders[0]) == (1, 0)
-
-
 @pytest.mark.parametrize("held", [[0, 1], [0, 0, 2], [0, 0, 1, 2], [0, 0, 1, 1]], ids=str)
 def test_check_counts_the_holders_of_each_block(held: list[int]) -> None:
     pool = BlockPool(3)

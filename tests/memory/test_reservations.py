@@ -88,20 +88,6 @@ def test_recompute_drops_the_kv_of_a_sampled_sequence() -> None:
     assert memory.usage().used == 5
 
 
-@pytest.mark.parametrize("cls", [Contiguous, Padded])
-def test_tokens_without_kv_are_missing(cls: type[Contiguous | Padded]) -> None:
-    memory = cls(20)
-    a = _sequence("a", 5, 3)
-    assert memory.missing(a) == (Span(0, 5),)
-    placement = _admit(memory, a)
-    _commit(memory, placement, Work("a", 0, 2))
-    assert memory.missing(a) == (Span(2, 5),)
-    _commit(memory, placement, Work("a", 2, 5), sampled=("a",))
-    a.tokens.append(9)
-    assert memory.missing(a) == (Span(5, 6),)
-    assert memory.usage().used == 5
-
-
 # --- what fits
 
 
@@ -144,19 +130,6 @@ def test_room_of_a_rectangle() -> None:
     assert (reason.code, str(reason)) == ("batch-closed", "d not admitted: the padded batch still holds 1 request")
 
 
-@every_memory
-def test_sequences_that_a_room_admits_can_be_placed(cls: type[Contiguous | Padded]) -> None:
-    memory = cls(30)
-    sequences = [_sequence(f"s{i}", 1 + i * 3 % 5, 1 + i % 4) for i in range(9)]
-    room = memory.room()
-    admitted = tuple(s for s in sequences if room.admit(s) is None)
-    assert 1 < len(admitted) < 9
-    placement = _admit(memory, *admitted)
-    assert len(placement.places) == len(admitted)
-    memory.check_integrity()
-    assert memory.usage().reserved <= 30
-
-
 # --- the books change as a whole or not at all
 
 
@@ -170,33 +143,6 @@ def test_place_without_room_changes_nothing(cls: type[Contiguous | Padded]) -> N
     assert error.value.law == "budget"
     assert _books(memory) == before
     _admit(memory, fits)
-    memory.check_integrity()
-
-
-def test_a_second_rectangle_is_refused() -> None:
-    memory = Padded(40)
-    _admit(memory, _sequence("a", 2, 2))
-    before = _books(memory)
-    with pytest.raises(LawBroken, match="still holds 1 request"):
-        _admit(memory, _sequence("b", 2, 2))
-    assert _books(memory) == before
-
-
-@every_memory
-def test_release_is_idempotent_and_takes_unknown_sequences(cls: type[Contiguous | Padded]) -> None:
-    memory = cls(40)
-    a, b, unknown = _sequence("a", 3, 4), _sequence("b", 3, 4), _sequence("unknown", 1, 1)
-    placement = _admit(memory, a, b)
-    _commit(memory, placement, *_whole(a, b))
-    memory.release(unknown, 0.0)
-    assert memory.usage().used == 6
-    memory.release(a, 0.0)
-    after = _books(memory)
-    memory.release(a, 0.0)
-    assert _books(memory) == after
-    memory.check_integrity()
-    memory.release(b, 0.0)
-    assert memory.usage() == KVUsage(0, 0, 40)
     memory.check_integrity()
 
 

@@ -15,7 +15,7 @@ from minifuse.batching import Cellular, GraphMerged, GraphPadded, Rebatch
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Placement, Proposal, Work
 from minifuse.core.request import Sequence
-from minifuse.memory import Contiguous, Rows, States
+from minifuse.memory import ChainRows, Contiguous, States
 from minifuse.memory.trial import Trial
 from minifuse.serve.engine import ServingEngine
 from minifuse.stages import Memory
@@ -37,7 +37,7 @@ TEXTS: dict[str, tuple[str, dict[str, Any]]] = {  # memory -> a technique with i
 GRAPHS: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
     "states": lambda: (GraphMerged(), States(40), CellsStage()),
     "states, cellular": lambda: (Cellular(), States(40), CellsStage()),
-    "rows": lambda: (GraphPadded(), Rows(40), PaddedCellsStage()),
+    "rows": lambda: (GraphPadded(), ChainRows(40), PaddedCellsStage()),
 }
 
 

@@ -173,7 +173,7 @@ def _by_path(memory: Radix, sequence: Sequence) -> list[Node]:
 
 def _by_first_block(self: Tables, newcomer: Sequence, gone: Any = ()) -> tuple[str, int]:
     """A sequence whose first block has the same key of 16 bits."""
-    held = (name for name in self.pages if self.cached.get(name, 0) >= 16)
+    held = (name for name in self.blocks.pages if self.cached.get(name, 0) >= 16)
     key = _key(newcomer.tokens[:16])
     return next(((name, 16) for name in held if _key(self.sequences[name].tokens[:16]) == key), ("", 0))
 

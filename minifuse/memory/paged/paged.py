@@ -13,46 +13,48 @@ from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
-from minifuse.memory.blocks import BlockTrial
+from minifuse.memory.blocks import BlockCount, check_host, check_size
 from minifuse.memory.contiguous import too_large
 from minifuse.memory.paged.tables import Tables
-from minifuse.memory.trial import settle
+from minifuse.memory.trial import Trial, settle
 from minifuse.stages import Memory
 
 
-class PagedTrial(BlockTrial):
-    """Counts blocks, of which those of a shared prefix have several holders."""
-
-    unit = "block"
-    books: Tables
+class PagedTrial(Trial):
+    """Counts blocks; a block of a shared prefix has several holders."""
 
     def __init__(self, tables: Tables, reserve: int) -> None:
-        super().__init__(tables, reserve)
+        super().__init__()
+        self.tables = tables
+        self.count = BlockCount(tables.blocks, tables.num_available, "block")
+        self.extend = self.count.extend  # type: ignore[method-assign]  # asked for every running sequence
+        self.kept = reserve if tables.blocks.pages else 0
         self.gone: set[str] = set()  # the evicted
         self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
         self.holders: Counter[int] = Counter()  # of each block, those that have come, less those that have gone
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        name, tables = sequence.id, self.books
+        name, tables = sequence.id, self.tables
         parent, shared = tables.alike(sequence, self.gone)
         if self.gone and shared < tables.alike(sequence)[1]:
             # Its missing tokens were computed assuming that the shared prefix survives.
             text = "not admitted: its beginning is that of a sequence that would be evicted for it"
             return Reason("shares", name, text)
         # A block shared in part is copied, so it counts as needed.
-        if full := self.claim(sequence, shared // self.size, growing):
+        if full := self.count.claim(sequence, shared // tables.blocks.size, growing, self.kept):
             return full
         self.alike[name] = parent, shared
         if shared:
-            self.holders.update(tables.pages[parent].blocks[: tables.blocks_of(shared)])
+            self.holders.update(tables.prefix_blocks(parent, shared))
         return None
 
     def evict(self, sequence: Sequence) -> None:
-        super().evict(sequence)
-        blocks = self.pages[sequence.id].blocks
-        self.holders.subtract(blocks)
-        self.free += sum(not self.books.device.holders[block] + self.holders[block] for block in blocks)
+        self.settled.append(sequence)
         self.gone.add(sequence.id)
+        self.count.leave(sequence.id)
+        blocks = self.tables.blocks.pages[sequence.id].blocks
+        self.holders.subtract(blocks)
+        self.count.free += sum(not self.tables.device.holders[block] + self.holders[block] for block in blocks)
 
 
 class Paged(Memory):
@@ -108,11 +110,7 @@ class Paged(Memory):
         self.options = self.Options() if options is None else options
         self.size: int = self.options.block_size
         num_blocks = capacity // self.size
-        if num_blocks < 1:
-            raise UsageError(
-                f"The memory is to have blocks of {self.size} tokens, and it holds {capacity}: lower memory.block_size "
-                "or raise --kv-memory."
-            )
+        check_size(num_blocks, capacity, self.size)
         swap = self.options.preemption == "swap"
         if not swap and (self.options.host is not None or self.options.transfer == "overlapped"):
             name = "transfer" if self.options.host is None else "host"
@@ -121,17 +119,14 @@ class Paged(Memory):
                 f"which keeps nothing on the host: give memory.preemption=swap, or leave memory.{name} out."
             )
         num_host = (self.options.host or capacity) // self.size if swap else 0
-        if swap and not num_host:
-            raise UsageError(
-                f"memory.host is {self.options.host}, less than a block of {self.size} tokens: raise it or leave it "
-                "out."
-            )
+        if swap:
+            check_host(num_host, self.options.host, self.size)
         self.host_capacity = num_host * self.size
         self.tables = Tables(num_blocks, num_host, self.size, share=self.options.share)
         self.watermark = int(self.options.watermark * num_blocks)
 
     def check(self, *prompts: Request) -> None:
-        needed = sum(self.tables.blocks_of(request.max_cached) for request in prompts)
+        needed = sum(self.tables.blocks.blocks_of(request.max_cached) for request in prompts)
         have = self.tables.device.num_blocks
         if needed > have:
             raise too_large(prompts, f"{needed} blocks of {self.size} KV tokens", f"memory has {have}")
@@ -146,8 +141,8 @@ class Paged(Memory):
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         trial = settle(proposal, PagedTrial, self.room)
-        tables, pages = self.tables, self.tables.pages
-        growing = trial.grow(proposal.work)
+        tables = self.tables
+        growing = trial.count.grow(proposal.work)
         moves: list[Move] = []
         reused: list[Reuse] = []
         for sequence in proposal.evict:
@@ -155,7 +150,7 @@ class Paged(Memory):
         for sequence in proposal.admit:
             name = sequence.id
             swapped = name in tables.away
-            moves += tables.admit(sequence, trial.whole[name], *trial.alike[name])
+            moves += tables.admit(sequence, trial.count.whole[name], *trial.alike[name])
             if cached := tables.cached[name]:
                 reused.append(Reuse(name, 0, cached) if swapped else Reuse(name, cached, 0))
         for name, stop in growing:
@@ -163,7 +158,7 @@ class Paged(Memory):
         if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
             # All of them, copies too: in each layer a block is copied from before it is overwritten.
             moves = [move._replace(moment="before") for move in moves]
-        return Placement(tuple([pages[work.sequence] for work in proposal.work]), None, tuple(moves), (), tuple(reused))
+        return Placement(tables.blocks.of(proposal.work), None, tuple(moves), (), tuple(reused))
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         tables = self.tables

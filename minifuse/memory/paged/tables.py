@@ -17,7 +17,7 @@ from minifuse.memory.copies import copies
 from minifuse.memory.paged.prefixes import Prefixes
 
 
-class Tables(BlockBooks):
+class Tables:
     """The books of paged memory. What is done here has been tried: see `minifuse.memory.paged.paged.PagedTrial`.
 
     A block that a plan copies from is held until the copy has been made (`arrived`), even if its sequence is released
@@ -30,7 +30,7 @@ class Tables(BlockBooks):
     """
 
     def __init__(self, num_blocks: int, num_host: int, size: int, *, share: bool) -> None:
-        super().__init__(size)
+        self.blocks = BlockBooks(size)
         self.share = share
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host)
@@ -45,7 +45,8 @@ class Tables(BlockBooks):
 
     @property
     def num_available(self) -> int:
-        return len(self.device.free) - self.num_promised
+        """Blocks of the device that can be taken and are not promised."""
+        return len(self.device.free) - self.blocks.num_promised
 
     def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
         """Return the sequence with the longest common prefix, and its length; or ("", 0).
@@ -59,6 +60,10 @@ class Tables(BlockBooks):
         if not self.share or newcomer.id in self.cached:
             return "", 0
         return self.prefixes.longest(newcomer.tokens, len(newcomer) - 1, self.sources.keys() | gone)
+
+    def prefix_blocks(self, parent: str, shared: int) -> tuple[int, ...]:
+        """Return the blocks of a sequence that hold its first `shared` tokens."""
+        return self.blocks.pages[parent].blocks[: self.blocks.blocks_of(shared)] if shared else ()
 
     def admit(self, sequence: Sequence, whole: int, parent: str, shared: int) -> list[Move]:
         """Admit a sequence: give it blocks for the KV it has, and promise the rest.
@@ -75,7 +80,8 @@ class Tables(BlockBooks):
         """
         name = sequence.id
         away = self.away.pop(name, ())
-        table = self.pages[parent].blocks[: self.blocks_of(shared)] if shared else ()
+        size = self.blocks.size
+        table = self.prefix_blocks(parent, shared)
         for block in table:
             self.device.share(block)
         table += tuple([self.device.take() for _ in away])
@@ -84,43 +90,41 @@ class Tables(BlockBooks):
         if away:
             self.num_away -= cached
             self.sources[name] += [(self.host, block) for block in away]
-            moves = copies("swap_in", Pages(away, self.size), Pages(table, self.size), cached)
-        elif shared % self.size:
+            moves = copies("swap_in", Pages(away, size), Pages(table, size), cached)
+        elif shared % size:
             source, target = table[-1], self.device.take()
             table = (*table[:-1], target)
             self.sources[name].append((self.device, source))
-            moves = [Move("copy", source * self.size, target * self.size, shared % self.size)]
+            moves = [Move("copy", source * size, target * size, shared % size)]
         self.sequences[name] = sequence
-        self.pages[name] = Pages(table, self.size)
-        self.num_written += cached - shared // self.size * self.size
-        self._promise(name, whole - len(table))
+        self.blocks.pages[name] = Pages(table, size)
+        self.num_written += cached - shared // size * size
+        self.blocks.promise(name, whole - len(table))
         if self.share:
             self.prefixes.extend(name, sequence.tokens, cached)
         return moves
 
     def grow(self, name: str, stop: int) -> None:
         """Take the blocks that a table lacks to hold `stop` tokens."""
-        table = self.pages[name].blocks
-        new = [self.device.take() for _ in range(self.blocks_of(stop) - len(table))]
-        if new:
-            self.pages[name] = Pages((*table, *new), self.size)
-            self._promise(name, max(0, self.promised[name] - len(new)))
+        lacking = self.blocks.blocks_of(stop) - len(self.blocks.pages[name].blocks)
+        if lacking > 0:
+            self.blocks.append(name, [self.device.take() for _ in range(lacking)])
 
     def evict(self, name: str) -> list[Move]:
         """Free a sequence's device blocks; swap its KV out if the host has room."""
         cached = self.cached[name]
         pages = self._leave(name)
-        needed = self.blocks_of(cached)
+        needed = self.blocks.blocks_of(cached)
         if not cached or needed > self.host.num_free:
             del self.cached[name], self.sequences[name]
             return []
         away = self.away[name] = tuple([self.host.take() for _ in range(needed)])
         self.num_away += cached
-        return copies("swap_out", pages, Pages(away, self.size), cached)
+        return copies("swap_out", pages, Pages(away, self.blocks.size), cached)
 
     def _leave(self, name: str) -> Pages:
         """Free a sequence's blocks and promises on the device. Returns its block table."""
-        pages = self._close(name)
+        pages = self.blocks.close(name)
         for block in pages.blocks:
             self.device.give_back(block)
         self.num_written -= self.cached[name]
@@ -130,7 +134,7 @@ class Tables(BlockBooks):
             sources = [source for sources in self.sources.values() for source in sources]
             copying = Counter([block for pool, block in sources if pool is self.device])
             stay = [block for block in pages.blocks if self.device.holders[block] > copying[block]]
-            self.num_written += len(stay) * self.size
+            self.num_written += len(stay) * self.blocks.size
         return pages
 
     def wrote(self, work: Iterable[Work]) -> None:
@@ -150,7 +154,7 @@ class Tables(BlockBooks):
     def release(self, name: str) -> None:
         """Free everything that a sequence has, in both tiers."""
         self.arrived(name)
-        if name in self.pages:
+        if name in self.blocks.pages:
             self._leave(name)
         if name in self.away:
             self.num_away -= self.cached[name]
@@ -161,21 +165,22 @@ class Tables(BlockBooks):
 
     def check(self) -> None:
         """Raise `LawBroken` unless each block has the holders in these books, and sums are right."""
-        super().check()
-        held = [(self.device, block) for pages in self.pages.values() for block in pages.blocks]
+        self.blocks.check(self.num_available)
+        pages, size = self.blocks.pages, self.blocks.size
+        held = [(self.device, block) for table in pages.values() for block in table.blocks]
         held += [(self.host, block) for blocks in self.away.values() for block in blocks]
         held += [source for sources in self.sources.values() for source in sources]
         for tier in (self.device, self.host):
             tier.check(block for pool, block in held if pool is tier)
-        on_device, on_host = self.pages.keys(), self.away.keys()
+        on_device, on_host = pages.keys(), self.away.keys()
         if self.cached.keys() != on_device | on_host or on_device & on_host:
             raise LawBroken("conservation", "a sequence has KV in no tier, or in both")
         if self.share and self.prefixes.ends.keys() != on_device:
             raise LawBroken("conservation", "the prefix tree has a sequence that is not on the device, or lacks one")
         for name, cached in self.cached.items():
-            table = self.pages[name].blocks if name in self.pages else self.away[name]
-            if cached > len(table) * self.size:
+            table = pages[name].blocks if name in pages else self.away[name]
+            if cached > len(table) * size:
                 raise LawBroken("conservation", f"{name} reaches beyond its blocks")
-        written = {slot for name in on_device for slot in self.pages[name].slots(0, self.cached[name])}
+        written = {slot for name in on_device for slot in pages[name].slots(0, self.cached[name])}
         away = sum(self.cached[name] for name in on_host)
         check_sums(num_written=(self.num_written, len(written)), num_away=(self.num_away, away))

@@ -15,7 +15,7 @@ from minifuse.core.stages import option
 from minifuse.io.parsing import number
 from minifuse.memory.copies import copies
 from minifuse.memory.places import Places
-from minifuse.memory.rows.away import Away
+from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.memory.rows.prefilled import Prefilled
 from minifuse.memory.rows.window import Entry, Window
 from minifuse.memory.trial import Trial, settle
@@ -160,7 +160,7 @@ class Shaped(Memory):
         self.books = Places[Extent | Runs]()
         self.window = Window(1, self.longest, embed=self.options.insert == "embed")
         self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
-        self.away = Away(self.host_capacity)
+        self.away = HostRuns(self.host_capacity)
         self.waiting: dict[str, Sequence] = {}  # sequences whose prompts have been computed apart
 
     def check(self, *prompts: Request) -> None:
@@ -228,7 +228,7 @@ class Shaped(Memory):
                 moves += copies("embed", self.prefilled.give_back(name), places[name], cached[name])
             elif name in self.away:
                 reused.append(Reuse(name, 0, cached[name]))
-                moves += self.away.back(name, places[name])
+                moves += self.away.swap_in(name, places[name])
         if (excess := self.used - self.limit) > 0:
             moves += self._leave(self.leaving(excess) or ())
             if self.used > self.limit:
@@ -260,7 +260,7 @@ class Shaped(Memory):
         """Swap the KV of sequences out, or drop it if the host is full."""
         moves: list[Move] = []
         for name in names:
-            copied = self.away.leave(name, self.books.places[name], self.books.cached.get(name, 0))
+            copied = self.away.swap_out(name, self.books.places[name], self.books.cached.get(name, 0))
             if copied is None:
                 self.books.forget(name)
             moves += copied or ()

@@ -25,6 +25,9 @@ class _Books(NamedTuple):
     slots: dict[int, int]  # node -> slot, of the nodes planned and still needed
     unread: dict[int, int]  # node -> number of its readers that have not run
 
+    def copy(self) -> _Books:
+        return self._replace(slots={**self.slots}, unread={**self.unread})
+
 
 class StateTrial(Trial):
     """Counts the slots that are promised, and those taken beyond."""
@@ -101,35 +104,57 @@ class States(Memory):
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         settle(proposal, StateTrial, self.room)
+        waves = proposal.waves or (Span(0, len(proposal.work)),)
+        allocator, num_reserved, changed = self.allocator, self.num_reserved, dict[str, _Books]()
+        if len(waves) > 1:  # a later wave may find no slot, after the first have changed the books
+            self.allocator = allocator.copy()
+            changed = {name: self.books[name] for name, *_ in proposal.work if name in self.books}
+            self.books |= {name: books.copy() for name, books in changed.items()}
         for newcomer in proposal.admit:
             graph = unfolded(newcomer)
             self.books[newcomer.id] = _Books(graph.topology, graph.most_held, {}, {})
             self.num_reserved += graph.most_held
-        waves = proposal.waves or (Span(0, len(proposal.work)),)
+        try:
+            places, passing = self._place(proposal.work, waves)
+        except LawBroken:
+            self.allocator, self.num_reserved = allocator, num_reserved
+            self.books |= changed
+            for newcomer in proposal.admit:
+                del self.books[newcomer.id]
+            raise
+        if passing:
+            self.passing[proposal.work[0]] = passing
+        return Placement(tuple(places), waves=proposal.waves)
+
+    def _place(self, nodes: tuple[Work, ...], waves: tuple[Span, ...]) -> tuple[list[State], list[int]]:
+        """Give nodes their slots, wave by wave.
+
+        Returns:
+            The place of each, and the slots that are free when the plan has run.
+        """
         places: list[State] = []
         passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
         for start, stop in waves:
-            work = proposal.work[start:stop]
-            slots = self._take(len(work), passing)
-            for (name, node, _, _), slot in zip(work, slots, strict=True):
-                books = self.books[name]
-                held, topology = books.slots, books.topology
+            work, reads = nodes[start:stop], []
+            for name, node, _, _ in work:
+                held, topology = self.books[name].slots, self.books[name].topology
                 try:
-                    reads = tuple([held[source] for source in topology.reads[node]])
+                    reads.append(tuple([held[source] for source in topology.reads[node]]))
                 except KeyError as lost:
                     raise LawBroken(
                         "ghost", f"node {node} of {name} reads node {lost}, whose states memory does not hold"
                     ) from None
-                places.append(State(reads, slot))
-                held[node] = slot
-                books.unread[node] = len(topology.readers[node])
-                if len(held) > books.promised:
+            slots = self._take(len(work), passing)
+            places += [State(read, slot) for read, slot in zip(reads, slots, strict=True)]
+            for (name, node, _, _), slot in zip(work, slots, strict=True):
+                books = self.books[name]
+                books.slots[node] = slot
+                books.unread[node] = len(books.topology.readers[node])
+                if len(books.slots) > books.promised:
                     self.num_reserved += 1
             if len(waves) > 1:
                 passing += self._read(work)
-        if passing:
-            self.passing[proposal.work[0]] = passing
-        return Placement(tuple(places), waves=proposal.waves)
+        return places, passing
 
     def _take(self, count: int, passing: list[int]) -> list[int]:
         """Take `count` slots, in ascending order: those of `passing`, then the longest free runs.
@@ -140,7 +165,8 @@ class States(Memory):
         taken, passing[:] = passing[:count], passing[count:]
         if count - len(taken) > self.allocator.num_free:
             raise LawBroken("budget", f"{count} nodes were proposed with {self.allocator.num_free} slots free")
-        while size := min(count - len(taken), self.allocator.longest):
+        while len(taken) < count:
+            size = min(count - len(taken), self.allocator.longest)
             offset = self.allocator.allocate(size)
             assert offset is not None
             taken += range(offset, offset + size)

@@ -19,7 +19,7 @@ def owner_of(sequence: Sequence) -> str:
     return f"request {request.id}" if request.conversation is None else f"conversation {request.conversation}"
 
 
-class Owners(BlockBooks):
+class Owners:
     """The chunks of conversations, and of requests without one.
 
     Args:
@@ -28,7 +28,7 @@ class Owners(BlockBooks):
     """
 
     def __init__(self, tiers: Tiers, *, share: bool, keep: bool) -> None:
-        super().__init__(tiers.size)
+        self.blocks = BlockBooks(tiers.size)
         self.tiers, self.share, self.keep = tiers, share, keep
         self.owners: dict[str, Owner] = {}
         self.running: dict[str, Owner] = {}  # by admitted sequence
@@ -36,7 +36,8 @@ class Owners(BlockBooks):
 
     @property
     def num_available(self) -> int:
-        return self.tiers.num_available - self.num_promised
+        """Blocks of the device that can be taken or reclaimed, and are not promised."""
+        return self.tiers.num_available - self.blocks.num_promised
 
     # --- what a sequence finds
 
@@ -60,7 +61,7 @@ class Owners(BlockBooks):
         if not self.share:
             return owner.chunks
         chunks = dict(owner.chunks)
-        whole = (len(sequence) - 1) // self.size  # the last token is computed
+        whole = (len(sequence) - 1) // self.tiers.size  # the last token is computed
         for index, digest in enumerate(self._digests.get(sequence.id, [])[:whole]):
             chunk = self.tiers.alike.get(digest)
             if chunk is not None and not chunk.arriving:
@@ -81,8 +82,8 @@ class Owners(BlockBooks):
     def _digest(self, sequence: Sequence) -> list[bytes]:
         """Return a digest of the text up to each whole chunk's end."""
         digests = self._digests.setdefault(sequence.id, [])
-        for start in range(len(digests) * self.size, len(sequence) - self.size + 1, self.size):
-            text = ",".join(map(str, sequence.tokens[start : start + self.size]))
+        for start in range(len(digests) * self.tiers.size, len(sequence) - self.tiers.size + 1, self.tiers.size):
+            text = ",".join(map(str, sequence.tokens[start : start + self.tiers.size]))
             before = digests[-1] if digests else b""
             digests.append(blake2b(before + text.encode(), digest_size=16).digest())
         return digests
@@ -95,9 +96,9 @@ class Owners(BlockBooks):
         spans: list[Span] = []
         reached = 0
         for index, chunk in chunks.items():
-            if reached < index * self.size:
-                spans.append(Span(reached, index * self.size))
-            reached = index * self.size + chunk.num_tokens
+            if reached < index * self.tiers.size:
+                spans.append(Span(reached, index * self.tiers.size))
+            reached = index * self.tiers.size + chunk.num_tokens
         return (*spans, Span(reached, end)) if reached < end else tuple(spans)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
@@ -115,11 +116,11 @@ class Owners(BlockBooks):
         owner = self._known(sequence)
         self.owners[owner.name] = self.running[sequence.id] = owner
         for index, chunk in found.items():  # the last one may be shared
-            owner.end = max(owner.end, index * self.size + chunk.num_tokens)
+            owner.end = max(owner.end, index * self.tiers.size + chunk.num_tokens)
         owner.sequence = sequence
         owner.holes = self._spans(found, owner.end)
         own, owner.chunks = owner.chunks, {}
-        for index in range(self.blocks_of(owner.end)):
+        for index in range(self.blocks.blocks_of(owner.end)):
             if index not in found:
                 owner.chunks[index] = Chunk(index, users=1, owners=[owner])
                 continue
@@ -140,27 +141,23 @@ class Owners(BlockBooks):
         chunks = self.running[sequence.id].chunks.values()
         on_device = sum(chunk.num_tokens for chunk in chunks if chunk.device is not None)
         on_host = sum(chunk.num_tokens for chunk in chunks if chunk.device is None)
-        self._fetch(sequence.id, now, moves)
-        self._promise(sequence.id, whole - len(chunks))
+        table = tuple([self.tiers.fetch(chunk, now, moves) for chunk in chunks])
+        self.blocks.pages[sequence.id] = Pages(table, self.tiers.size)
+        self.blocks.promise(sequence.id, whole - len(chunks))
         return Reuse(sequence.id, on_device, on_host)
-
-    def _fetch(self, name: str, now: float, moves: list[Move]) -> None:
-        """Give every chunk of an admitted sequence a block, and make its block table."""
-        blocks = [self.tiers.fetch(chunk, now, moves) for chunk in self.running[name].chunks.values()]
-        self.pages[name] = Pages(tuple(blocks), self.size)
 
     def grow(self, name: str, stop: int, now: float, moves: list[Move]) -> None:
         """Take the blocks that an admitted sequence lacks to hold `stop` tokens."""
         owner = self.running[name]
-        new = range(len(owner.chunks), self.blocks_of(stop))
+        new = range(len(owner.chunks), self.blocks.blocks_of(stop))
         if new:
-            owner.chunks |= {index: Chunk(index, users=1, owners=[owner]) for index in new}
-            self._fetch(name, now, moves)
-            self._promise(name, max(0, self.promised[name] - len(new)))
+            chunks = {index: Chunk(index, users=1, owners=[owner]) for index in new}
+            owner.chunks |= chunks
+            self.blocks.append(name, [self.tiers.fetch(chunk, now, moves) for chunk in chunks.values()])
 
     def wrote(self, work: Iterable[Work]) -> None:
         """Note that a plan has written the KV of its work."""
-        size = self.size
+        size = self.tiers.size
         for name, start, stop, _ in work:
             owner = self.running[name]
             if stop > owner.end:
@@ -198,14 +195,16 @@ class Owners(BlockBooks):
     def suspend(self, sequence: Sequence, now: float) -> Owner:
         """Evict a running sequence: its KV may be reclaimed until it is admitted again."""
         owner = self.running.pop(sequence.id)
-        self._close(sequence.id)
+        self.blocks.close(sequence.id)
         if self.share:
             self._digest(sequence)  # if it is evicted, it waits again, with a longer text
         owner.sequence = None
         owner.holes = ()
         owner.end = min(owner.end, len(sequence))
         for chunk in [*owner.chunks.values()]:
-            if chunk.num_tokens > (left := max(0, owner.end - chunk.index * self.size)):  # computed beyond the end
+            if chunk.num_tokens > (
+                left := max(0, owner.end - chunk.index * self.tiers.size)
+            ):  # computed beyond the end
                 self.tiers.wrote(chunk, left)
             self.tiers.leave(chunk, now)
         self.forget_empty()
@@ -230,5 +229,5 @@ class Owners(BlockBooks):
 
     def check(self) -> None:
         """Raise `LawBroken` unless the books agree with each other and with the tiers."""
-        super().check()
+        self.blocks.check(self.num_available)
         self.tiers.check(self.owners.values())

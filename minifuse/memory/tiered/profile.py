@@ -47,7 +47,7 @@ class Profile(NamedTuple):
         """Read what `minifuse calibrate` has written: the file of this path, or its text.
 
         Args:
-            chunk: the tokens of a chunk, which those that were measured must have had, where the file tells.
+            chunk: the tokens of a chunk; the measured chunks must have as many, where the file tells.
 
         Raises:
             UsageError: the file cannot be read, or is no profile, or one of other chunks; it ends with the `advice`.

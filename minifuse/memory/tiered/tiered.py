@@ -13,21 +13,21 @@ from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
-from minifuse.memory.blocks import BlockTrial
+from minifuse.memory.blocks import BlockCount, check_size
 from minifuse.memory.contiguous import too_large
 from minifuse.memory.tiered.chunks import Chunk
 from minifuse.memory.tiered.eviction import CostAware, Eviction, LeastRecentlyUsed
 from minifuse.memory.tiered.owners import Owners
 from minifuse.memory.tiered.profile import ASSUMED, Profile
 from minifuse.memory.tiered.tiers import Tiers
-from minifuse.memory.trial import settle
+from minifuse.memory.trial import Trial, settle
 from minifuse.stages import Memory
 
 HOST_TIMES = 4  # the host's room by default, as a multiple of the device's
 ROUNDING = 1e-9
 
 
-class TieredTrial(BlockTrial):
+class TieredTrial(Trial):
     """Counts the blocks that are free or may be reclaimed.
 
     What a newcomer finds, on whichever tier, stays for it: it is no longer available to others.
@@ -36,25 +36,24 @@ class TieredTrial(BlockTrial):
         reserve: blocks that newcomers leave to running sequences, if there are any.
     """
 
-    unit = "chunk"
-    books: Owners
-
-    def __init__(self, books: Owners, reserve: int) -> None:
-        super().__init__(books, reserve)
-        self.reserve = reserve
+    def __init__(self, owners: Owners, reserve: int) -> None:
+        super().__init__()
+        self.owners, self.reserve = owners, reserve
+        self.count = BlockCount(owners.blocks, owners.num_available, "chunk")
+        self.extend = self.count.extend  # type: ignore[method-assign]  # asked for every running sequence
+        self.kept = reserve if owners.running else 0
         self.found: dict[str, dict[int, Chunk]] = {}  # what each newcomer finds, by index
         self.claimed: set[Chunk] = set()  # idle chunks that newcomers found
         self.left: Counter[Chunk] = Counter()  # chunks that evicted sequences have left
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        books = self.books
-        if why := books.why_not_yet(sequence):
+        if why := self.owners.why_not_yet(sequence):
             return Reason("not-released", sequence.id, f"not admitted: {why}")
-        chunks = books.found(sequence)
+        chunks = self.owners.found(sequence)
         idle = {chunk for chunk in chunks.values() if chunk.users == self.left[chunk] and chunk not in self.claimed}
         # An idle chunk of the device counts as free until the newcomer claims it, unless it is being copied.
         held = sum(chunk not in idle or chunk.copying for chunk in chunks.values())
-        if full := self.claim(sequence, held, growing):
+        if full := self.count.claim(sequence, held, growing, self.kept):
             return full
         self.claimed |= idle
         self.found[sequence.id] = chunks
@@ -62,10 +61,11 @@ class TieredTrial(BlockTrial):
         return None
 
     def evict(self, sequence: Sequence) -> None:
-        super().evict(sequence)
-        for chunk in self.books.running[sequence.id].chunks.values():
+        self.settled.append(sequence)
+        self.count.leave(sequence.id)
+        for chunk in self.owners.running[sequence.id].chunks.values():
             self.left[chunk] += 1
-            self.free += chunk.users == self.left[chunk] and not chunk.copying
+            self.count.free += chunk.users == self.left[chunk] and not chunk.copying
 
 
 class Tiered(Memory):
@@ -125,11 +125,7 @@ class Tiered(Memory):
         self.options = self.Options() if options is None else options
         size: int = self.options.chunk
         num_device = capacity // size
-        if num_device < 1:
-            raise UsageError(
-                f"The memory is to have chunks of {size} tokens, and it holds {capacity}: lower memory.chunk or raise "
-                "--kv-memory."
-            )
+        check_size(num_device, capacity, size, "chunk", "chunk")
         host = self.options.host
         num_host = (HOST_TIMES * capacity if host is None else host) // size
         if host and not num_host:
@@ -148,7 +144,7 @@ class Tiered(Memory):
         return CostAware(ASSUMED if profile is None else Profile.read(profile, chunk=self.options.chunk))
 
     def check(self, *prompts: Request) -> None:
-        needed = sum(self.books.blocks_of(request.max_cached) for request in prompts)
+        needed = sum(self.books.blocks.blocks_of(request.max_cached) for request in prompts)
         have = self.tiers.device.num_blocks
         if needed > have:
             raise too_large(prompts, f"{needed} chunks of {self.tiers.size} KV tokens", f"the device has {have}")
@@ -164,21 +160,21 @@ class Tiered(Memory):
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         trial = settle(proposal, TieredTrial, self.room)
-        books, pages = self.books, self.books.pages
-        growing = trial.grow(proposal.work)
+        books = self.books
+        growing = trial.count.grow(proposal.work)
         moves: list[Move] = []
         for sequence in proposal.evict:
             books.suspend(sequence, now)
         for sequence in proposal.admit:  # what they have may not be reclaimed for each other
             books.begin(sequence, trial.found[sequence.id])
-        reused = [books.fill(sequence, trial.whole[sequence.id], now, moves) for sequence in proposal.admit]
+        reused = [books.fill(sequence, trial.count.whole[sequence.id], now, moves) for sequence in proposal.admit]
         for name, stop in growing:
             books.grow(name, stop, now, moves)
         if self.options.transfer == "overlapped":
             moves = [move._replace(moment="before") for move in moves]
         books.forget_empty()
-        places = tuple([pages[work.sequence] for work in proposal.work])
-        return Placement(places, None, tuple(moves), reused=tuple(one for one in reused if one.num_tokens))
+        found = tuple([one for one in reused if one.num_tokens])
+        return Placement(books.blocks.of(proposal.work), None, tuple(moves), reused=found)
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.tiers.landed(plan.moves)
@@ -200,7 +196,7 @@ class Tiered(Memory):
 
     def usage(self) -> KVUsage:
         tiers = self.tiers
-        reserved = (tiers.blocks_used + self.books.num_promised) * tiers.size
+        reserved = (tiers.blocks_used + self.books.blocks.num_promised) * tiers.size
         kept = min(tiers.num_kept, self.capacity - reserved)  # what is promised may be reclaimed from it
         return KVUsage(tiers.num_used, reserved, self.capacity, kept=kept, kept_on_host=tiers.num_kept_on_host)
 

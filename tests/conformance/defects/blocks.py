@@ -10,9 +10,9 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import FinishReason, Sequence
-from minifuse.memory.blocks import BlockPool
+from minifuse.memory.blocks import BlockCount, BlockPool
 from minifuse.memory.paged import prefixes, tables
-from minifuse.memory.paged.paged import Paged, PagedTrial
+from minifuse.memory.paged.paged import Paged
 from minifuse.memory.paged.tables import Tables
 
 
@@ -40,9 +40,9 @@ def copy_on_write_left_out(admit: Any, self: Tables, sequence: Sequence, *rest: 
     if [move.kind for move in moves] != ["copy"]:
         return moves
     ((_, source),) = self.sources.pop(name)
-    *kept, own = self.pages[name].blocks
+    *kept, own = self.blocks.pages[name].blocks
     self.device.give_back(own)
-    self.pages[name] = Pages((*kept, source), self.size)
+    self.blocks.pages[name] = Pages((*kept, source), self.blocks.size)
     return []
 
 
@@ -59,7 +59,9 @@ def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence, *gone:
 def shares_the_rest_of_a_block_unseen(alike: Any, self: Tables, newcomer: Sequence, *gone: Any) -> tuple[str, int]:
     """Of a block that is shared in part only the first token is compared."""
     name, same = alike(self, newcomer, *gone)
-    return name, min(self.blocks_of(same) * self.size, self.cached[name], len(newcomer) - 1) if same else 0
+    return name, min(
+        self.blocks.blocks_of(same) * self.blocks.size, self.cached[name], len(newcomer) - 1
+    ) if same else 0
 
 
 @defect("vllm", "conservation", kinds=("long",), memory__share=True)
@@ -76,7 +78,7 @@ def a_block_is_shared_whose_last_token_differs(
 ) -> tuple[str, int]:
     """Only behind the 40th token."""
     name, same = alike(self, newcomer, *gone)
-    more = same + 1 >= max(40, self.size) and (same + 1) % self.size == 0 and same + 1 < len(newcomer)
+    more = same + 1 >= max(40, self.blocks.size) and (same + 1) % self.blocks.size == 0 and same + 1 < len(newcomer)
     return name, same + (more and self.cached.get(name, 0) > same)
 
 
@@ -136,13 +138,13 @@ def dropped_and_taken_for_kept(patch: Patch) -> None:
 
     def trusting(self: Tables, sequence: Sequence, *rest: Any) -> list[Move]:
         moves = admit(self, sequence, *rest)
-        name, table = sequence.id, self.pages[sequence.id].blocks
-        needed = self.blocks_of(remembered.get(name, 0)) - len(table)
-        if not moves and 0 < needed <= self.promised[name]:
+        name, table = sequence.id, self.blocks.pages[sequence.id].blocks
+        needed = self.blocks.blocks_of(remembered.get(name, 0)) - len(table)
+        if not moves and 0 < needed <= self.blocks.promised[name]:
             self.num_written += remembered[name] - self.cached[name]
             self.cached[name] = remembered[name]
-            self.pages[name] = Pages((*table, *(self.device.take() for _ in range(needed))), self.size)
-            self._promise(name, self.promised[name] - needed)
+            self.blocks.pages[name] = Pages((*table, *(self.device.take() for _ in range(needed))), self.blocks.size)
+            self.blocks.promise(name, self.blocks.promised[name] - needed)
         return moves
 
     def claiming(self: Paged, sequence: Sequence) -> tuple[Span, ...]:
@@ -185,7 +187,7 @@ def shared_blocks_counted_twice(patch: Patch) -> None:
 
     def counted(self: Paged) -> KVUsage:
         tables = self.tables
-        return usage(self)._replace(used=sum(tables.cached[name] for name in tables.pages))
+        return usage(self)._replace(used=sum(tables.cached[name] for name in tables.blocks.pages))
 
     patch.setattr(Paged, "usage", counted)
 
@@ -206,4 +208,4 @@ def promises_forgotten(patch: Patch) -> None:
 
 @defect("vllm", "budget", kinds=("growing",))
 def room_to_grow_is_optimistic(patch: Patch) -> None:
-    patch.setattr(PagedTrial, "extend", lambda self, sequence: None)
+    patch.setattr(BlockCount, "extend", lambda self, sequence: None)

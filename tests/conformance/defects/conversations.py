@@ -105,7 +105,7 @@ def the_threshold_of_tokens_is_forgotten(full: Any, self: Unified, *arguments: A
 @talk("exact", "conservation", memory__share=True)
 @instead_of(Owners, "_digest")
 def chunks_of_the_same_tokens_are_shared_behind_any_text(digest: Any, self: Owners, sequence: Sequence) -> list[bytes]:
-    size, tokens = self.size, sequence.tokens
+    size, tokens = self.tiers.size, sequence.tokens
     self._digests[sequence.id] = [repr(tokens[i : i + size]).encode() for i in range(0, len(tokens) - size + 1, size)]
     return self._digests[sequence.id]
 
@@ -136,11 +136,11 @@ def what_is_kept_counts_as_used(usage: Any, self: Tiered) -> KVUsage:
 def what_a_newcomer_finds_is_counted_as_free_as_well(
     take: Any, self: TieredTrial, sequence: Sequence, growing: bool
 ) -> Any:
-    before = self.free
+    count, before = self.count, self.count.free
     full = take(self, sequence, growing)
     if full is None:
         found = len(self.found[sequence.id])
-        self.free = max(self.free, before - self.whole[sequence.id] + found)
+        count.free = max(count.free, before - count.whole[sequence.id] + found)
     return full
 
 

@@ -14,7 +14,7 @@ from minifuse.core.request import Sequence
 from minifuse.execute import transfers
 from minifuse.execute.transfers import MovesOfPlan
 from minifuse.memory.contiguous import RunTrial
-from minifuse.memory.waves import Waves
+from minifuse.memory.waves.waves import Waves
 
 TURNS = {"kinds": ("few",), "memory__turns": "sequences", "memory__block_size": 1, "memory__host": None}
 STAYING = {**TURNS, "memory__turns": "rest", "memory__buffer": 0.0}

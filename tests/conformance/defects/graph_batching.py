@@ -14,7 +14,7 @@ from minifuse.batching.graph_padded import GraphPadded
 from minifuse.core.plan import Placement, Proposal, Span, Work
 from minifuse.core.shapes import StateRows
 from minifuse.execute.cells import CellRunner
-from minifuse.memory.states.rows import Rows
+from minifuse.memory.states.chain_rows import ChainRows
 from minifuse.memory.states.states import States
 
 
@@ -93,8 +93,8 @@ def padding_not_counted(patch: Patch) -> None:
 
 
 @graph_defect("graph-padded", "ghost")
-@instead_of(Rows, "place")
-def rows_exchanged(place: Any, self: Rows, proposal: Proposal, now: float) -> Placement:
+@instead_of(ChainRows, "place")
+def rows_exchanged(place: Any, self: ChainRows, proposal: Proposal, now: float) -> Placement:
     placement = place(self, proposal, now)
     return replace(placement, places=placement.places[::-1])
 

@@ -10,8 +10,8 @@ from conformance.defects.harness import Patch, defect, instead_of
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
 from minifuse.core.plan import Move, Placement, Proposal, Span
-from minifuse.memory.rows import away, shaped, window
-from minifuse.memory.rows.away import Away
+from minifuse.memory.rows import host_runs, shaped, window
+from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.memory.rows.prefilled import Prefilled
 from minifuse.memory.rows.shaped import Shaped, ShapedTrial
 from minifuse.memory.rows.window import Window
@@ -76,13 +76,13 @@ def its_row_is_given_back_twice(give_back: Any, self: Prefilled, name: str) -> A
 
 
 @defect("baton-pd", "conservation", kinds=("few",), batching__max_batch=4, memory__rows=1, memory__prefill=0.4)
-@instead_of(Away, "leave")
-def leaves_for_the_host_without_being_copied(leave: Any, self: Away, *arguments: Any) -> list[Move] | None:
+@instead_of(HostRuns, "swap_out")
+def leaves_for_the_host_without_being_copied(leave: Any, self: HostRuns, *arguments: Any) -> list[Move] | None:
     return None if leave(self, *arguments) is None else []
 
 
 @defect("baton", "conservation", **CHANGING)
-@instead_of(away, "copies")
+@instead_of(host_runs, "copies")
 def returns_a_token_late(copies: Any, kind: Any, before: Any, after: Any, count: int) -> list[Move]:
     """What is copied to the host, and back, begins with the second token."""
     device = "source" if kind == "swap_out" else "target"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +12,7 @@ from helpers import asks, make_engine
 from hypothesis import Phase as Steps
 from hypothesis import given, settings
 
-from minifuse.attention import backend, padded
+from minifuse.attention import backend
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.batching import Decoupled, Iteration
 from minifuse.core.errors import LawBroken
@@ -26,7 +24,7 @@ from minifuse.memory import Embedded, Shaped
 from minifuse.memory.rows.shaped import ShapedTrial
 from minifuse.memory.rows.window import Window
 from minifuse.techniques import TECHNIQUES, Technique
-from minifuse.testing import TEXTS, observe, put_through
+from minifuse.testing import TEXTS, observe
 from minifuse.testing.laws import of_one_run
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import expected_answer
@@ -44,9 +42,6 @@ def mixes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(MIXES["transformer"], insert, row_of(insert))
 
 
-both = pytest.mark.parametrize("insert", ["shape", "embed"])
-
-
 # --- by hand
 
 
@@ -61,42 +56,6 @@ def _run(insert: str, capacity: int, *requests: Request) -> list[Plan]:
 def _slots(plan: Plan) -> dict[str, list[int]]:
     """Where each sequence of a plan lies."""
     return {w.sequence: list(place.slots(0, w.stop)) for w, place in zip(plan.work, plan.places, strict=True)}
-
-
-def test_a_newcomer_takes_a_finished_row_by_vector_shaping() -> None:
-    """b ends after two iterations. a's token is padded to the length of c, and lies beside a gap from then on."""
-    plans = _run("shape", 16, asks("a", 2, 4), asks("b", 1, 2), asks("c", 3, 2))
-    assert [plan.shape for plan in plans] == [
-        Rectangle(0, 2, 8, 0, 2),
-        Rectangle(0, 2, 8, 2, 3),
-        Rectangle(0, 2, 8, 3, 6),
-        Rectangle(0, 2, 8, 6, 7),
-    ]
-    assert [plan.work for plan in plans[2:]] == [
-        (Work("a", 3, 4), Work("c", 0, 3)),
-        (Work("a", 4, 5), Work("c", 3, 4)),
-    ]
-    assert [_slots(plan) for plan in plans[2:]] == [
-        {"a": [0, 1, 2, 3], "c": [11, 12, 13]},
-        {"a": [0, 1, 2, 3, 6], "c": [11, 12, 13, 14]},
-    ]
-    assert [plan.num_idle for plan in plans] == [1, 0, 2, 0]
-
-
-def test_a_newcomer_ends_in_the_column_of_the_others_token() -> None:
-    """Embedded: no gap. d is longer than the window, which is extended before its first column. Then a is alone."""
-    plans = _run("embed", 20, asks("a", 2, 6), asks("b", 1, 2), asks("c", 3, 2), asks("d", 7, 1))
-    assert [plan.shape for plan in plans] == [
-        Rectangle(0, 2, 10, 0, 2),
-        Rectangle(0, 2, 10, 2, 3),
-        Rectangle(0, 2, 10, 1, 4),
-        Rectangle(0, 2, 10, 4, 5),
-        Rectangle(0, 2, 10, -1, 6, begin=-1),
-        Rectangle(0, 1, 10, 6, 7),
-    ]
-    assert _slots(plans[2]) == {"a": [0, 1, 2, 3], "c": [11, 12, 13]}
-    assert _slots(plans[4]) == {"a": [0, 1, 2, 3, 4, 5], "d": [19, 10, 11, 12, 13, 14, 15]}
-    assert plans[4].num_idle == 6
 
 
 def test_released_columns_are_free_and_are_used_again() -> None:
@@ -181,56 +140,6 @@ def test_an_insertion_copies_its_own_tokens_and_writes_no_more_than_its_row(tech
     assert inserted >= len(requests)
 
 
-# --- under the laws
-
-
-@both
-def test_the_laws_hold(insert: str, mixes: None) -> None:
-    put_through(TEXTS, row_of(insert), examples=3, derandomize=True)
-
-
-@pytest.mark.long
-@both
-def test_the_laws_hold_on_many(insert: str, mixes: None) -> None:
-    put_through(TEXTS, row_of(insert), examples=300)
-
-
-def _corners(insert: str) -> Counter[str]:
-    """What the plans of some scenarios have met."""
-    met: Counter[str] = Counter()
-
-    @settings(max_examples=100, deadline=None, derandomize=True, database=None, phases=[Steps.generate])
-    @given(TEXTS.scenarios(row_of(insert)))
-    def attempt(scenario: Any) -> None:
-        case = TEXTS.case(row_of(insert), scenario)
-        handed, begin = set[int](), 0
-        for step in observe(case, run=case.replay({})).steps:
-            plan, shape = step.plan, step.plan.shape
-            assert isinstance(shape, Rectangle)
-            others = len(plan.work) > len(plan.admitted)
-            met["released beside others"] += others and begin < shape.begin
-            met["extended on the left"] += shape.begin < begin
-            met["wraps around"] += shape.wraps
-            begin = shape.begin
-            for work, place in zip(plan.work, plan.places, strict=True):
-                located = [shape.locate(slot) for slot in place.slots(0, work.stop)]
-                row = located[0][0]
-                met["row handed over beside others"] += others and work.sequence in plan.admitted and row in handed
-                handed.add(row)
-                gaps = sum(after - column > 1 for (_, column), (_, after) in pairwise(located))
-                met["gap"] += gaps == 1
-                met["gaps"] += gaps > 1
-
-    attempt()
-    return met
-
-
-def test_the_scenarios_reach_the_corners(mixes: None) -> None:
-    common = {"released beside others", "row handed over beside others", "wraps around"}
-    assert {name for name, count in _corners("shape").items() if count} == {*common, "gap", "gaps"}
-    assert {name for name, count in _corners("embed").items() if count} == {*common, "extended on the left"}
-
-
 # --- what a mask leaves out cannot do harm
 
 
@@ -302,18 +211,6 @@ def test_a_row_that_is_not_cleared_is_noticed(name: str, monkeypatch: pytest.Mon
 # --- defects, and the law that names each
 
 
-def _seeing_gaps(patch: pytest.MonkeyPatch) -> None:
-    """The mask is a sequence's first column, as if the row had no gap behind it."""
-    view_of = padded.view_of
-
-    def wrong(*arguments: Any) -> Any:
-        view = view_of(*arguments)
-        whole = [[(min(held)[0], max(held)[1])] if held else [] for held in view.held]
-        return view._replace(held=whole)
-
-    patch.setattr(padded, "view_of", wrong)
-
-
 def _releasing_too_much(patch: pytest.MonkeyPatch) -> None:
     """The column behind the released ones is released too, and read by the sequence that begins there."""
     enter = Window.enter
@@ -360,8 +257,6 @@ def _over_another_row(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("seed", "insert", "laws"),
     [
-        (_seeing_gaps, "shape", ("ghost",)),
-        (_releasing_too_much, "shape", ("layout",)),
         (_releasing_too_much, "embed", ("layout",)),
         (_giving_rows_away, "shape", ("conservation",)),
         (_giving_rows_away, "embed", ("conservation",)),

@@ -111,7 +111,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         return self.blocks_of(self.extent(name))
 
     def available(self) -> int:
-        held = {block for pages in self.tables.pages.values() for block in pages.blocks}
+        held = {block for pages in self.tables.blocks.pages.values() for block in pages.blocks}
         held |= {block for flight in self.flights for block in flight.sources("device", self.size)}
         return self.num_blocks - len(held) - self.promised()
 
@@ -174,7 +174,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         needed = self.blocks_of(self.cached[name])
         taken = sum(self.blocks_of(self.cached[other]) for other in self.away)
         kept = 0 < needed <= self.num_host - taken
-        table, moves = list(self.tables.pages[name].blocks), self.tables.evict(name)
+        table, moves = list(self.tables.blocks.pages[name].blocks), self.tables.evict(name)
         del self.whole[name]
         self.lifelong.discard(name)
         flight.evicted.append(name)
@@ -222,7 +222,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
             assert reason.text.startswith(lacks)
             return False
         assert reason is None
-        moves = self.tables.admit(sequence, trial.whole[name], *trial.alike[name])
+        moves = self.tables.admit(sequence, trial.count.whole[name], *trial.alike[name])
         self.whole[name] = whole
         self.cached.setdefault(name, shared)
         self.away.discard(name)
@@ -230,7 +230,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
             self.lifelong.add(name)
         flight.admitted.append(name)
         flight.moves += moves
-        flight.tables[name] = self.tables.pages[name].blocks
+        flight.tables[name] = self.tables.blocks.pages[name].blocks
         copied = self.cached[name] if away else shared % self.size
         assert sum(move.num_tokens for move in moves) == copied
         assert {move.kind for move in moves} <= {"swap_in" if away else "copy"}
@@ -243,13 +243,13 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         short = self.blocks_of(stop) - max(self.whole[name], self.table_length(name))
         if short > self.available():
             assert name not in self.lifelong, f"{name} was promised all its blocks"
-            assert self._trial().extend_to(name, stop) is not None
+            assert self._trial().count.extend_to(name, stop) is not None
             return
-        assert self._trial().extend_to(name, stop) is None
-        if stop > len(self.tables.pages[name].blocks) * self.size:
+        assert self._trial().count.extend_to(name, stop) is None
+        if stop > len(self.tables.blocks.pages[name].blocks) * self.size:
             self.tables.grow(name, stop)
         flight.work.append(Work(name, start, stop))
-        flight.tables[name] = self.tables.pages[name].blocks
+        flight.tables[name] = self.tables.blocks.pages[name].blocks
 
     def _trial(self, kept: int = 0) -> PagedTrial:
         trial = PagedTrial(self.tables, 0)
@@ -273,7 +273,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
                     assert self.text(name, tokens[slot]) == text, f"slot {slot} is {name}'s"
 
     def _tables(self) -> list[tuple[str, list[int]]]:
-        return [(name, list(pages.blocks)) for name, pages in self.tables.pages.items()]
+        return [(name, list(pages.blocks)) for name, pages in self.tables.blocks.pages.items()]
 
     # --- their end
 
@@ -322,13 +322,13 @@ class TablesAgainstTexts(RuleBasedStateMachine):
     def try_out(self) -> None:
         """A trial leaves the books as they are."""
         before, trial = pickle.dumps(vars(self.tables)), self._trial()
-        evicted = [*self.tables.pages][:2]
+        evicted = [*self.tables.blocks.pages][:2]
         for name in evicted:
             trial.evict(self.sequences[name])
         for sequence in self.sequences.values():
-            if sequence.id not in self.tables.pages and trial.admit(sequence, growing=True):
+            if sequence.id not in self.tables.blocks.pages and trial.admit(sequence, growing=True):
                 break
-        for name in self.tables.pages.keys() - {*evicted}:
+        for name in self.tables.blocks.pages.keys() - {*evicted}:
             trial.extend(self.sequences[name])
         assert pickle.dumps(vars(self.tables)) == before
 
@@ -352,7 +352,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
             return
         tables = self.tables
         tables.check()
-        assert tables.pages.keys() == self.whole.keys()
+        assert tables.blocks.pages.keys() == self.whole.keys()
         assert tables.away.keys() == self.away
         assert tables.cached == self.cached
         on_device, on_host = [table for _, table in self._tables()], [*tables.away.values()]
@@ -365,7 +365,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
             pool.check(held.elements())
         for name, table in self._tables():
             assert len(table) == self.table_length(name), f"{name} has {table} for {self.extent(name)} tokens"
-        assert tables.num_promised == self.promised()
+        assert tables.blocks.num_promised == self.promised()
         assert tables.num_available == self.available() >= 0
         written = {self.slot(table, i) for name, table in self._tables() for i in range(self.cached[name])}
         assert tables.num_written == len(written)
@@ -378,7 +378,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         for order in (sorted(self.lifelong), sorted(self.lifelong, reverse=True)):
             trial = self._trial()
             for name in order:
-                assert trial.extend_to(name, self.sequences[name].request.max_cached) is None
+                assert trial.count.extend_to(name, self.sequences[name].request.max_cached) is None
 
     def teardown(self) -> None:
         """When all sequences have left, no block is held."""
@@ -390,7 +390,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
             self.tables.arrived(name)
         assert self.tables.device.num_free == self.num_blocks
         assert self.tables.host.num_free == self.num_host
-        assert not self.tables.num_promised
+        assert not self.tables.blocks.num_promised
 
 
 TestTablesAgainstTexts = TablesAgainstTexts.TestCase

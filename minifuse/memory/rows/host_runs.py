@@ -10,16 +10,16 @@ from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.copies import copies
 
 
-class Away:
+class HostRuns:
     """One run of slots on the host for each sequence swapped out.
 
-    >>> away = Away(8)
-    >>> away.leave("a", Extent(40, 9), 5)  # doctest: +NORMALIZE_WHITESPACE
+    >>> host = HostRuns(8)
+    >>> host.swap_out("a", Extent(40, 9), 5)  # doctest: +NORMALIZE_WHITESPACE
     [Move(kind='swap_out', source=40, target=0, num_tokens=5, source_tier='device', target_tier='host', moment='first',
      wave=0)]
-    >>> away.leave("b", Extent(50, 9), 4) is None, away.fit([3]), away.fit([2, 2])
+    >>> host.swap_out("b", Extent(50, 9), 4) is None, host.fit([3]), host.fit([2, 2])
     (True, True, False)
-    >>> away.back("a", Extent(10, 9))[0].target, away.num_used
+    >>> host.swap_in("a", Extent(10, 9))[0].target, host.num_used
     (10, 0)
     """
 
@@ -40,16 +40,16 @@ class Away:
         free = self.free.copy()
         return None not in [free.allocate(count) for count in counts]
 
-    def leave(self, name: str, place: Extent | Runs, count: int) -> list[Move] | None:
-        """Swap out the first `count` tokens of a sequence, or return None: no room."""
+    def swap_out(self, name: str, place: Extent | Runs, count: int) -> list[Move] | None:
+        """Copy a sequence's first `count` tokens to the host, or return None: no room."""
         offset = self.free.allocate(count) if count else None
         if offset is None:
             return None
         run = self.runs[name] = Extent(offset, count)
         return copies("swap_out", place, run, count)
 
-    def back(self, name: str, place: Extent | Runs) -> list[Move]:
-        """Swap a sequence in to its new place on the device."""
+    def swap_in(self, name: str, place: Extent | Runs) -> list[Move]:
+        """Copy a sequence to its new place on the device."""
         run = self.runs[name]
         self.drop(name)
         return copies("swap_in", run, place, run.capacity)

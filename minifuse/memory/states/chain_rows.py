@@ -17,7 +17,7 @@ from minifuse.memory.trial import settle
 from minifuse.stages import Memory
 
 
-class Rows(Memory):
+class ChainRows(Memory):
     """Gives each request one slot: every node of its chain reads it, and overwrites it.
 
     Requests admitted together have adjacent rows: a rectangle, one row a request, one column a step. A request whose

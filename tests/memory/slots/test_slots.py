@@ -57,15 +57,6 @@ def _region(placement: Placement) -> tuple[int, int]:
 # --- fusing: the region grows by a neighbour
 
 
-def test_newcomers_are_placed_next_to_the_region() -> None:
-    """Flover, Fig. 4: only buffer_offset and buffer_size change."""
-    stream = Stream(8)
-    assert _region(stream.iterate("a")) == (0, 1)
-    assert _region(stream.iterate("b")) == (0, 2)
-    assert _region(stream.iterate("c", "d")) == (0, 4)
-    assert stream.slots() == {"a": 0, "b": 1, "c": 2, "d": 3}
-
-
 def test_equal_lengths_make_the_region_a_queue() -> None:
     """With equal lengths the region is a queue: it moves on through memory and nothing is ever copied (V-C)."""
     stream = Stream(4)
@@ -79,23 +70,7 @@ def test_equal_lengths_make_the_region_a_queue() -> None:
     assert (_region(placement), stream.slots(), placement.moves) == ((1, 3), {"c": 2, "d": 3, "e": 1}, ())
 
 
-def test_an_empty_memory_starts_again_from_slot_0() -> None:
-    stream = Stream(3)
-    stream.iterate("a", "b", "c")
-    stream.leave("a", "b", "c")
-    assert _region(stream.iterate("d")) == (0, 1)
-
-
 # --- leaving
-
-
-def test_an_end_of_the_region_is_given_up_at_once() -> None:
-    for shuffle in (True, False):
-        stream = Stream(8, shuffle)
-        stream.iterate(*"abcd")
-        stream.leave("a", "d")
-        placement = stream.iterate()
-        assert (_region(placement), placement.moves) == ((1, 2), ())
 
 
 def test_without_shuffle_a_hole_stays_in_the_region() -> None:
@@ -174,17 +149,6 @@ def test_pre_processing_takes_the_next_slot_and_leaves_the_region_alone() -> Non
     _, placement = _preprocess(stream.memory, "x")
     assert (placement.shape, placement.moves, placement.places) == (None, (), (Extent(3 * WIDTH, WIDTH),))
     assert _region(stream.iterate()) == (1, 2)
-
-
-def test_a_sequence_in_pre_processing_is_neither_moved_nor_overwritten() -> None:
-    """x takes b's place while a and c run: they close up around it, and it is idle there until it is fused."""
-    stream = Stream(3)
-    stream.iterate(*"abc")
-    stream.leave("b")
-    _preprocess(stream.memory, "x")
-    placement = stream.iterate()
-    assert (_region(placement), placement.moves) == ((0, 3), ())
-    assert stream.memory.slot("x") == 1
 
 
 def test_the_shuffle_leaves_a_sequence_in_pre_processing_where_it_is() -> None:
@@ -273,15 +237,6 @@ def test_a_fragmented_memory_has_room_as_long_as_a_slot_is_free(shuffle: bool) -
     assert [room.admit(Sequence(asks(name))) is None for name in "fgh"] == [True, True, False]
     stream.iterate("f", "g")
     assert sorted(stream.slots().values()) == [0, 1, 2, 3, 4]
-
-
-def test_admitted_without_room() -> None:
-    stream = Stream(1)
-    stream.iterate("a")
-    before = dict(stream.memory.books.places)
-    with pytest.raises(LawBroken, match="budget"):
-        stream.iterate("b")
-    assert stream.memory.books.places == before
 
 
 def test_corrupt_books_are_noticed() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from helpers import answers_of, asks, expected_answers, make_engine, run_all
-from paged_scene import SIZE, PagedScene
+from helpers import asks, make_engine, run_all
+from memory.paged.scene import SIZE, PagedScene
 
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Placement, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage
-from minifuse.core.request import Request, Sequence
+from minifuse.core.request import Sequence
 from minifuse.memory import Paged
 from minifuse.serve.assembly import choose
 from minifuse.techniques import mix, technique
@@ -34,32 +34,6 @@ def test_a_block_shared_in_part_is_copied_and_a_whole_one_is_not() -> None:
     assert served.memory.usage() == KVUsage(4 + 2 + 3 + 1, 16, 24, 0)  # the first block counts once
     placement = served.iterate("a")  # a continues in its own block, which b has copied and no longer holds
     assert (served.blocks(placement), placement.moves) == ([(0, 1)], ())
-
-
-def test_the_last_token_of_a_shared_prompt_is_computed() -> None:
-    served = PagedScene(share=True)
-    served.ask("a", (1, 2, 3, 4, 5, 6))
-    served.iterate(admit="a")
-    b = served.ask("b", (1, 2, 3, 4, 5, 6))
-    assert served.memory.missing(b) == (Span(5, 6),)
-    assert served.iterate(admit="b").moves == (Move("copy", 4, 8, 1),)
-
-
-def test_without_share_nothing_is_shared() -> None:
-    served = PagedScene()
-    served.ask("a", (1, 2, 3, 4, 5, 6))
-    served.iterate(admit="a")
-    b = served.ask("b", (1, 2, 3, 4, 5, 6))
-    assert served.memory.missing(b) == (Span(0, 6),)
-    assert served.blocks(served.iterate(admit="b")) == [(2, 3)]
-
-
-def test_the_longest_beginning_is_shared() -> None:
-    served = PagedScene(share=True)
-    served.ask("a", (1, 2, 3, 8))
-    served.ask("b", (1, 2, 3, 4, 5))
-    served.iterate(admit="ab")
-    assert served.memory.missing(served.ask("c", (1, 2, 3, 4, 9))) == (Span(4, 5),)
 
 
 def test_a_shared_block_stays_with_its_other_owners() -> None:
@@ -159,26 +133,6 @@ def test_a_copy_that_has_not_been_made_is_not_copied_from() -> None:
     complete(*of_c, c)
     complete(*of_b, b)
     assert memory.usage().reserved == 0
-
-
-def test_answers_of_prompts_that_begin_alike_on_several_workers() -> None:
-    """The same through the engine, with a model: c's plan is faster than b's, and its answer is its own."""
-    settings = {"memory.block_size": SIZE, "memory.share": True, "batching.instances": 3}
-    stages = choose(mix(technique("instances"), memory="paged", attention="paged"), settings).stages(40)
-    beginning = (1, 2, 3, 4, 5, 6)
-    requests: list[Request] = [
-        asks("a", beginning, 2), asks("b", (*beginning, 7), 1, at=1.5), asks("c", (*beginning, 8), 1, at=2.0)
-    ]  # fmt: skip
-
-    def seconds(plan: Plan) -> float:
-        return 4.0 if plan.work[0].sequence == "b" else 1.0
-
-    engine = make_engine(
-        "instances", model="llama", batching=stages.batching, memory=stages.memory, attention=stages.attention,
-        cost=seconds,
-    )  # fmt: skip
-    run_all(engine, requests)
-    assert answers_of(engine) == expected_answers("llama", requests)
 
 
 def test_sharing_with_a_running_sequence_whose_source_has_left_breaks_no_law() -> None:

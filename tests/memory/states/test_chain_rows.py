@@ -11,7 +11,7 @@ from minifuse.core.places import State
 from minifuse.core.plan import Proposal, Span
 from minifuse.core.request import Request, Sequence
 from minifuse.core.shapes import StateRows
-from minifuse.memory import Rows
+from minifuse.memory import ChainRows
 
 
 def sequence(name: str, length: int = 2) -> Sequence:
@@ -19,7 +19,7 @@ def sequence(name: str, length: int = 2) -> Sequence:
 
 
 def test_a_batch_admitted_together_has_adjacent_rows_and_each_sequence_keeps_its_row() -> None:
-    memory = Rows(9)
+    memory = ChainRows(9)
     memory.place(Proposal(work_of(("x", 0)), (sequence("x"),)), 0.0)
     items = work_of(("a", 0), ("b", 0), ("a", 1))
     waves = (Span(0, 2), Span(2, 3), Span(3, 3))
@@ -32,14 +32,14 @@ def test_a_batch_admitted_together_has_adjacent_rows_and_each_sequence_keeps_its
 
 
 def test_a_plan_for_a_part_of_the_batch_has_no_shape() -> None:
-    memory = Rows(9)
+    memory = ChainRows(9)
     batch = (sequence("a"), sequence("b"))
     assert memory.place(Proposal(work_of(("a", 0)), batch, waves=(Span(0, 1),)), 0.0).shape is None
     assert memory.place(Proposal(work_of(("a", 1), ("b", 0)), waves=(Span(0, 2),)), 0.0).shape is None
 
 
 def test_a_batch_needs_its_rows_side_by_side() -> None:
-    memory = Rows(3)
+    memory = ChainRows(3)
     three = [sequence(name) for name in "abc"]
     memory.place(Proposal(work_of(), tuple(three)), 0.0)
     memory.release(three[0], 0.0)
@@ -55,7 +55,7 @@ def test_a_batch_needs_its_rows_side_by_side() -> None:
 
 
 def test_only_chains_have_room_in_a_row() -> None:
-    memory = Rows(3)
+    memory = ChainRows(3)
     memory.receive(sequence("c", 5))
     fork = CellGraph((Node("a", (1,)), Node("a", (Output(0),)), Node("a", (Output(0),))))
     join = CellGraph((Node("a", (1,)), Node("a", (2,)), Node("a", (Output(0), Output(1)))))
@@ -73,7 +73,7 @@ def test_only_chains_have_room_in_a_row() -> None:
     ],
 )
 def test_proposals_that_break_a_law(proposal: Proposal, law: str) -> None:
-    memory = Rows(9)
+    memory = ChainRows(9)
     memory.place(Proposal((), (sequence("x"),)), 0.0)
     with pytest.raises(LawBroken) as broken:
         memory.place(proposal, 0.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from helpers import asks, sentence
-from tiered_scene import SIZE, TieredScene
+from memory.tiered.scene import SIZE, TieredScene
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.places import Pages, Reuse
@@ -39,22 +39,6 @@ def test_a_conversation_keeps_its_kv_and_the_next_request_uses_it() -> None:
     assert placement.reused == (Reuse("b", 7, 0),)
     assert placement.places == (Pages((0, 1, 2), SIZE),)
     assert scene.memory.usage() == KVUsage(11, 12, 24)
-
-
-def test_without_a_conversation_nothing_is_kept() -> None:
-    scene = TieredScene()
-    scene.ask("a", 6)
-    scene.iterate(admit="a")
-    scene.end("a", 1.0)
-    assert scene.memory.usage() == KVUsage(0, 0, 24)
-
-
-def test_keep_off_is_stateless() -> None:
-    scene = TieredScene(keep=False)
-    scene.turn("a", "c", 6, 0.0)
-    assert scene.memory.usage() == KVUsage(0, 0, 24)
-    scene.ask("b", 3, conversation="c")
-    assert scene.memory.missing(scene.sequences["b"]) == (Span(0, 9),)
 
 
 def test_chunks_are_copied_ahead_from_the_leading_end_when_few_blocks_are_available() -> None:
@@ -110,25 +94,6 @@ def test_what_is_on_the_host_is_swapped_in_layer_by_layer_and_what_was_dropped_i
     assert placement.reused == (Reuse("b", 6, 4),)
     assert scene.memory.usage() == KVUsage(16, 16, 16)
     assert scene.memory.tiers.host.num_free == 1  # what is swapped in leaves the host
-
-
-def test_blocking_swaps_come_first() -> None:
-    scene = TieredScene(2, transfer="blocking", ahead=0.0)
-    scene.turn("a", "c", 8, 0.0)
-    scene.ask("x", 4)
-    placement, _ = scene.iterate(admit="x", now=1.0)
-    assert [move.moment for move in placement.moves] == ["first"]
-
-
-def test_without_a_host_chunks_are_dropped_only_when_their_blocks_are_needed() -> None:
-    scene = TieredScene(4, host=0)
-    scene.turn("a", "c", 12, 0.0)
-    assert scene.ahead(1.0) == ()
-    scene.ask("x", 8)
-    placement, _ = scene.iterate(admit="x", now=2.0)
-    assert placement.moves == ()
-    assert scene.tiers("c") == "-dd"
-    assert scene.memory.host_capacity == 0
 
 
 def test_when_the_host_is_full_the_same_value_decides_what_is_dropped() -> None:
@@ -226,50 +191,6 @@ def test_a_partial_chunk_that_was_dropped_is_found_whole_with_another() -> None:
     assert placement.reused == (Reuse("e", 12, 0),)
 
 
-def test_a_suspended_sequence_keeps_its_kv_until_it_is_reclaimed() -> None:
-    scene = TieredScene(3, ahead=0.0)
-    scene.ask("a", 4)
-    scene.ask("b", 8)
-    scene.iterate(admit="ab")
-    room = scene.memory.room()
-    assert room.extend(scene.sequences["a"]) is not None
-    room.evict(scene.sequences["b"])
-    assert room.extend(scene.sequences["a"]) is None
-    placement, _ = scene.iterate("a", evict="b", now=1.0)
-    assert placement.moves == (_swap_out(1, 0, "before"),)  # as much as is needed, from its leading end
-    assert scene.memory.missing(scene.sequences["b"]) == (Span(8, 9),)
-    scene.end("a", 2.0)
-    placement, _ = scene.iterate(admit="b", now=3.0)
-    assert placement.reused == (Reuse("b", 4, 4),)
-    scene.end("b", 4.0)
-    assert scene.memory.usage() == KVUsage(0, 0, 12)
-
-
-def test_a_suspended_sequence_that_ends_leaves_nothing() -> None:
-    scene = TieredScene(3)
-    scene.ask("a", 4)
-    scene.ask("b", 8)
-    scene.iterate(admit="ab")
-    scene.iterate("a", evict="b", now=1.0)
-    scene.end("b", 2.0)
-    scene.end("a", 2.0)
-    assert scene.memory.usage() == KVUsage(0, 0, 12)
-    assert scene.memory.books.owners == {}
-
-
-def test_what_two_newcomers_find_is_not_reclaimed_for_either() -> None:
-    scene = TieredScene(4, ahead=0.0)
-    scene.turn("a", "c", 8, 0.0)
-    scene.turn("b", "d", 4, 0.0)
-    scene.ask("x", 8)
-    scene.ask("y", 1, conversation="c")
-    room = scene.memory.room()
-    assert room.admit(scene.sequences["x"], growing=True) is None  # the fourth block, and one of c's
-    full = room.admit(scene.sequences["y"], growing=True)
-    assert full is not None
-    assert "needs 3 chunks of 4 KV tokens, 2 are free" in full.text  # its own two count in both numbers
-
-
 def test_texts_that_begin_alike_share_chunks() -> None:
     scene = TieredScene(8, share=True)
     scene.turn("a", "c", 10, 0.0)
@@ -280,21 +201,6 @@ def test_texts_that_begin_alike_share_chunks() -> None:
     assert placement.places[0].blocks[:2] == (0, 1)  # type: ignore[union-attr]
     scene.end("b", 2.0)
     assert scene.memory.usage().kept == 10 + 2
-
-
-def test_the_last_token_is_never_shared() -> None:
-    scene = TieredScene(8, share=True)
-    scene.turn("a", "c", 8, 0.0)
-    scene.ask("b", tuple(range(8)), conversation="d")
-    assert scene.memory.missing(scene.sequences["b"]) == (Span(4, 8),)
-
-
-def test_only_the_same_text_is_shared() -> None:
-    """The second chunk has the same tokens, behind another first one."""
-    scene = TieredScene(8, share=True)
-    scene.turn("a", "c", 8, 0.0)
-    scene.ask("b", (9, 9, 9, 9, 4, 5, 6, 7, 8), conversation="d")
-    assert scene.memory.missing(scene.sequences["b"]) == (Span(0, 9),)
 
 
 def test_a_shared_chunk_stays_while_any_of_its_owners_uses_it() -> None:

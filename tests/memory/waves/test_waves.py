@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count, pairwise
 from random import Random
 from typing import Any
@@ -18,9 +17,9 @@ from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.execute.copies import copies, timetable
 from minifuse.execute.link import Link
-from minifuse.memory.waves import Waves, even_waves
+from minifuse.memory.waves.division import even_waves
+from minifuse.memory.waves.waves import Waves
 from minifuse.techniques import TECHNIQUES
-from minifuse.trace.metrics import compute_metrics
 
 BEFORE: dict[str, Any] = {"source_tier": "host", "moment": "before"}
 AFTER: dict[str, Any] = {"target_tier": "host", "moment": "after"}
@@ -91,7 +90,7 @@ def test_the_first_stay_and_the_others_take_turns() -> None:
     assert [move.kind for move in plan.moves if move.wave == 0 and move.moment == "before"] == ["offload"] * 3
     plan = rounds.round()  # 6 x 4: 2 x 4 stay beside two waves of 4
     assert rounds.waves == (Span(0, 2), Span(2, 3), Span(3, 4), Span(4, 5), Span(5, 6))
-    assert set(rounds.memory.pages) == {"r0", "r1"}
+    assert set(rounds.memory.blocks.pages) == {"r0", "r1"}
     assert {move.wave for move in plan.moves if move.kind == "upload"} == {1, 2, 3, 4}
     assert sum(move.num_tokens for move in plan.moves if move.kind == "offload" and move.moment == "after") == 4
     for earlier, later in pairwise(rounds.plan.places[2:]):
@@ -139,41 +138,11 @@ def test_what_has_no_work_makes_room() -> None:
     assert memory.usage() == KVUsage(3, 3, 4, host=2)
 
 
-def test_released_from_either_tier() -> None:
-    rounds = Rounds(9)
-    for i in range(4):
-        rounds.round(asks(f"r{i}", 2, 9))
-    assert len(rounds.memory.pages) < 4
-    for sequence in rounds.running:
-        rounds.memory.release(sequence, 0.0)
-        rounds.memory.check_integrity()
-    rounds.memory.release(Sequence(asks("never admitted")), 0.0)
-    assert rounds.memory.usage() == KVUsage(0, 0, 9)
-
-
 # --- in the engine
 
 
 def _starved(memory: Waves, **more: Any) -> Any:
     return make_engine("fluid", memory=memory, model="llama", **more)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"turns": "sequences"}, {"block_size": 3}, {"buffer": 0.5}, {"turns": "layers", "layers": 2}]
-)
-def test_no_batch_size(options: dict[str, Any]) -> None:
-    """All nine are in one iteration, on a device that holds the longest twice."""
-    memory = Waves(2 * LONGEST + 2, Waves.Options(**{"block_size": 1, **options}))
-    engine = _starved(memory)
-    requests = [replace(request, arrival_s=0.0) for request in CROWD]
-    steps = run_all(engine, requests)
-    assert answers_of(engine) == expected_answers("llama", requests)
-    assert len(steps[0].plan.sequences) == 9
-    assert max(sum(place.capacity for place in step.plan.places) for step in steps) > 1.5 * memory.capacity
-    assert max(len(step.plan.waves) for step in steps) > 1
-    metrics = compute_metrics(engine.trace.events())
-    assert metrics["moves"]["offload"]["tokens"] <= metrics["tokens"]["computed"]
-    assert metrics["moves"]["upload"]["tokens"]
 
 
 def test_fifty_on_a_device_for_two_or_three() -> None:

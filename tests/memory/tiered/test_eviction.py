@@ -27,16 +27,6 @@ def _idle(eviction: Eviction, *chunks: Chunk) -> Idle:
     return idle
 
 
-def test_of_two_idle_equally_long_that_with_the_smaller_context_goes_first() -> None:
-    late, early = Chunk(5, active_s=10.0), Chunk(1, active_s=10.0)
-    assert _idle(CostAware(PROFILE), late, early).lowest(20.0) is early
-
-
-def test_of_two_with_the_same_context_the_one_idle_twice_as_long_goes_first() -> None:
-    recent, old = Chunk(3, active_s=15.0), Chunk(3, active_s=10.0)
-    assert _idle(CostAware(PROFILE), recent, old).lowest(20.0) is old
-
-
 def test_the_value_is_cost_over_time() -> None:
     """Cost(64) = 2 + 2 after 4 s is worth 1; Cost(256) = 2 + 8 after 20 s is worth 0.5, and goes first."""
     cheap, expensive = Chunk(1, active_s=16.0), Chunk(7, active_s=0.0)

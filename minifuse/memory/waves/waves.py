@@ -1,11 +1,9 @@
 """More KV than the device holds: it is attended in waves, uploaded in turn (FluidInfer, 4.1)."""
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
@@ -15,9 +13,11 @@ from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
 from minifuse.memory.allocator import RunAllocator
+from minifuse.memory.blocks import BlockBooks, check_host, check_size
 from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.places import Places
 from minifuse.memory.trial import settle
+from minifuse.memory.waves.division import even_waves, staying_and_wave
 from minifuse.stages import Memory
 
 BUFFER = 0.125  # of the device, for each of two waves, by default
@@ -96,26 +96,19 @@ class Waves(Memory):
             raise UsageError("memory.turns is layers, and how many there are is not known: give memory.layers.")
         self.layers_in_turn: int = self.options.layers or 1
         self.num_blocks = capacity * self.layers_in_turn // self.size
-        if self.num_blocks < 1:
-            raise UsageError(
-                f"The memory is to have blocks of {self.size} tokens, and it holds {capacity}: lower memory.block_size "
-                "or raise --kv-memory."
-            )
-        self.host_capacity = (self.options.host or HOST_TIMES * capacity) // self.size * self.size
-        if not self.host_capacity:
-            raise UsageError(
-                f"memory.host is {self.options.host}, less than a block of {self.size} tokens: raise it, or leave it "
-                "out."
-            )
+        check_size(self.num_blocks, capacity, self.size)
+        num_host = (self.options.host or HOST_TIMES * capacity) // self.size
+        check_host(num_host, self.options.host, self.size)
+        self.host_capacity = num_host * self.size
         self.host = RunAllocator(self.host_capacity)
         self.homes = Places[Extent]()  # slots on the host, for the longest answer of each sequence, in whole blocks
         self.backed: dict[str, int] = {}  # sequence -> leading tokens whose KV is on the host
-        self.pages: dict[str, Pages] = {}  # sequence -> its blocks, if its KV is on the device
+        self.blocks = BlockBooks(self.size)  # of the sequences whose KV is on the device
         self.free = deque(range(self.num_blocks))  # the blocks that were freed first are taken first
 
     def check(self, *prompts: Request) -> None:
         most = max(prompts, key=lambda prompt: prompt.max_cached)
-        blocks = self.blocks_of(most.max_cached)
+        blocks = self.blocks.blocks_of(most.max_cached)
         if blocks > self.num_blocks:
             of_layers, instead = "", ", or give memory.turns=layers, so that it holds one layer at a time"
             if self.layers_in_turn > 1:
@@ -126,16 +119,12 @@ class Waves(Memory):
                 f"where attention reads them, and it has {self.num_blocks}: shorten the prompt, lower max_new_tokens, "
                 f"raise --kv-memory to hold {tokens} tokens{instead}."
             )
-        needed = sum(self.blocks_of(prompt.max_cached) for prompt in prompts) * self.size
+        needed = sum(self.blocks.blocks_of(prompt.max_cached) for prompt in prompts) * self.size
         if needed > self.host_capacity:
             raise RequestRefused(
                 f"Request {prompts[0].group or prompts[0].id!r} may need KV for {needed} tokens on the host, which "
                 f"holds {self.host_capacity}: shorten the prompt, lower max_new_tokens, or raise memory.host."
             )
-
-    def blocks_of(self, num_tokens: int) -> int:
-        """Count the blocks that tokens take: 6 tokens in blocks of 4 take 2."""
-        return -(-num_tokens // self.size)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return self.homes.missing(sequence)
@@ -149,17 +138,18 @@ class Waves(Memory):
         trial = settle(proposal, RunTrial, self.room)
         self.host = trial.allocator
         self.homes.places |= trial.extents
-        work = proposal.work
-        needs = [self.blocks_of(item.stop) for item in work]
-        num_staying, limit = self._divide(needs)
-        moves = self._clear({item.sequence for item in work[:num_staying]}, sum(needs))
+        work, pages = proposal.work, self.blocks.pages
+        needs = [self.blocks.blocks_of(item.stop) for item in work]
+        needed = sum(needs)
+        num_staying, limit = self._divide(needs, needed)
+        moves = self._clear({item.sequence for item in work[:num_staying]}, needed)
         places: list[Pages] = []
         waves: list[Span] = []
         begin = taken = 0
         leaving: list[str] = []
         for index, (item, blocks) in enumerate(zip(work, needs, strict=True)):
             name = item.sequence
-            have = self.pages[name].blocks if name in self.pages else ()
+            have = pages[name].blocks if name in pages else ()
             lacks, uploads = blocks - len(have), item.start > 0 and not have
             # The first wave attends to what is there: it need not wait, and the second is uploaded meanwhile.
             if index > begin and (taken + lacks > limit or (uploads and not waves and self.layers_in_turn == 1)):
@@ -167,38 +157,29 @@ class Waves(Memory):
                 waves.append(Span(begin, index))
                 begin, taken, leaving = index, 0, []
             if lacks:
-                self.pages[name] = Pages((*have, *self._take(lacks, taken, len(waves))), self.size)
+                pages[name] = Pages((*have, *self._take(lacks, taken, len(waves))), self.size)
             taken += lacks
             if uploads:
                 moves += self._upload(name, item.start, len(waves))
-            places.append(self.pages[name])
+            places.append(pages[name])
             if index >= num_staying:
                 moves += self._offload(name, item.stop, "after", len(waves))
                 leaving.append(name)
         self._give_back(leaving)
         return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
 
-    def _divide(self, needs: list[int]) -> tuple[int, int]:
+    def _divide(self, needs: list[int], needed: int) -> tuple[int, int]:
         """Return how many first pieces of work stay, and the blocks of a wave.
 
-        All stay if they fit. Otherwise as many stay as leave room for two waves, each of which must hold the longest of
-        the others; none, if there is no room for two waves, or if layers take turns.
-
-        >>> # 8 blocks, buffer=0: needs [2, 1, 2, 2, 1, 1]: two stay, as 3 + 2 x 2 <= 8, and a wave takes 2 blocks
+        All stay if they fit; none, if layers take turns.
         """
         if self.layers_in_turn > 1:
             return 0, even_waves(needs, self.num_blocks)
-        whole = self.num_blocks if self.options.turns == "rest" else 0
-        held = list(accumulate(needs, initial=0))
-        if held[-1] <= whole:
+        any_stays = self.options.turns == "rest"
+        if any_stays and needed <= self.num_blocks:
             return len(needs), self.num_blocks
         least = int((BUFFER if self.options.buffer is None else self.options.buffer) * self.num_blocks)
-        # For each piece the longest of it and all behind it, or more: what one of two waves needs if it does not stay.
-        buffers = list(accumulate(reversed(needs), max, initial=least))[::-1]
-        staying = 0
-        while staying + 1 < len(needs) and held[staying + 1] + 2 * buffers[staying + 1] <= whole:
-            staying += 1
-        return staying, min(buffers[staying], self.num_blocks - held[staying])
+        return staying_and_wave(needs, self.num_blocks, least, any_stays)
 
     def _clear(self, staying: Collection[str], needed: int) -> list[Move]:
         """Offload all other sequences before the first wave, unless they fit beside the work.
@@ -206,8 +187,9 @@ class Waves(Memory):
         Args:
             needed: blocks of all work.
         """
-        others = [name for name in self.pages if name not in staying]
-        held = sum(len(self.pages[name].blocks) for name in others)
+        pages = self.blocks.pages
+        others = [name for name in pages if name not in staying]
+        held = sum([len(pages[name].blocks) for name in others])
         if needed + held <= self.num_blocks:
             return []
         moves: list[Move] = []
@@ -221,7 +203,7 @@ class Waves(Memory):
         home = self.homes.places[name].offset
         return [
             Move("upload", home + first, slot, length, "host", moment="before", wave=wave)
-            for first, slot, length in _runs(self.pages[name], 0, stop)
+            for first, slot, length in _runs(self.blocks.pages[name], 0, stop)
         ]
 
     def _offload(self, name: str, stop: int, moment: Any, wave: int) -> list[Move]:
@@ -230,7 +212,7 @@ class Waves(Memory):
         self.backed[name] = stop
         return [
             Move("offload", slot, home + first, length, target_tier="host", moment=moment, wave=wave)
-            for first, slot, length in _runs(self.pages[name], start, stop)
+            for first, slot, length in _runs(self.blocks.pages[name], start, stop)
         ]
 
     def _take(self, count: int, taken: int, wave: int) -> Seq[int]:
@@ -247,7 +229,7 @@ class Waves(Memory):
     def _give_back(self, names: list[str]) -> None:
         """Free the blocks of sequences on the host: the next wave may take them."""
         for name in names:
-            pages = self.pages.pop(name)
+            pages = self.blocks.pages.pop(name)
             if self.layers_in_turn == 1:
                 self.free.extend(pages.blocks)
 
@@ -257,20 +239,20 @@ class Waves(Memory):
 
     def release(self, sequence: Sequence, now: float) -> None:
         name = sequence.id
-        if name in self.pages:
+        if name in self.blocks.pages:
             self._give_back([name])
         if (home := self.homes.release(name)) is not None:
             self.host.free(*home)
             self.backed.pop(name, None)
 
     def usage(self) -> KVUsage:
-        here = sum([self.homes.cached.get(name, 0) for name in self.pages])  # tokens written, and on the device
+        here = sum([self.homes.cached.get(name, 0) for name in self.blocks.pages])  # tokens written, and on the device
         reserved = (self.num_blocks - len(self.free)) * self.size
         return KVUsage(here, reserved, self.capacity, self.homes.num_written - here)
 
     def check_integrity(self) -> None:
         self.host.check(self.homes.places.values())
-        held = [block for pages in self.pages.values() for block in pages.blocks]
+        held = [block for pages in self.blocks.pages.values() for block in pages.blocks]
         if sorted([*held, *self.free]) != list(range(self.num_blocks)):
             raise LawBroken("conservation", f"blocks {held} are held and {list(self.free)} free of {self.num_blocks}")
 
@@ -292,35 +274,3 @@ def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]
         end = min((last + 1) * size, stop)
         yield first, blocks[first // size] * size + first % size, end - first
         first = end
-
-
-def even_waves(needs: Seq[int], num_blocks: int) -> int:
-    """Return the fewest blocks a wave with which there is an even number of waves.
-
-    Each wave has half of the device: while the last wave of a layer is attended, the first of the next layer is
-    uploaded to the other half. If no even number is possible, as where a piece needs more than half, a wave may have
-    half, or what the longest piece needs.
-
-    >>> even_waves([3, 3, 2, 2, 2], 12)  # twelve blocks at once, in two waves: 3 + 3 and 2 + 2 + 2
-    6
-    >>> even_waves([3, 3, 2, 2, 2], 10)  # four waves: 3, 3, 2 + 2 and 2
-    4
-    """
-    half = max(*needs, num_blocks // 2)
-    fewest = _num_waves(needs, half)
-    for num_waves in range(fewest + fewest % 2, len(needs) + 1, 2):
-        limits = range(half + 1)
-        limit = bisect_left(limits, -num_waves, lo=max(needs), key=lambda limit: -_num_waves(needs, limit))
-        if _num_waves(needs, limit) == num_waves:
-            return limit
-    return half
-
-
-def _num_waves(needs: Seq[int], limit: int) -> int:
-    """Count the waves of up to `limit` blocks into which work is cut, in order."""
-    count = taken = 0
-    for blocks in needs:
-        if not count or taken + blocks > limit:
-            count, taken = count + 1, 0
-        taken += blocks
-    return count

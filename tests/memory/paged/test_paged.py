@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import asks, sentence
-from paged_scene import SIZE, PagedScene
+from memory.paged.scene import SIZE, PagedScene
 
 from minifuse.core.errors import LawBroken, RequestRefused, UsageError
 from minifuse.core.places import Pages
@@ -74,19 +74,6 @@ def test_the_blocks_of_the_longest_answer_are_set_aside_by_number() -> None:
     )
 
 
-def test_trying_out_a_room_changes_nothing() -> None:
-    served = PagedScene()
-    served.ask("a", 20)
-    served.iterate(admit="a")
-    before = pickle.dumps(vars(served.memory))
-    room = served.memory.room()
-    assert room.extend(served.sequences["a"]) is None
-    assert room.admit(served.ask("b", 8), growing=True) is not None
-    room.evict(served.sequences["a"])
-    assert room.admit(served.sequences["b"], growing=True) is None
-    assert pickle.dumps(vars(served.memory)) == before
-
-
 # --- eviction
 
 
@@ -106,20 +93,6 @@ def test_adjacent_blocks_that_stay_adjacent_are_swapped_in_one_move() -> None:
     assert served.memory.usage() == KVUsage(11, 12, 24, 0)
 
 
-def test_scattered_blocks_are_swapped_one_by_one() -> None:
-    served = PagedScene(preemption="swap")
-    served.ask("a", 4)
-    served.ask("b", 4)
-    served.iterate(admit="ab")
-    served.iterate("a")
-    served.iterate("a")  # blocks 0 and 2
-    assert served.iterate(evict="a").moves == (
-        Move("swap_out", 0, 0, 4, target_tier="host"),
-        Move("swap_out", 8, 4, 2, target_tier="host"),
-    )
-    assert served.memory.missing(served.sequences["a"]) == (Span(6, 7),)
-
-
 def test_an_eviction_makes_room_in_the_same_proposal() -> None:
     served = PagedScene(2, preemption="swap")
     served.ask("a", 8)
@@ -128,15 +101,6 @@ def test_an_eviction_makes_room_in_the_same_proposal() -> None:
     placement = served.iterate(admit="b", evict="a")
     assert (served.blocks(placement), placement.moves) == ([(1, 0)], (Move("swap_out", 0, 0, 8, target_tier="host"),))
     assert served.memory.usage() == KVUsage(8, 8, 8, 8)
-
-
-def test_dropped_kv_is_missing_from_the_first_token() -> None:
-    served = PagedScene(preemption="recompute")
-    a = served.ask("a", 6)
-    served.iterate(admit="a")
-    assert served.iterate(evict="a").moves == ()
-    assert served.memory.missing(a) == (Span(0, 7),)
-    assert served.memory.usage() == KVUsage(0, 0, 24, 0)
 
 
 @pytest.mark.parametrize(("host", "kept"), [(None, 6), (8, 6), (7, 0), (4, 0)])
@@ -153,23 +117,22 @@ def test_the_host_keeps_what_it_has_blocks_for(host: int | None, kept: int) -> N
     assert served.memory.usage() == KVUsage(0, 0, 24, 0)
 
 
-def test_host_blocks_are_free_when_their_kv_is_back_on_the_device() -> None:
-    served = PagedScene(preemption="swap", host=8)
-    for name in "ab":
-        served.ask(name, 6)
-    served.iterate(admit="ab")
-    served.iterate(evict="a")
-    served.iterate(admit="a")
-    assert {move.kind for move in served.iterate(evict="b").moves} == {"swap_out"}
-
-
 # --- refusals and broken books
 
 
-def test_memory_smaller_than_a_block_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("capacity", "options", "parts"),
+    [
+        (3, {}, ("blocks of 4 tokens, and it holds 3", "memory.block_size", "--kv-memory")),
+        (24, {"transfer": "overlapped"}, ("memory.transfer is overlapped", "memory.preemption=swap", "leave memory.t")),
+        (24, {"host": 8}, ("memory.host is 8", "memory.preemption=swap", "leave memory.host out")),
+        (24, {"preemption": "swap", "host": 3}, ("memory.host is 3, less than a block of 4 tokens", "raise it")),
+    ],
+)
+def test_options_that_cannot_be_had_are_refused(capacity: int, options: dict[str, Any], parts: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as error:
-        Paged(3, Paged.Options(SIZE))
-    sentence(error.value, "blocks of 4 tokens, and it holds 3", "memory.block_size", "--kv-memory")
+        Paged(capacity, Paged.Options(SIZE, **options))
+    sentence(error.value, *parts)
 
 
 def test_overlapped_swaps_are_made_layer_by_layer_before_the_first_wave_in_plan_order() -> None:
@@ -199,24 +162,6 @@ def test_a_copy_of_a_shared_block_keeps_its_turn_among_overlapped_swaps_and_is_m
         Move("copy", 4, 8, 1, moment="before"),
     )
     assert [(move.kind, move.moment) for move in served.iterate(admit="d").moves] == [("copy", "first")]
-
-
-def test_overlapped_transfers_without_swap_are_refused() -> None:
-    with pytest.raises(UsageError) as error:
-        Paged(24, Paged.Options(SIZE, transfer="overlapped"))
-    sentence(error.value, "memory.transfer is overlapped", "memory.preemption=swap", "leave memory.transfer out")
-
-
-def test_a_host_without_swap_is_refused() -> None:
-    with pytest.raises(UsageError) as error:
-        Paged(24, Paged.Options(SIZE, host=8))
-    sentence(error.value, "memory.host is 8", "memory.preemption=swap", "leave memory.host out")
-
-
-def test_a_host_smaller_than_a_block_is_refused() -> None:
-    with pytest.raises(UsageError) as error:
-        Paged(24, Paged.Options(SIZE, preemption="swap", host=3))
-    sentence(error.value, "memory.host is 3, less than a block of 4 tokens", "raise it")
 
 
 def test_a_request_that_never_fits_is_refused() -> None:
@@ -259,7 +204,7 @@ def test_a_proposal_that_cannot_be_placed_changes_nothing(law: str, what: str, p
 
 
 def table(tables: Tables, name: str, *blocks: int) -> None:
-    tables.pages[name] = Pages(blocks, SIZE)
+    tables.blocks.pages[name] = Pages(blocks, SIZE)
 
 
 # a has blocks (0, 1), b has (2,), and c has (0,) on the host.
@@ -272,8 +217,8 @@ CORRUPTIONS: dict[str, Callable[[Tables], object]] = {
     "neither held nor free": lambda tables: tables.device.free.pop(),
     "a host block lost": lambda tables: tables.away.update(c=()),
     "a host block free too early": lambda tables: tables.host.give_back(tables.away["c"][0]),
-    "promised what is not there": lambda tables: tables._promise("a", 9),
-    "a sum of promises that is not theirs": lambda tables: tables.promised.update(a=1),
+    "promised what is not there": lambda tables: tables.blocks.promise("a", 9),
+    "a sum of promises that is not theirs": lambda tables: tables.blocks.promised.update(a=1),
     "a sequence on both tiers": lambda tables: tables.away.update(a=()),
     "a sequence on no tier": lambda tables: tables.cached.update(d=0),
     "KV without an owner": lambda tables: tables.cached.pop("b"),

@@ -1,0 +1,62 @@
+"""What of an iteration's work stays on the device, and how long waves are (FluidInfer, 4.1).
+
+All sizes are blocks. `needs` has those of each piece of work, in order.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+def staying_and_wave(needs: Sequence[int], num_blocks: int, least: int, any_stays: bool) -> tuple[int, int]:
+    """Return how many first pieces stay, and the size of a wave of the others.
+
+    As many stay as leave room for two waves, each of which must hold the longest of the others; none, if there is no
+    room for two waves.
+
+    >>> staying_and_wave([2, 1, 2, 2, 1, 1], 8, 0, any_stays=True)  # two stay, as 3 + 2 x 2 <= 8
+    (2, 2)
+
+    Args:
+        least: the size of a wave, if no piece is longer.
+        any_stays: otherwise all pieces take turns.
+    """
+    held = list(accumulate(needs, initial=0))
+    # For each piece the longest of it and all behind it, or more: what one of two waves needs if it does not stay.
+    buffers = list(accumulate(reversed(needs), max, initial=least))[::-1]
+    staying = 0
+    while any_stays and staying + 1 < len(needs) and held[staying + 1] + 2 * buffers[staying + 1] <= num_blocks:
+        staying += 1
+    return staying, min(buffers[staying], num_blocks - held[staying])
+
+
+def even_waves(needs: Sequence[int], num_blocks: int) -> int:
+    """Return the smallest size of a wave with which the number of waves is even.
+
+    Each wave has half of the device: while the last wave of a layer is attended, the first of the next layer is
+    uploaded to the other half. If no even number is possible, as where a piece needs more than half, a wave may have
+    half, or what the longest piece needs.
+
+    >>> even_waves([3, 3, 2, 2, 2], 12)  # twelve blocks at once, in two waves: 3 + 3 and 2 + 2 + 2
+    6
+    >>> even_waves([3, 3, 2, 2, 2], 10)  # four waves: 3, 3, 2 + 2 and 2
+    4
+    """
+    half = max(*needs, num_blocks // 2)
+    fewest = _num_waves(needs, half)
+    for num_waves in range(fewest + fewest % 2, len(needs) + 1, 2):
+        limits = range(half + 1)
+        limit = bisect_left(limits, -num_waves, lo=max(needs), key=lambda limit: -_num_waves(needs, limit))
+        if _num_waves(needs, limit) == num_waves:
+            return limit
+    return half
+
+
+def _num_waves(needs: Sequence[int], limit: int) -> int:
+    """Count the waves of up to `limit` blocks into which work is cut, in order."""
+    count = taken = 0
+    for blocks in needs:
+        if not count or taken + blocks > limit:
+            count, taken = count + 1, 0
+        taken += blocks
+    return count
