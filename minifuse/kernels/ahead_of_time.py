@@ -129,18 +129,19 @@ def compile_form(form: Shipped, capability: int) -> Compiled:
     and their strides are multiples of 16: both are assumed of pointers and of arguments called `stride_...`.
 
     Raises:
-        KernelError: the form leaves out an argument of the kernel, or names one that the kernel does not have.
+        KernelError: the form leaves out a constant of the kernel, or names one that the kernel does not have.
         MachineError: Triton runs as an interpreter here, or its tools are missing.
     """
     if INTERPRETED:
         raise MachineError("TRITON_INTERPRET is set, and nothing is compiled: unset it to compile kernels.")
     cuobjdump = _cuobjdump()
     kernel = form.kernel
-    of_form, of_kernel = {*form.signature, *form.constants}, {*kernel.arg_names}
-    if of_form != of_kernel:
-        wrong = ", ".join(sorted(of_form ^ of_kernel))
-        raise KernelError(f"{form.name}: the form and the kernel differ in {wrong}: give every argument once.")
-    signature = {name: form.signature.get(name, "constexpr") for name in kernel.arg_names}
+    constants = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
+    if wrong := constants ^ {*form.constants}:
+        raise KernelError(
+            f"{form.name}: form and kernel differ in {', '.join(sorted(wrong))}: give each constant once."
+        )
+    signature = form.signature
     attributes = {
         (argument.num,): [["tt.divisibility", 16]]
         for argument in kernel.params
@@ -149,7 +150,7 @@ def compile_form(form: Shipped, capability: int) -> Compiled:
     compiled = triton.compile(
         ASTSource(kernel, signature, constexprs=dict(form.constants), attrs=attributes),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": form.num_warps, "num_stages": form.num_stages},
+        options=form.options,
     )
     registers, stack = _usage(cuobjdump, compiled.asm["cubin"], compiled.metadata.name)
     return Compiled(form.name, target_of(capability), registers, stack, compiled.metadata.shared)

@@ -13,10 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from minifuse.kernels.launch import Shipped, check, check_tensor
-from minifuse.kernels.swiglu import sigmoid
+from minifuse.kernels.swiglu import columns_form, sigmoid
 
 KERNEL = "lstm_cell"
-BLOCK = 1024
 
 
 @triton.jit
@@ -61,12 +60,6 @@ def _lstm_kernel(
     tl.store(new_cell_ptr + row * WIDTH + column, cell.to(new_cell_ptr.dtype.element_ty), mask=mask)
 
 
-def _constants(width: int) -> tuple[dict[str, int], int]:
-    """The kernel's constants and number of warps: one 16-byte load per thread and operand in bf16."""
-    block = min(BLOCK, triton.next_power_of_2(width))
-    return {"WIDTH": width, "BLOCK": block}, max(block // 256, 1)
-
-
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """One step of n LSTM cells, in float32; the hidden state is computed from the new cell state before rounding.
 
@@ -87,10 +80,9 @@ def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     check_tensor(KERNEL, "gates", gates, (n, 4 * width), (cell.dtype,), device=cell.device)
     hidden, new_cell = (torch.empty((n, width), dtype=cell.dtype, device=cell.device) for _ in range(2))
     if n:
-        constants, num_warps = _constants(width)
-        grid = (n * triton.cdiv(width, constants["BLOCK"]),)
-        strides = gates.stride(0), cell.stride(0)
-        _lstm_kernel[grid](hidden, new_cell, gates, cell, *strides, **constants, num_warps=num_warps)
+        form = columns_form(width)
+        grid = (n * triton.cdiv(width, form["BLOCK"]),)
+        _lstm_kernel[grid](hidden, new_cell, gates, cell, gates.stride(0), cell.stride(0), **form)
     return hidden, new_cell
 
 
@@ -103,17 +95,4 @@ def lstm_cell_torch(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     return hidden.to(cell.dtype), new_cell.to(cell.dtype)
 
 
-def _shipped(width: int) -> Shipped:
-    constants, num_warps = _constants(width)
-    pointers = dict.fromkeys(("hidden_ptr", "new_cell_ptr", "gates_ptr", "cell_ptr"), "*bf16")
-    return Shipped(
-        name=f"lstm_cell {width}",
-        kernel=_lstm_kernel,
-        signature={**pointers, "stride_gn": "i32", "stride_cn": "i32"},
-        constants=constants,
-        num_warps=num_warps,
-        num_stages=3,
-    )
-
-
-SHIPPED = (_shipped(512), _shipped(1024))
+SHIPPED = [Shipped(f"lstm_cell {width}", _lstm_kernel, columns_form(width)) for width in (512, 1024)]

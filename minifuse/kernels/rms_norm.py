@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 
 KERNEL = "rms_norm"
 WIDEST = 16384  # a row lies in the registers of one program: 32 numbers a thread at 16 warps
@@ -51,11 +51,11 @@ def _rms_norm_kernel(
     tl.store(out_ptr + row * HIDDEN + column, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _constants(hidden: int, has_residual: bool) -> tuple[dict[str, int | bool], int]:
-    """The kernel's constants and number of warps: two 16-byte loads per thread in bf16, more beyond 16 warps."""
+def _form(hidden: int, has_residual: bool) -> Form:
+    """Two 16-byte loads per thread in bf16, more beyond 16 warps."""
     block = triton.next_power_of_2(hidden)
-    constants = {"HIDDEN": hidden, "HAS_RESIDUAL": has_residual, "BLOCK": block}
-    return constants, min(max(block // 512, 1), 16)
+    num_warps = min(max(block // 512, 1), 16)
+    return {"HIDDEN": hidden, "HAS_RESIDUAL": has_residual, "BLOCK": block, "num_warps": num_warps}
 
 
 @overload
@@ -95,10 +95,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
     summed = out if residual is None else torch.empty_like(out)
     if n:
         added = x if residual is None else residual
-        constants, num_warps = _constants(hidden, residual is not None)
-        _rms_norm_kernel[(n,)](
-            out, summed, x, added, weight, eps, x.stride(0), added.stride(0), **constants, num_warps=num_warps
-        )
+        form = _form(hidden, residual is not None)
+        _rms_norm_kernel[(n,)](out, summed, x, added, weight, eps, x.stride(0), added.stride(0), **form)
     return out if residual is None else (out, summed)
 
 
@@ -113,19 +111,8 @@ def rms_norm_torch(
     return out if residual is None else (out, summed)
 
 
-def _shipped(hidden: int, has_residual: bool) -> Shipped:
-    pointers = dict.fromkeys(("out_ptr", "sum_ptr", "x_ptr", "residual_ptr", "weight_ptr"), "*bf16")
-    constants, num_warps = _constants(hidden, has_residual)
-    return Shipped(
-        name=f"rms_norm {hidden}{' residual' if has_residual else ''}",
-        kernel=_rms_norm_kernel,
-        signature={**pointers, "eps": "fp32", "stride_xn": "i32", "stride_rn": "i32"},
-        constants=constants,
-        num_warps=num_warps,
-        num_stages=3,
-    )
-
-
-SHIPPED = tuple(
-    _shipped(hidden, has_residual) for hidden in (2048, 4096, 5120, 8192, WIDEST) for has_residual in (False, True)
-)
+SHIPPED = [
+    Shipped(f"rms_norm {hidden}" + " residual" * has_residual, _rms_norm_kernel, _form(hidden, has_residual))
+    for hidden in (2048, 4096, 5120, 8192, WIDEST)
+    for has_residual in (False, True)
+]

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from minifuse.core.report import NOT_FINITE
-from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 from minifuse.kernels.noise import gumbel_noise
 
 BLOCK = 8192  # logits of a program: with 256 threads, four loads of 16 bytes of bfloat16 in flight in each
@@ -148,41 +148,42 @@ def _argmax(kernel: str, x: Tensor, seeds: Tensor | None, positions: Tensor | No
     out = torch.empty(n, dtype=torch.int64, device=x.device)
     if n == 0:
         return out
-    noisy = seeds is not None
-    block = NOISY_BLOCK if noisy else BLOCK
-    blocks = triton.cdiv(vocab_size, block)
-    values = torch.empty((n, blocks), dtype=torch.float64 if noisy else torch.float32, device=x.device)
+    form = _winners_form(vocab_size, noisy=seeds is not None)
+    blocks = triton.cdiv(vocab_size, form["BLOCK"])
+    values = torch.empty((n, blocks), dtype=torch.float64 if form["NOISY"] else torch.float32, device=x.device)
     tokens = torch.empty((n, blocks), dtype=torch.int32, device=x.device)
-    _winners_kernel[(n, blocks)](
-        values, tokens, x, seeds, positions, x.stride(0),
-        VOCAB_SIZE=vocab_size, NOISY=noisy, BLOCK=block, num_warps=NOISY_WARPS if noisy else NUM_WARPS,
-    )  # fmt: skip
-    _winner_kernel[(n,)](out, values, tokens, blocks, BLOCKS=triton.next_power_of_2(blocks), num_warps=1)
+    _winners_kernel[(n, blocks)](values, tokens, x, seeds, positions, x.stride(0), **form)
+    _winner_kernel[(n,)](out, values, tokens, blocks, **_winner_form(blocks))
     return out
+
+
+def _winners_form(vocab_size: int, *, noisy: bool) -> Form:
+    block, num_warps = (NOISY_BLOCK, NOISY_WARPS) if noisy else (BLOCK, NUM_WARPS)
+    return {"VOCAB_SIZE": vocab_size, "NOISY": noisy, "BLOCK": block, "num_warps": num_warps}
+
+
+def _winner_form(blocks: int) -> Form:
+    return {"BLOCKS": triton.next_power_of_2(blocks), "num_warps": 1}
 
 
 VOCAB_SIZE = 128_256  # of the shipped forms: LLaMA 3's
 
 
 def _shipped_winners(x: str, noisy: bool) -> Shipped:
-    signature = {"values_ptr": "*fp64" if noisy else "*fp32", "tokens_ptr": "*i32", "x_ptr": f"*{x}"}
-    signature |= {"seeds_ptr": "*i64", "positions_ptr": "*i64", "stride_xn": "i32"}
-    constants = {"VOCAB_SIZE": VOCAB_SIZE, "NOISY": noisy, "BLOCK": NOISY_BLOCK if noisy else BLOCK}
-    name = f"{'gumbel_argmax' if noisy else 'argmax'} {x}"
-    return Shipped(name, _winners_kernel, signature, constants, NOISY_WARPS if noisy else NUM_WARPS, 3)
+    types = {"x_ptr": f"*{x}", "values_ptr": "*fp64" if noisy else "*fp32"}
+    types |= {"seeds_ptr": "*i64", "positions_ptr": "*i64"}
+    form = _winners_form(VOCAB_SIZE, noisy=noisy)
+    return Shipped(f"{'gumbel_argmax' if noisy else 'argmax'} {x}", _winners_kernel, form, types)
 
 
 def _shipped_winner(value: str, block: int) -> Shipped:
-    signature = {"out_ptr": "*i64", "values_ptr": f"*{value}", "tokens_ptr": "*i32", "blocks": "i32"}
-    constants = {"BLOCKS": triton.next_power_of_2(triton.cdiv(VOCAB_SIZE, block))}
-    return Shipped(f"winner of blocks {value}", _winner_kernel, signature, constants, 1, 3)
+    form = _winner_form(triton.cdiv(VOCAB_SIZE, block))
+    return Shipped(f"winner of blocks {value}", _winner_kernel, form, {"out_ptr": "*i64", "values_ptr": f"*{value}"})
 
 
-SHIPPED = (
-    _shipped_winners("bf16", False),
-    _shipped_winners("fp32", False),
-    _shipped_winners("fp64", True),
-    _shipped_winners("fp32", True),
+SHIPPED = [
+    *(_shipped_winners(x, noisy=False) for x in ("bf16", "fp32")),
+    *(_shipped_winners(x, noisy=True) for x in ("fp64", "fp32")),
     _shipped_winner("fp32", BLOCK),
     _shipped_winner("fp64", NOISY_BLOCK),
-)
+]

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 
 KERNEL = "silu_mul"
 BLOCK = 1024
@@ -41,10 +41,10 @@ def _silu_mul_kernel(
     tl.store(out_ptr + row * WIDTH + column, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _constants(width: int) -> tuple[dict[str, int], int]:
-    """The kernel's constants and number of warps: one 16-byte load per thread and operand in bf16."""
+def columns_form(width: int) -> Form:
+    """The form of a kernel over blocks of columns: one 16-byte load per thread and operand in bf16."""
     block = min(BLOCK, triton.next_power_of_2(width))
-    return {"WIDTH": width, "BLOCK": block}, max(block // 256, 1)
+    return {"WIDTH": width, "BLOCK": block, "num_warps": max(block // 256, 1)}
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -64,9 +64,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     check(KERNEL, both >= 2 and both % 2 == 0, f"rows of gate_up have {both} numbers: give as many gates as ups.")
     out = torch.empty((n, both // 2), dtype=gate_up.dtype, device=gate_up.device)
     if n:
-        constants, num_warps = _constants(both // 2)
-        grid = (n * triton.cdiv(both // 2, constants["BLOCK"]),)
-        _silu_mul_kernel[grid](out, gate_up, gate_up.stride(0), **constants, num_warps=num_warps)
+        form = columns_form(both // 2)
+        _silu_mul_kernel[(n * triton.cdiv(both // 2, form["BLOCK"]),)](out, gate_up, gate_up.stride(0), **form)
     return out
 
 
@@ -76,16 +75,4 @@ def silu_mul_torch(gate_up: Tensor) -> Tensor:
     return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 
 
-def _shipped(width: int) -> Shipped:
-    constants, num_warps = _constants(width)
-    return Shipped(
-        name=f"silu_mul {width}",
-        kernel=_silu_mul_kernel,
-        signature={"out_ptr": "*bf16", "gate_up_ptr": "*bf16", "stride_n": "i32"},
-        constants=constants,
-        num_warps=num_warps,
-        num_stages=3,
-    )
-
-
-SHIPPED = (_shipped(11008), _shipped(14336))
+SHIPPED = [Shipped(f"silu_mul {width}", _silu_mul_kernel, columns_form(width)) for width in (11008, 14336)]

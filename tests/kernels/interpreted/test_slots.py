@@ -97,15 +97,6 @@ def test_long() -> None:
 def test_float16() -> None:
     buffers = Buffers(UNEVEN, 2, 100)
     assert_near(attend(buffers, torch.float16, split=64), buffers.expected())
-    assert_near(slots_attention_torch(*buffers.arguments(torch.float16), **buffers.region), buffers.expected())
-
-
-def test_twin_in_float64() -> None:
-    buffers = Buffers(UNEVEN, 2, 100)
-    out = torch.empty_like(buffers.q)
-    options = {"max_length": 100, "split": 1, "out": out}
-    assert slots_attention_torch(*buffers.arguments(torch.float64), **buffers.region, **options) is out
-    assert_near(out, buffers.expected())
 
 
 @pytest.mark.parametrize("split", [32, 512])
