@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import triton
 import typer
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -35,7 +36,7 @@ from minifuse.kernels.launch import INTERPRETED, Shipped
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of A100; of H100 and H200: bytes that one program may have
 CAPABILITIES = tuple(SHARED_MEMORY)
 PIPE_WIDTH = 120  # columns of the printed table where the output is no terminal
-SCHEMA = "minifuse.kernels-registers/1"
+SCHEMA: Literal["minifuse.kernels-registers/1"] = "minifuse.kernels-registers/1"
 NAME = "kernels-registers"
 REFRESH = "run python -m minifuse.kernels.ahead_of_time --out benchmarks/results and commit the files it writes"
 
@@ -57,8 +58,9 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Registers:
-    """The committed table: registers, stack and shared memory of every form, as one version of Triton compiles it."""
+    """The committed table: what every form takes of a GPU, as one version of Triton compiles it."""
 
+    schema: Literal["minifuse.kernels-registers/1"]
     triton: str
     rows: tuple[Compiled, ...]
 
@@ -70,18 +72,14 @@ class Registers:
             UsageError: there is no such table at `path`.
         """
         try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-            if table["schema"] == SCHEMA:
-                return cls(table["triton"], tuple(Compiled(**row) for row in table["rows"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        raise UsageError(f"{path} is not a table of kernels ({SCHEMA}): {REFRESH}.")
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            raise UsageError(f"{path} is not a table of kernels ({SCHEMA}): {REFRESH}.") from None
 
     def write(self, folder: Path) -> None:
         """Write kernels-registers.json and kernels-registers.md into `folder`."""
-        table = {"schema": SCHEMA, "triton": self.triton, "rows": [asdict(row) for row in self.rows]}
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / f"{NAME}.json", json.dumps(table, indent=1) + "\n")
+        write_whole(folder / f"{NAME}.json", json.dumps(asdict(self), indent=1) + "\n")
         write_whole(folder / f"{NAME}.md", self._page())
 
     def _page(self) -> str:
@@ -101,12 +99,12 @@ was spilled. Of shared memory a program may have, in bytes, {limits}.
 """
 
     def unmatched(self, keys: Iterable[tuple[str, str]]) -> list[str]:
-        """A sentence for every (name, target) of `keys` that has no row, and for every row that is not in `keys`."""
+        """Name every (name, target) of `keys` that has no row, and every row that is not in `keys`."""
         shipped_keys = set(keys)
         own = {row.key for row in self.rows}
         return [
-            *(f"{name} for {target} is not in the table: {REFRESH}." for name, target in sorted(shipped_keys - own)),
-            *(f"{name} for {target} is not shipped: {REFRESH}." for name, target in sorted(own - shipped_keys)),
+            f"{name} for {target} is {'not shipped' if (name, target) in own else 'not in the table'}: {REFRESH}."
+            for name, target in sorted(shipped_keys ^ own)
         ]
 
     def difference(self, compiled: Compiled) -> str | None:
@@ -214,7 +212,7 @@ def main(
         console.width = PIPE_WIDTH
     console.print(_console_table(rows))
     if out is not None:
-        Registers(triton.__version__, rows).write(out)
+        Registers(SCHEMA, triton.__version__, rows).write(out)
     if committed is not None:
         differences = [*committed.unmatched(row.key for row in rows), *filter(None, map(committed.difference, rows))]
         for difference in differences:

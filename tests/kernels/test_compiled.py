@@ -18,7 +18,14 @@ from typer.testing import CliRunner  # noqa: E402
 
 from minifuse.core.errors import KernelError, MachineError, UsageError  # noqa: E402
 from minifuse.kernels import ahead_of_time, shipped  # noqa: E402
-from minifuse.kernels.ahead_of_time import CAPABILITIES, Compiled, Registers, compile_form, target_of  # noqa: E402
+from minifuse.kernels.ahead_of_time import (  # noqa: E402
+    CAPABILITIES,
+    SCHEMA,
+    Compiled,
+    Registers,
+    compile_form,
+    target_of,
+)
 from minifuse.kernels.launch import INTERPRETED, Shipped  # noqa: E402
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="TRITON_INTERPRET is set")
@@ -157,14 +164,14 @@ ROW = Compiled("double", "sm_90", 20, 0, 16)
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
-    table = Registers(triton.__version__, (ROW, Compiled("double", "sm_80", 18, 0, 16)))
+    table = Registers(SCHEMA, triton.__version__, (ROW, Compiled("double", "sm_80", 18, 0, 16)))
     table.write(tmp_path / "new")
     assert Registers.read(tmp_path / "new" / "kernels-registers.json") == table
     assert "| double | sm_90 | 20 | 0 | 16 |\n" in (tmp_path / "new" / "kernels-registers.md").read_text()
 
 
 def test_differences_from_the_table() -> None:
-    table = Registers(triton.__version__, (ROW,))
+    table = Registers(SCHEMA, triton.__version__, (ROW,))
     assert table.unmatched([ROW.key]) == []
     assert table.unmatched([ROW.key, ("half", "sm_80")]) == [
         f"half for sm_80 is not in the table: {ahead_of_time.REFRESH}."
@@ -177,7 +184,7 @@ def test_differences_from_the_table() -> None:
         assert difference is not None
         assert "in the table 20 registers, stack 0, shared 16" in difference
         assert difference.endswith(f"if that is intended, {ahead_of_time.REFRESH}.")
-    assert Registers("0.0.0", (ROW,)).difference(dataclasses.replace(ROW, registers=21)) is None
+    assert Registers(SCHEMA, "0.0.0", (ROW,)).difference(dataclasses.replace(ROW, registers=21)) is None
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"schema": "minifuse.kernels-registers/1", "triton": "3"}'])
