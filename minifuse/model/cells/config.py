@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from minifuse.core.errors import UsageError
-from minifuse.model.dtypes import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from minifuse.model.cells.model import CellModel
@@ -46,35 +45,16 @@ class CellConfig:
 
         A batch reads each weight once, and does two flops with it for each row.
         """
-        h, vocab = self.hidden_size, self.vocab_size
-        lstm = 8 * h * h  # 4 gates, each of h rows and 2h columns
-        if self.kind == "lstm":
-            return {"lstm": lstm}
-        if self.kind == "seq2seq":
-            return {"encoder": lstm, "decoder": lstm + vocab * h}
-        if self.kind == "treelstm":
-            arities = range(1, self.max_children + 1)
-            return {"leaf": 3 * h * h} | {f"internal{k}": k * (3 + k) * h * h for k in arities}
         return _describe(self).sizes
 
     @property
     def num_parameters(self) -> int:
         """All parameters: matrices, embeddings and biases."""
-        h, vocab = self.hidden_size, self.vocab_size
-        if self.kind == "lstm":
-            return vocab * h + 8 * h * h + 4 * h
-        if self.kind == "seq2seq":
-            return 2 * (vocab * h + 8 * h * h + 4 * h) + vocab * h
-        if self.kind == "treelstm":
-            biases = 3 * h + sum((3 + k) * h for k in range(1, self.max_children + 1))
-            return vocab * h + sum(self.sizes.values()) + biases
         return _describe(self).num_parameters
 
     def slot_bytes(self, dtype: str) -> int:
-        """Bytes of one slot of states: hidden and cell state, and the word that a decoder produces (int64)."""
-        if self.kind not in BUILT_IN:
-            return _describe(self, dtype).slot_bytes
-        return 2 * self.hidden_size * DTYPE_BYTES[dtype] + (8 if self.kind == "seq2seq" else 0)
+        """Bytes of one slot of states, such as hidden and cell state, and the word that a decoder produces."""
+        return _describe(self, dtype).slot_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +66,10 @@ class _Description:
 
 @lru_cache(16)
 def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
-    """The figures of a kind that a plugin registered, taken from the model itself: it is built once, on the CPU."""
-    model = _REGISTERED[config.kind](config, dtype, "cpu", 0)
+    """Take the figures from the model itself; that of a plugin is built on the CPU, the others without weights."""
+    from minifuse.model.cells.rnn import load_cells  # imports torch
+
+    model = load_cells(config, config.kind, dtype, "meta" if config.kind in BUILT_IN else "cpu")
     return _Description(model.sizes, model.num_parameters, model.slot_bytes)
 
 

@@ -9,15 +9,15 @@ from statistics import NormalDist
 import torch
 from torch import Tensor, nn
 
-from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
 from minifuse.model.cells.config import BUILT_IN, EOS, GO, PAD, CellConfig, registered
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.unfold import CellLimits, Unfolding
 from minifuse.model.choices import check_loading
-from minifuse.model.device import free_bytes
-from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
-from minifuse.model.linear import Linear, packable
+from minifuse.model.device import check_weights_fit
+from minifuse.model.dtypes import torch_dtype
+from minifuse.model.linear import Linear
 
 EOS_CHANCE = 0.02  # of every word that a random seq2seq model produces
 
@@ -213,14 +213,8 @@ def load_cells(config: CellConfig, name: str, dtype: str = "float32", device: st
     check_loading(dtype, device, seed)
     build = registered(config.kind)
     if config.kind in BUILT_IN and device != "meta":
-        packed = device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
-        needed = (config.num_parameters + packed * sum(config.sizes.values())) * DTYPE_BYTES[dtype]
-        free = free_bytes(device)
-        if free is not None and needed > free:
-            raise MachineError(
-                f"The weights of {name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are "
-                f"free on {device}: choose a smaller hidden size or vocabulary, or a shorter --dtype."
-            )
+        instead = "a smaller hidden size or vocabulary, or a shorter --dtype"
+        check_weights_fit(name, dtype, device, config.num_parameters, sum(config.sizes.values()), 0, instead)
     elif build is not None:
         return build(config, dtype, device, seed)
     return _BUILDERS[config.kind](config, dtype, device, seed)

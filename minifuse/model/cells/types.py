@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,7 +54,6 @@ def outputs_of(
         RequestRefused: the cell cannot take these inputs, or its outputs are not those of a cell.
     """
     beginning = f"{where} with {', '.join(map(str, inputs)) or 'no inputs'}"
-    _check_count(module, len(inputs), beginning)
     specs: list[tuple[Spec, ...]] = []
     for rows in (1, 3):
         zeros = [torch.zeros(rows, *spec.shape, dtype=spec.dtype, device=device) for spec in inputs]
@@ -88,21 +86,6 @@ def outputs_of(
             f"{where}, whose attribute token_output is {token_output!r}: let that output be {TOKEN}, an id a row."
         )
     return specs[0]
-
-
-def _check_count(module: nn.Module, count: int, beginning: str) -> None:
-    """Raise `RequestRefused` if a cell does not take so many inputs; the message has this beginning."""
-    try:
-        signature = inspect.signature(module.forward)
-    except (TypeError, ValueError):
-        return  # it has no signature: running it will show
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        takes = ", ".join(signature.parameters) or "none"
-        raise RequestRefused(
-            f"{beginning}, and the cell takes {takes}: give {len(signature.parameters)} inputs."
-        ) from None
 
 
 def brief(error: Exception) -> str:

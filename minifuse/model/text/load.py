@@ -10,13 +10,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from minifuse.core.errors import MachineError, ModelError, UsageError
+from minifuse.core.errors import ModelError, UsageError
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.model.choices import check_loading
-from minifuse.model.device import free_bytes
-from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
+from minifuse.model.device import check_weights_fit
+from minifuse.model.dtypes import torch_dtype
 from minifuse.model.text.config import ModelConfig
-from minifuse.model.text.fields import Fields, read_object
+from minifuse.model.text.fields import checked, read_object
 from minifuse.model.text.presets import PRESETS, preset
 from minifuse.model.text.tokenizer import Tokenizer
 
@@ -111,7 +111,9 @@ def resolve_text(name: str) -> TextSource:
     config = ModelConfig.from_hf(raw, str(path))
     generation = read_object(path := directory / "generation_config.json")
     if generation is not None:  # it alone says what ends an answer, even if it names nothing
-        config = replace(config, eos_ids=Fields(generation, str(path), "its model").token_ids("eos_token_id"))
+        from minifuse.model.text.hugging_face import Ending
+
+        config = replace(config, eos_ids=checked(Ending, generation, str(path)).eos_ids)
     return TextSource(name, config, directory)
 
 
@@ -133,8 +135,7 @@ def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> T
 
     from minifuse.model.linear import Unset
     from minifuse.model.text.gpt import GPT
-    from minifuse.model.text.gptj import GPTJ
-    from minifuse.model.text.llama import Llama
+    from minifuse.model.text.rotary import GPTJ, Llama
 
     if config.family in ("gpt2", "opt") and (config.rotary is not None or config.parallel_residual):
         what = "learned positions, and no parallel residual"
@@ -185,20 +186,14 @@ def load_weights(
         MachineError: this machine has no such device, or not enough free memory for the weights.
     """
     from minifuse.model.linear import pack as pack_weights
-    from minifuse.model.linear import packable
 
     check_loading(dtype, device, seed, numerics)
     pack = pack and numerics == "fast"
-    packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` makes a second copy
-    rotary, context = source.config.rotary, source.config.max_context
-    angles = 0 if rotary is None else 16 * context * rotary.dim  # two tables in float32, and what they are made from
-    needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1) + angles
-    free = free_bytes(device)
-    if free is not None and needed > free:
-        raise MachineError(
-            f"The weights of {source.name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are "
-            f"free on {device}: choose a smaller model, a shorter --dtype, or --clock virtual, which needs no weights."
-        )
+    rotary, parameters = source.config.rotary, source.config.num_parameters
+    # Two tables of angles in float32, and what they are made from.
+    angles = 0 if rotary is None else 16 * source.config.max_context * rotary.dim
+    instead = "a smaller model, a shorter --dtype, or --clock virtual, which needs no weights"
+    check_weights_fit(source.name, dtype, device, parameters, parameters if pack else 0, angles, instead)
     model = build(source.config, dtype, device)
     if source.directory is None:
         random_weights(model, seed)
