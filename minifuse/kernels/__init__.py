@@ -30,6 +30,6 @@ MODULES = (
 
 
 def shipped() -> list[Shipped]:
-    """Every shipped form of every kernel. Imports Triton."""
+    """List every shipped form of every kernel. Imports Triton."""
     modules = (importlib.import_module(f"{__name__}.{name}") for name in MODULES)
     return [form for module in modules for form in module.SHIPPED]

@@ -1,4 +1,4 @@
-"""Copies of KV: within the storage (shuffle, block copy), and between it and a staging buffer (swap).
+"""Copies KV within the storage (shuffle, block copy), or to a staging buffer (swap).
 
 All are bound by bandwidth and work alike. A token's keys in one layer are ROW = num_kv_heads x head_dim adjacent
 elements, as are its values, and a program copies a tile of both with wide loads. The loads of values are issued before
@@ -34,9 +34,10 @@ def _move_kernel(
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: one piece of one move, in one layer, where a move is one run of adjacent elements for any ROW.
+    """One program: one piece of one move, in one layer.
 
-    Offsets are multiples of UNIT, which lets the compiler load 16 bytes at once.
+    A move is one run of adjacent elements for any ROW. Offsets are multiples of UNIT, which lets the compiler load 16
+    bytes at once.
     """
     piece = pieces_ptr + tl.program_id(0).to(tl.int64) * 3
     layer = tl.program_id(1).to(tl.int64)
@@ -92,7 +93,7 @@ def _stage_kernel(
 
 
 def _move_form(row: int) -> Form:
-    """Offsets within a layer are multiples of UNIT elements: at most 16, enough for the widest load."""
+    """Choose UNIT, of which offsets are multiples: at most 16, for the widest load."""
     return {"UNIT": math.gcd(row, 16), "BLOCK": BLOCK, "num_warps": NUM_WARPS}
 
 
@@ -115,7 +116,7 @@ def _check_storage(kernel: str, keys: Tensor, values: Tensor) -> int:
 
 
 def move_slots_torch(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int]]) -> None:
-    """`move_slots` in torch."""
+    """Do `move_slots` in torch."""
     for source, target, num_tokens in moves:
         for kv in (keys, values):
             kv[:, target : target + num_tokens] = kv[:, source : source + num_tokens]
@@ -153,7 +154,7 @@ def move_slots(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int
 
 
 def disjoint(moves: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether no target overlaps another target or any source, so that all moves may happen at once."""
+    """Tell whether all moves may happen at once: no target overlaps another or a source."""
     targets = sorted((target, target + num_tokens) for _, target, num_tokens in moves)
     ends = [end for _, end in targets]
     for source, _, num_tokens in moves:
@@ -164,7 +165,7 @@ def disjoint(moves: Sequence[tuple[int, int, int]]) -> bool:
 
 
 def _pieces(moves: Sequence[tuple[int, int, int]], units: int, most: int) -> Tensor:
-    """Moves of tokens of `units` units each, in pieces of at most `most` units: [pieces, 3] int64.
+    """Cut moves into pieces of at most `most` units: [pieces, 3] int64.
 
     >>> _pieces([(0, 5, 3)], 2, 4).tolist()  # 6 units from 0 to 10
     [[0, 10, 4], [4, 14, 2]]
@@ -181,12 +182,12 @@ def _pieces(moves: Sequence[tuple[int, int, int]], units: int, most: int) -> Ten
 
 
 def gather_slots_torch(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
-    """`gather_slots` in torch."""
+    """Do `gather_slots` in torch."""
     return torch.stack((keys[:, slots], values[:, slots]))
 
 
 def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
-    """Gather the KV of some slots into one buffer, which a swap-out then sends to the host.
+    """Gather the KV of slots into one buffer, which a swap-out sends on.
 
     Args:
         keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side.
@@ -207,7 +208,7 @@ def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
 
 
 def scatter_slots_torch(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """`scatter_slots` in torch."""
+    """Do `scatter_slots` in torch."""
     keys[:, slots], values[:, slots] = staging
 
 

@@ -38,17 +38,17 @@ class Shipped:
 
     @property
     def options(self) -> dict[str, int]:
-        """How it is launched. Triton's default is three stages."""
+        """Return how it is launched; Triton's default is three stages."""
         return {"num_warps": self.form["num_warps"], "num_stages": self.form.get("num_stages", 3)}
 
     @property
     def constants(self) -> Form:
-        """The constexpr arguments."""
+        """Return the constexpr arguments."""
         return {name: value for name, value in self.form.items() if name not in self.options}
 
     @property
     def signature(self) -> dict[str, str]:
-        """The type of each argument in order, "constexpr" for constants."""
+        """Return the type of each argument in order, "constexpr" for constants."""
         named = {**TYPES, **self.types, **dict.fromkeys(self.constants, "constexpr")}
         return {name: named.get(name, "*bf16" if name.endswith("_ptr") else "i32") for name in self.kernel.arg_names}
 

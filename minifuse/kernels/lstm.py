@@ -1,4 +1,4 @@
-"""The pointwise part of an LSTM cell (Hochreiter and Schmidhuber, 1997), its gates in the order of torch.nn.LSTM.
+"""The pointwise part of an LSTM cell, its gates as in torch.nn.LSTM.
 
 i, f, g, o = gates
 cell'  = sigmoid(f) cell + sigmoid(i) tanh(g)
@@ -20,7 +20,7 @@ KERNEL = "lstm_cell"
 
 @triton.jit
 def _tanh(x):
-    """tanh in float32: (1 - e) / (1 + e) with e = exp(-2 |x|), which cannot overflow.
+    """Compute tanh in float32: (1 - e) / (1 + e), e = exp(-2 |x|).
 
     Near 0, where 1 - e loses digits, the series x - x^3/3 + 2 x^5/15 - 17 x^7/315 + 62 x^9/2835 is used instead.
     """
@@ -61,7 +61,9 @@ def _lstm_kernel(
 
 
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of n LSTM cells, in float32; the hidden state is computed from the new cell state before rounding.
+    """Compute a step of n LSTM cells in float32, each output rounded once.
+
+    The hidden state is computed from the new cell state before that is rounded.
 
     Args:
         gates: [n, 4 h], in each row input, forget, cell and output gate, h each, before their activations; float32,
@@ -87,7 +89,7 @@ def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lstm_cell_torch(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """`lstm_cell` in PyTorch; float64 stays float64."""
+    """Do `lstm_cell` in PyTorch; float64 stays float64."""
     wide = torch.promote_types(gates.dtype, torch.float32)
     i, f, g, o = gates.to(wide).chunk(4, -1)
     new_cell = f.sigmoid() * cell.to(wide) + i.sigmoid() * g.tanh()

@@ -1,4 +1,4 @@
-"""Multi-token attention (Pensieve, 3.4.4): any number of queries per sequence, over KV in blocks or consecutive slots.
+"""Multi-token attention (Pensieve, 3.4.4): any queries per sequence, KV in blocks or runs.
 
 One kernel serves prefill, chunks, decode and the spans that Pensieve recomputes in the middle of a context, because
 they differ in one number only: how many of a context's last tokens are queries. A program takes BLOCK_Q queries of one
@@ -53,7 +53,7 @@ def _walk(
     IN_ORDER: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend to the tokens [begin, end), tile by tile. Unless `MASKED`, all tiles are full and visible to every row."""
+    """Attend to tokens [begin, end); unless `MASKED`, tiles are full and visible to all rows."""
     dim = tl.arange(0, HEAD_DIM_PADDED)
     dim_mask = tl.full([HEAD_DIM_PADDED], True, tl.int1)  # a mask that is true everywhere is compiled away
     if HEAD_DIM < HEAD_DIM_PADDED:
@@ -121,7 +121,7 @@ def attend_tile(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """The attention of BLOCK_M // GROUP queries of one sequence, under one KV head."""
+    """Attend BLOCK_M // GROUP queries of one sequence, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     position = context - num_queries + query
     end = position + tl.minimum(BLOCK_Q, num_queries - query)
@@ -245,7 +245,7 @@ def multi_token_attention_torch(
 def multi_token_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, reference: bool = False
 ) -> Tensor:
-    """Causal attention of the last tokens of S contexts, over KV in blocks or in consecutive slots.
+    """Attend the last tokens of S contexts causally, over KV in blocks or runs.
 
     Args:
         q: [T, num_heads, head_dim], the queries of all sequences, concatenated.

@@ -1,4 +1,4 @@
-"""The shape of a multi-token launch: tiles, warps and stages for the lengths and heads of a batch."""
+"""Chooses tiles, warps and stages of a multi-token launch, by lengths and heads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def form_of(
     itemsize: int = 2,
     reference: bool = False,
 ) -> Form:
-    """The kernel's constants, and its numbers of warps and stages."""
+    """Choose the kernel's constants, warps and stages."""
     padded = max(16, int(triton.next_power_of_2(head_dim)))
     if reference:
         block_m, block_n, num_warps, num_stages = REFERENCE
@@ -40,7 +40,7 @@ def form_of(
 
 
 def packed_form_of(group: int, head_dim: int, page: int, max_queries: int, *, itemsize: int = 2) -> Form:
-    """The form for lanes (`minifuse.kernels.packed`), which hold long prompts and single tokens.
+    """Choose the form for lanes, which hold long prompts and single tokens.
 
     A lane pays the registers of its longest piece. With 64 rows and 4 warps two programs fit on an SM, so that one
     computes while the other reads; 128 rows need 8 warps. At head_dim 128 tiles of 64 tokens spill on sm_90.
@@ -55,7 +55,7 @@ def packed_form_of(group: int, head_dim: int, page: int, max_queries: int, *, it
 
 
 def _config(max_rows: int, head_dim_padded: int, itemsize: int, page: int) -> tuple[int, int, int, int]:
-    """BLOCK_M, BLOCK_N, num_warps and num_stages for sequences of at most `max_rows` = queries x group rows.
+    """Choose BLOCK_M, BLOCK_N, warps and stages for sequences of at most `max_rows` rows.
 
     Derived from the forms compiled ahead of time, not measured:
 

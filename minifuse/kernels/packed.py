@@ -1,4 +1,4 @@
-"""Packed attention (FluidInfer, 4.2): each program walks a lane, a list of work that the host has made.
+"""Packed attention (FluidInfer, 4.2): each program walks a lane of the host's work lists.
 
 A lane is a list of sequences. A program takes one lane and one KV head, and attends to the lane's sequences one after
 the other, each as `multi_token` does: its queries tile by tile. So a program with short pieces of work goes on with the

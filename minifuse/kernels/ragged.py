@@ -1,4 +1,4 @@
-"""The ragged batch of multi-token attention (Pensieve, 3.4.4): queries of any lengths, and the slots of their KV."""
+"""The ragged batch: queries of any lengths, and their KV slots (Pensieve, 3.4.4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ragged:
     first: Tensor | None = None  # [S] int32
 
     def slots(self, sequence: int, tokens: Tensor) -> Tensor:
-        """The slots of `tokens` [n] of one sequence's context."""
+        """Find the slots of `tokens` [n] of one sequence's context."""
         table = self.tables[sequence]
         if self.page == 0:
             return table[0] + tokens
@@ -43,11 +43,11 @@ class Ragged:
 
     @property
     def first_or_contexts(self) -> Tensor:
-        """What a kernel is given for `first`; without it, a tensor that is not read."""
+        """Return `first` for a kernel; without it, a tensor that is not read."""
         return self.contexts if self.first is None else self.first
 
     def check(self, kernel: str, q: Tensor, keys: Tensor) -> None:
-        """Check shapes and types, and on a CPU values too: on a GPU, reading them would wait for the device.
+        """Check shapes and types; on a CPU also values, which a GPU would wait for.
 
         Raises:
             KernelError: the batch does not fit the queries or the storage.
@@ -76,7 +76,7 @@ class Ragged:
 
 
 def check_heads(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None) -> tuple[int, int, int]:
-    """Check that the queries, the storage and the output fit together; return the shape of `q`."""
+    """Check that queries, storage and output fit together; return the shape of `q`."""
     check_tensor(kernel, "q", q, (None, None, None))
     num_rows, num_heads, head_dim = q.shape
     check_tensor(kernel, "keys", keys, (None, None, head_dim), (q.dtype,), q.device)
@@ -93,5 +93,5 @@ def check_heads(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tenso
 
 
 def scale_of(head_dim: int) -> float:
-    """The factor of scores in units of log 2: log2(e) / sqrt(head_dim)."""
+    """Scale scores in units of log 2: log2(e) / sqrt(head_dim)."""
     return math.log2(math.e) / math.sqrt(head_dim)

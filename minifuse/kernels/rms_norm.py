@@ -8,8 +8,6 @@ kernel, the sum is written once and not read back: 2 reads and 2 writes of a row
 
 from __future__ import annotations
 
-from typing import overload
-
 import torch
 import triton
 import triton.language as tl
@@ -58,16 +56,8 @@ def _form(hidden: int, has_residual: bool) -> Form:
     return {"HIDDEN": hidden, "HAS_RESIDUAL": has_residual, "BLOCK": block, "num_warps": num_warps}
 
 
-@overload
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: None = None) -> Tensor: ...
-
-
-@overload
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]: ...
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-    """RMSNorm of every row of `x`, or of `x + residual`.
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Norm every row of `x`, or of `x + residual`.
 
     It computes in float32 and rounds once, to x's dtype. With `residual` the sum is rounded too, and the rounded sum is
     normalized, as if it had been stored and read again. A row's bits do not depend on the other rows; they may depend
@@ -80,7 +70,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
         residual: like x.
 
     Returns:
-        The norm [n, hidden], contiguous, in x's dtype; with `residual` also the sum, likewise.
+        The norm and the sum [n, hidden], contiguous, in x's dtype; without `residual` the norm twice.
 
     Raises:
         KernelError: a shape, a dtype, a stride or a device that the kernel cannot take.
@@ -97,18 +87,16 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
         added = x if residual is None else residual
         form = _form(hidden, residual is not None)
         _rms_norm_kernel[(n,)](out, summed, x, added, weight, eps, x.stride(0), added.stride(0), **form)
-    return out if residual is None else (out, summed)
+    return out, summed
 
 
-def rms_norm_torch(
-    x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None
-) -> Tensor | tuple[Tensor, Tensor]:
-    """`rms_norm` in PyTorch; float64 stays float64."""
+def rms_norm_torch(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Do `rms_norm` in PyTorch; float64 stays float64."""
     summed = x if residual is None else x + residual
     wide = summed.to(torch.promote_types(x.dtype, torch.float32))
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     out = (wide * scale * weight.to(wide.dtype)).to(x.dtype)
-    return out if residual is None else (out, summed)
+    return out, out if residual is None else summed
 
 
 SHIPPED = [

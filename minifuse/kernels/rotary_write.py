@@ -1,4 +1,4 @@
-"""Rotary embedding and the KV write in one pass: each element of q, k and v is read once and written once.
+"""Rotary embedding and the KV write in one pass over q, k and v.
 
 Dimension d of the first `rotary_dim` ones of a head becomes
 
@@ -47,7 +47,7 @@ def _rotate(
     ROTARY_DIM: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
-    """Rotate some heads of one token. All loads come before the first store, which waits for its operands."""
+    """Rotate some heads of one token; all loads come before the first store."""
     HALF: tl.constexpr = ROTARY_DIM // 2
     if ROTARY_DIM < HEAD_DIM:
         at, mask = _dims(stride_xh, head, exists, ROTARY_DIM, HEAD_DIM)
@@ -76,7 +76,7 @@ def _rotate(
 
 @triton.jit
 def _angles(cos_ptr, sin_ptr, like, START: tl.constexpr, STOP: tl.constexpr):
-    """A token's cosines and sines of the dimensions [START, STOP), for each row of `like`."""
+    """Load cosines and sines of dimensions [START, STOP), for each row of `like`."""
     dim = START + tl.arange(0, triton.next_power_of_2(STOP - START))
     cos = tl.load(cos_ptr + dim, mask=dim < STOP, other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + dim, mask=dim < STOP, other=0.0).to(tl.float32)
@@ -167,7 +167,7 @@ def rotate_and_write_torch(
     *,
     interleaved: bool = False,
 ) -> Tensor:
-    """`rotate_and_write` in torch."""
+    """Do `rotate_and_write` in torch."""
     if rotary is not None:
         q, k = (RotaryRows(*rotary, interleaved).rotate(x).to(x.dtype) for x in (q, k))
     live = slots >= 0
@@ -187,7 +187,7 @@ def rotate_and_write(
     *,
     interleaved: bool = False,
 ) -> Tensor:
-    """Rotate `q` and `k`, and write `k` and `v` into their slots of one layer, in one launch.
+    """Rotate `q` and `k`, and write `k` and `v` into one layer's slots.
 
     Args:
         q: [n, num_heads, head_dim]. `q`, `k` and `v` may be views of one matrix: only their last dimension need be

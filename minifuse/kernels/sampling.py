@@ -1,4 +1,4 @@
-"""The next token of each row: the largest logit, or the largest after Gumbel noise has been added.
+"""The next token of each row: the largest logit, perhaps after Gumbel noise.
 
 Both take two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second, the
 winner among these winners. The winner is defined by a total order, NaN > inf > ... > -inf and the lower index first,
@@ -37,7 +37,7 @@ def _mix(x):
 
 @triton.jit
 def _first_largest(x, index):
-    """The largest of `x` and its entry of `index` (int32, at least 0): the first NaN, or the lowest index of several.
+    """Find the largest of `x` and its `index`: the first NaN, or the lowest of equals.
 
     NaNs are marked by an index below 0, so that one search finds either.
     """
@@ -96,13 +96,13 @@ def _winner_kernel(
 
 
 def argmax_torch(logits: Tensor) -> Tensor:
-    """`argmax` in torch."""
+    """Do `argmax` in torch."""
     largest, at = logits.max(-1)
     return at.masked_fill(~largest.isfinite(), NOT_FINITE)
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """The index of each row's largest number, the lowest of several; NOT_FINITE if that is NaN or infinite.
+    """Find each row's largest, the lowest of equals; NOT_FINITE if NaN or infinite.
 
     Args:
         logits: [n, vocab_size], each row contiguous.
@@ -118,12 +118,12 @@ def argmax(logits: Tensor) -> Tensor:
 
 
 def gumbel_argmax_torch(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """`gumbel_argmax` in torch."""
+    """Do `gumbel_argmax` in torch."""
     return argmax_torch(scaled + gumbel_noise(seeds, positions, scaled.shape[-1]))
 
 
 def gumbel_argmax(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """Draw a token for each row from the softmax of `scaled`. A draw depends on its own row of the arguments alone.
+    """Draw a token from the softmax of each row, by that row's arguments alone.
 
     Args:
         scaled: [n, vocab_size] float64 or float32, each row contiguous; -inf where a token may not be drawn.

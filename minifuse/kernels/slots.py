@@ -1,4 +1,4 @@
-"""Decode over adjacent buffers: the kernel takes an offset, a size and lengths, no block table (Flover, V-B, Fig. 4).
+"""Decode over adjacent buffers: offset, size and lengths, no block table (Flover, V-B, Fig. 4).
 
 All buffers have the same width and are adjacent, so token t of the context of row i of the batch lies in slot
 
@@ -88,7 +88,7 @@ def slots_attention(
     out: Tensor | None = None,
     split: int = SPLIT,
 ) -> Tensor:
-    """Attention of one query in each of the adjacent buffers [offset, offset + size) to the tokens of its buffer.
+    """Attend one query in each of the buffers [offset, offset + size).
 
     Args:
         q: [size, num_heads, head_dim], row i the query of buffer offset + i.

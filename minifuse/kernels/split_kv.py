@@ -1,4 +1,4 @@
-"""Decode over split KV (FlashDecoding): one query per sequence, whose context is cut up so that the whole GPU reads it.
+"""Decode over split KV (FlashDecoding): the whole GPU reads one query's context.
 
 A decode batch has no more rows than sequences, too few to fill a GPU, and contexts of very uneven lengths. So contexts
 are cut into splits, as `splits.py` describes; here KV lies in blocks or in consecutive slots.
@@ -66,7 +66,7 @@ def _decode_kernel(
 def decode_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, split: int = SPLIT
 ) -> Tensor:
-    """Attention of the last token of each of S contexts, over KV in blocks or in consecutive slots.
+    """Attend the last token of S contexts, over KV in blocks or runs.
 
     Args:
         q: [S, num_heads, head_dim], one query per sequence.

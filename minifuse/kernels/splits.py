@@ -32,7 +32,7 @@ REDUCE_WARPS = 8
 
 @triton.jit
 def visible_range(contexts_ptr, first_ptr, sequence, HAS_FIRST: tl.constexpr):
-    """The tokens [begin, end) that the last token of a context attends to: itself always."""
+    """Find the tokens [begin, end) that a context's last token attends to."""
     end = tl.load(contexts_ptr + sequence)
     begin = 0
     if HAS_FIRST:
@@ -68,8 +68,10 @@ def attend_splits(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend to the tokens [begin, end) of a sequence under KV head program_id(0), whose query heads are the rows of a
-    matrix: split program_id(1), and if there are more splits than programs, every num_programs(1)-th after it.
+    """Attend to splits of the tokens [begin, end) of a sequence, under one KV head.
+
+    The KV head is program_id(0); its query heads are the rows of a matrix. The splits are program_id(1) and, if there
+    are more splits than programs, every num_programs(1)-th after it.
     """
     kv_head = tl.program_id(0)
     sequence = sequence.to(tl.int64)
@@ -160,7 +162,9 @@ def _reduce_kernel(
 
 
 def reduce_form(head_dim: int, split: int = SPLIT, *, has_first: bool = False) -> Form:
-    """64 splits at a time: those of a context of 128k tokens are read in four steps, each as long as a load takes."""
+    """Choose the form of the reduction: 64 splits at a time.
+
+    The splits of a context of 128k tokens are read in four steps, each as long as a load takes."""
     return {
         "HEAD_DIM": head_dim,
         "HEAD_DIM_PADDED": int(triton.next_power_of_2(head_dim)),
@@ -198,7 +202,7 @@ def split_form(group: int, head_dim: int, page: int, split: int = SPLIT, itemsiz
 
 
 def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
-    """For the results of splits, in float32: [S, num_heads, splits, head_dim] and [S, num_heads, splits]."""
+    """Allocate the results of splits: [S, num_heads, splits, head_dim] and [S, num_heads, splits]."""
     num_sequences, num_heads, head_dim = q.shape
     used = splits if splits > 1 else 0
     partial = torch.empty((num_sequences, num_heads, used, head_dim), dtype=torch.float32, device=q.device)
@@ -206,7 +210,7 @@ def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
 
 
 def grid_of(q: Tensor, keys: Tensor, splits: int) -> tuple[int, int, int]:
-    """Programs: (KV heads, splits of a sequence, sequences).
+    """Count the programs: (KV heads, splits of a sequence, sequences).
 
     KV heads come first, so that the heads of a slot, which are adjacent in memory, are read at the same time. The host
     knows the number of splits of the longest context only: most programs of shorter contexts have no work, which costs
@@ -218,7 +222,7 @@ def grid_of(q: Tensor, keys: Tensor, splits: int) -> tuple[int, int, int]:
 
 
 def check_decode(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None, split: int) -> int:
-    """Check the arguments that both kernels over splits take; return the heads that share a KV head."""
+    """Check the arguments of both kernels over splits; return the group size."""
     num_sequences, num_heads, _ = check_heads(kernel, q, keys, values, out)
     check(kernel, num_sequences < 2**16, f"there are {num_sequences} queries: give fewer than 2^16.")
     check(kernel, split > 0, f"split is {split}: give at least one token.")
@@ -237,7 +241,7 @@ def launch_splits(
     longest: int,
     form: Form,
 ) -> Tensor:
-    """Attend the splits of every context with `kernel`, and combine them, unless no context has several.
+    """Attend all splits with `kernel`; combine them if a context has several.
 
     Args:
         contexts, first: [S] int32, as in `Ragged`.

@@ -1,4 +1,4 @@
-"""The gate of a LLaMA's MLP (Shazeer, 2020): silu(gate) x up, where one product has computed both halves.
+"""The gate of a LLaMA's MLP: silu(gate) x up (Shazeer, 2020).
 
 silu(x) = x sigmoid(x),   sigmoid(x) = 1 / (1 + exp(-x))
 """
@@ -18,7 +18,7 @@ BLOCK = 1024
 
 @triton.jit
 def sigmoid(x):
-    """1 / (1 + exp(-x)) in float32. The exponent is never positive, so nothing overflows."""
+    """Compute 1 / (1 + exp(-x)) in float32 without overflow: no exponent is positive."""
     e = tl.exp(-tl.abs(x))
     return tl.where(x < 0, e, 1.0) / (1.0 + e)
 
@@ -42,13 +42,13 @@ def _silu_mul_kernel(
 
 
 def columns_form(width: int) -> Form:
-    """The form of a kernel over blocks of columns: one 16-byte load per thread and operand in bf16."""
+    """Choose blocks of columns: one 16-byte load per thread and operand in bf16."""
     block = min(BLOCK, triton.next_power_of_2(width))
     return {"WIDTH": width, "BLOCK": block, "num_warps": max(block // 256, 1)}
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) x up, in float32, rounded once.
+    """Compute silu(gate) x up in float32, rounded once.
 
     Args:
         gate_up: [n, 2 f], in each row f gates and then f ups; float32, float16 or bfloat16; rows need not be adjacent.
@@ -70,7 +70,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def silu_mul_torch(gate_up: Tensor) -> Tensor:
-    """`silu_mul` in PyTorch; float64 stays float64."""
+    """Do `silu_mul` in PyTorch; float64 stays float64."""
     gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, -1)
     return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 

@@ -29,7 +29,7 @@ class TritonOperators:
     lock: AbstractContextManager[object] = Lock() if INTERPRETED else nullcontext()  # the interpreter has one thread
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return rms_norm(x, weight, eps)
+        return rms_norm(x, weight, eps)[0]
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return rms_norm(x, weight, eps, residual)

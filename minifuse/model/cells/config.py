@@ -1,4 +1,4 @@
-"""The shapes of models of cells: `lstm`, `seq2seq`, `treelstm` and kinds of plugins (BatchMaker, 2.7.3 to 2.7.5)."""
+"""The shapes of models of cells, built in or registered by plugins (BatchMaker, 2.7.3 to 2.7.5)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CellConfig:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """For each cell, the weights that every row is multiplied with: neither embeddings nor biases.
+        """Count the weights of each cell's matrices, without embeddings and biases.
 
         A batch reads each weight once, and does two flops with it for each row.
         """
@@ -49,11 +49,11 @@ class CellConfig:
 
     @property
     def num_parameters(self) -> int:
-        """All parameters: matrices, embeddings and biases."""
+        """Count all parameters: matrices, embeddings and biases."""
         return _describe(self).num_parameters
 
     def slot_bytes(self, dtype: str) -> int:
-        """Bytes of one slot of states, such as hidden and cell state, and the word that a decoder produces."""
+        """Count the bytes of a slot: hidden and cell state, a decoder's word."""
         return _describe(self, dtype).slot_bytes
 
 
@@ -66,7 +66,7 @@ class _Description:
 
 @lru_cache(16)
 def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
-    """Take the figures from the model itself; that of a plugin is built on the CPU, the others without weights."""
+    """Build the model to read its figures; only a plugin's is built with weights."""
     from minifuse.model.cells.rnn import load_cells  # imports torch
 
     model = load_cells(config, config.kind, dtype, "meta" if config.kind in BUILT_IN else "cpu")
@@ -74,7 +74,7 @@ def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
 
 
 def register_cells(kind: str, build: Build) -> None:
-    """Register a kind of model for `--model KIND`, which takes the settings of the built-in kinds.
+    """Register a kind of model for `--model KIND`, with the settings of built-in kinds.
 
     Args:
         build: makes the model from its config, dtype ("float32", ...), device ("cpu", ...) and seed.
@@ -89,5 +89,5 @@ def register_cells(kind: str, build: Build) -> None:
 
 
 def registered(kind: str) -> Build | None:
-    """The function that builds a kind registered by a plugin; None if there is no such kind."""
+    """Return the function that builds a plugin's kind; None: it is not registered."""
     return _REGISTERED.get(kind)

@@ -12,13 +12,13 @@ from minifuse.core.errors import RequestRefused
 
 
 class Spec(NamedTuple):
-    """One row of an input or an output of a cell: a shape without the batch dimension, and a dtype."""
+    """One row of a cell's input or output: shape without the batch, and dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     def __str__(self) -> str:
-        """`float32[3x1024]`, or `int64` for one number."""
+        """Write it as `float32[3x1024]`, or `int64` for one number."""
         dtype, shape = str(self.dtype).removeprefix("torch."), "x".join(map(str, self.shape))
         return f"{dtype}[{shape}]" if self.shape else dtype
 
@@ -28,7 +28,7 @@ TOKEN = Spec((), torch.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellType:
-    """Cells that can be batched together: one definition, one set of weights, inputs of one shape (BatchMaker, 2.3.1).
+    """Cells that can be batched: one definition, weights and input shape (BatchMaker, 2.3.1).
 
     `token_output` is the number of the output that is a token of the answer, an attribute of the module; None: there is
     no such output.
@@ -44,7 +44,7 @@ class CellType:
 def outputs_of(
     module: nn.Module, inputs: tuple[Spec, ...], device: torch.device, where: str, allowed: str
 ) -> tuple[Spec, ...]:
-    """The outputs of a cell, found by running it on rows of zeros, which also shows whether the batch comes first.
+    """Find a cell's outputs by running it on zeros; checks that the batch comes first.
 
     Args:
         where: the beginning of an error message.
@@ -89,12 +89,12 @@ def outputs_of(
 
 
 def brief(error: Exception) -> str:
-    """The class of an error and the first line of its message."""
+    """Shorten an error to its class and the first line of its message."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
 
 
 def matrix_weights(cell: nn.Module) -> int:
-    """The number of weights that every row is multiplied with: of all matrices but embeddings."""
+    """Count the weights of all matrices but embeddings: every row is multiplied with them."""
     return sum(
         parameter.numel()
         for part in cell.modules()

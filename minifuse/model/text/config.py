@@ -1,4 +1,4 @@
-"""The shape of a transformer: a frozen description for all families, from a Hugging Face `config.json` or a preset."""
+"""The shape of a transformer of any family, from a `config.json` or a preset."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ModelConfig(TextShape):
 
     @property
     def kv_elements_per_token(self) -> int:
-        """Numbers cached per token: a key and a value in every layer."""
+        """Count the numbers cached per token: a key and a value in every layer."""
         return 2 * self.num_layers * self.kv_size
 
     def kv_bytes_per_token(self, dtype: str) -> int:
@@ -70,7 +70,7 @@ class ModelConfig(TextShape):
 
     @property
     def num_matrix_weights(self) -> int:
-        """Weights that every token is multiplied with: the layers' matrices and the head, not the embeddings.
+        """Count the weights every token is multiplied with: matrices and head, not embeddings.
 
         Each costs two flops per token (2N, Kaplan et al., 2020), and an iteration reads each at least once.
         """
@@ -84,7 +84,7 @@ class ModelConfig(TextShape):
 
     @property
     def num_parameters(self) -> int:
-        """All parameters but biases and norms, which are under a thousandth of the whole."""
+        """Count all parameters but biases and norms, under a thousandth of the whole."""
         embeddings = 0 if self.tied_embeddings else self.head_weights
         learned = 0 if self.rotary else (self.max_context + self.position_offset) * self.hidden_size
         return self.num_matrix_weights + embeddings + learned

@@ -1,4 +1,4 @@
-"""Reads a Hugging Face `config.json` of any family; a field that is missing has transformers' default."""
+"""Reads a Hugging Face `config.json`; missing fields have the defaults of transformers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Activation = Annotated[
 
 
 def _named(default: Any, *names: str) -> Any:
-    """A field that stands under the first of these names that a file has."""
+    """Declare a field under the first of these names that a file has."""
     return Field(default, validation_alias=AliasChoices(*names))
 
 
@@ -42,7 +42,7 @@ class Ending(BaseModel):
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The ids, each once."""
+        """List the ids, each once."""
         ids = self.eos_token_id
         return () if ids is None else (ids,) if isinstance(ids, int) else tuple(dict.fromkeys(ids))
 
@@ -69,7 +69,7 @@ class _Llama3(_Rope):
 
 
 class _Llama(Ending):
-    """LLaMA; fields are called as in `ModelConfig`, or as in the file where that has others."""
+    """LLaMA's fields, called as in `ModelConfig` where that has them."""
 
     vocab_size: Size = 32000
     hidden_size: Size = 4096
@@ -91,7 +91,7 @@ class _Llama(Ending):
     original_max_position_embeddings: Size | None = None
 
     def rest(self, head_dim: int, source: str) -> dict[str, Any]:
-        """The rotary embedding: of `rope_scaling` if there is one, as in transformers, or `rope_parameters`."""
+        """Read the rotary embedding from `rope_scaling`, else `rope_parameters`, as transformers does."""
         name = "rope_scaling" if self.rope_scaling else "rope_parameters"
         parameters = self.rope_scaling or self.rope_parameters or {}
         rope = checked(_Rope, parameters, f"{name} of {source}")

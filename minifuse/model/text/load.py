@@ -1,4 +1,4 @@
-"""From a name that the user gave (`tiny`, a directory, `random:PRESET`) to a model ready to serve."""
+"""Finds and loads the model that the user names: `tiny`, a directory, `random:PRESET`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TINY = Path(__file__).parent.parent / "tiny"
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """A text model that has been found and described, its weights not yet read. It needs no torch until `load`."""
+    """A text model that was found, its weights not read. Imports torch in `load`."""
 
     name: str
     config: ModelConfig
@@ -40,7 +40,7 @@ class TextSource:
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is a checkpoint to read."""
+        """Tell whether there is a checkpoint to read."""
         return self.directory is not None
 
     @property
@@ -48,7 +48,7 @@ class TextSource:
         return self.directory is not None and (self.directory / "tokenizer.json").exists()
 
     def digest(self) -> str:
-        """Of the name of its folder, its config.json and its tokenizer.json; of random weights, of its preset.
+        """Hash its folder's name, config.json and tokenizer.json, or its preset.
 
         Models that were trained further from one have all else in common, so their folders tell them apart.
         """
@@ -61,18 +61,18 @@ class TextSource:
         return digest.hexdigest()
 
     def slot_bytes(self, dtype: str) -> int:
-        """Bytes of the KV of one token."""
+        """Count the bytes of one token's KV."""
         return self.config.kv_bytes_per_token(dtype)
 
     def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> Transformer:
-        """The model with its weights, ready to serve. Raises what `load_weights` does."""
+        """Load the model, ready to serve. Raises what `load_weights` does."""
         return load_weights(self, dtype, device, seed, numerics=numerics)
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> None:
-        """None: to receive a text takes no model."""
+        """Return None: to receive a text takes no model."""
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer beside the weights.
+        """Read the tokenizer beside the weights.
 
         Raises:
             ModelError: there is none; prompts must then be token ids.
@@ -130,7 +130,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> Transformer:
-    """A model of this shape, whose weights are not yet set."""
+    """Build a model of this shape, its weights unset."""
     import torch
 
     from minifuse.model.linear import Unset
@@ -175,7 +175,7 @@ def load_weights(
     pack: bool = True,
     numerics: str = "fast",
 ) -> Transformer:
-    """Build the model and read (or draw) its weights, laid out for serving unless `pack` is off.
+    """Build the model, and read or draw its weights; `pack` lays them out.
 
     Args:
         numerics: "reference" computes every row by itself, so that its bits do not depend on other rows.

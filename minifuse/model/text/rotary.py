@@ -1,4 +1,4 @@
-"""The families with rotary positions: LLaMA (Touvron et al., 2023) and GPT-J (Wang and Komatsuzaki, 2021)."""
+"""Families with rotary positions: LLaMA (Touvron et al., 2023), GPT-J (Wang and Komatsuzaki, 2021)."""
 
 from __future__ import annotations
 
