@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from minifuse.core.errors import UsageError
@@ -67,9 +68,8 @@ class _Description:
 @lru_cache(16)
 def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
     """Build the model to read its figures; only a plugin's is built with weights."""
-    from minifuse.model.cells.rnn import load_cells  # imports torch
-
-    model = load_cells(config, config.kind, dtype, "meta" if config.kind in BUILT_IN else "cpu")
+    load = resolve_name("minifuse.model.cells.rnn:load_cells")  # imports torch
+    model = load(config, config.kind, dtype, "meta" if config.kind in BUILT_IN else "cpu")
     return _Description(model.sizes, model.num_parameters, model.slot_bytes)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from minifuse.core.errors import ModelError
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -88,15 +87,3 @@ class ModelConfig(TextShape):
         embeddings = 0 if self.tied_embeddings else self.head_weights
         learned = 0 if self.rotary else (self.max_context + self.position_offset) * self.hidden_size
         return self.num_matrix_weights + embeddings + learned
-
-    @classmethod
-    def from_hf(cls, raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
-        """Read a Hugging Face `config.json`; a field that is missing has transformers' default.
-
-        Raises:
-            ModelError: the architecture is not one of the four families, a field makes no sense, or the checkpoint
-                uses a variant that is not built here (named in the message).
-        """
-        from minifuse.model.text.hugging_face import read_config  # imports pydantic, which `--help` does not need
-
-        return read_config(raw, source)

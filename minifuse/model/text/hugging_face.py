@@ -178,8 +178,13 @@ _FAMILIES: dict[str, type[_Llama | _GPT2 | _OPT]] = {"gpt2": _GPT2, "gptj": _GPT
 _SHAPE = {field.name for field in fields(ModelConfig)}
 
 
-def read_config(raw: Mapping[str, Any], source: str) -> ModelConfig:
-    """Read the object of a config.json; raises what `ModelConfig.from_hf` does."""
+def read_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
+    """Read the object of a config.json.
+
+    Raises:
+        ModelError: the architecture is not one of the four families, a field makes no sense, or the checkpoint uses a
+            variant that is not built here (named in the message).
+    """
     family = raw.get("model_type")
     named = raw.get("architectures")
     if not isinstance(family, str) or family not in _FAMILIES:

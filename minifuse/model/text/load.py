@@ -108,11 +108,11 @@ def resolve_text(name: str) -> TextSource:
     raw = read_object(path)
     if raw is None:
         raise ModelError(f"{directory} has no config.json: give a directory in Hugging Face's format.")
-    config = ModelConfig.from_hf(raw, str(path))
+    from minifuse.model.text.hugging_face import Ending, read_config  # imports pydantic, which `--help` does not need
+
+    config = read_config(raw, str(path))
     generation = read_object(path := directory / "generation_config.json")
     if generation is not None:  # it alone says what ends an answer, even if it names nothing
-        from minifuse.model.text.hugging_face import Ending
-
         config = replace(config, eos_ids=checked(Ending, generation, str(path)).eos_ids)
     return TextSource(name, config, directory)
 

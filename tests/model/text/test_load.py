@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from minifuse.core.errors import MachineError, ModelError, UsageError
 from minifuse.model import device
 from minifuse.model.text.checkpoint import write_weights
-from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.hugging_face import read_config
 from minifuse.model.text.load import TextSource, build, load_weights, random_weights, resolve_text
 from minifuse.model.text.presets import preset
 from minifuse.naive import oracle
@@ -98,13 +98,13 @@ def test_tied_embeddings_are_one_tensor(tmp_path: Path) -> None:
 
 def test_end_of_sequence_ids() -> None:
     def eos(value: Any) -> tuple[int, ...]:
-        return ModelConfig.from_hf(raw_config("llama", eos_token_id=value)).eos_ids
+        return read_config(raw_config("llama", eos_token_id=value)).eos_ids
 
     assert (eos([3, 4]), eos(7), eos(0), eos(None), eos(...)) == ((3, 4), (7,), (0,), (), ())
 
 
 def test_random_weights_follow_the_seed() -> None:
-    source = TextSource("random:x", ModelConfig.from_hf(RAW["llama"]), None)
+    source = TextSource("random:x", read_config(RAW["llama"]), None)
     first, same, other = (oracle.logits(load_weights(source, "float64", seed=seed), [1, 2, 3]) for seed in (1, 1, 2))
     assert torch.equal(first, same)
     assert not torch.allclose(first, other)
@@ -311,7 +311,7 @@ def test_weights_too_large_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_weights_are_loaded_where_free_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "free_bytes", lambda device: None)
-    source = TextSource("x", ModelConfig.from_hf(RAW["opt"]), None)
+    source = TextSource("x", read_config(RAW["opt"]), None)
     assert load_weights(source, "float64").config == source.config
 
 
