@@ -1,7 +1,7 @@
 """Triton kernels, one concept a file, each beside the PyTorch twin that is its specification.
 
-A file holds the kernel, its twin (`..._torch`), its launcher, which checks its arguments, and `SHIPPED`: the forms that
-are compiled ahead of time. Importing this package does not import Triton.
+A file holds the kernel, its twin (`..._torch`; one for all attention kernels), its launcher, which checks its
+arguments, and `SHIPPED`: the forms that are compiled ahead of time. Importing this package does not import Triton.
 """
 
 from __future__ import annotations

@@ -123,9 +123,10 @@ class _GPT2(Ending):
         """Raise `ValueError` if two names of one number stand for different ones."""
         for field in cls.model_fields.values():
             names = field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ()
-            given = [f"{name} {raw[name]!r:.40}" for name in names if name in raw]
-            if len({text.partition(" ")[2] for text in given}) > 1:
-                raise ValueError(f"{' and '.join(given)} are names of one number")
+            given = [(name, raw[name]) for name in names if name in raw]
+            if any(value != given[0][1] for _, value in given):
+                shown = " and ".join(f"{name} {reprlib.repr(value)}" for name, value in given)
+                raise ValueError(f"{shown} are names of one number")
         return raw
 
     def rest(self, head_dim: int, source: str) -> dict[str, Any]:
