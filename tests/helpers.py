@@ -26,7 +26,7 @@ from minifuse.execute.moving import torch_runner
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.kernels.operators import TORCH
 from minifuse.model.text.checkpoint import write_weights
-from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.hugging_face import read_config
 from minifuse.model.text.load import build, random_weights
 from minifuse.model.text.reader import TextReader
 from minifuse.model.text.transformer import Transformer
@@ -116,7 +116,7 @@ def raw_config(family: str, **changes: Any) -> dict[str, Any]:
 
 def random_model(family: str, dtype: str = "float64", seed: int = 0, **changes: Any) -> Transformer:
     """A small model whose every parameter, norms and biases too, is random: nothing may hide behind a one or a zero."""
-    model = random_weights(build(ModelConfig.from_hf(raw_config(family, **changes)), dtype), seed)
+    model = random_weights(build(read_config(raw_config(family, **changes)), dtype), seed)
     for index, (_, parameter) in enumerate(sorted(model.named_parameters())):
         if parameter.dim() == 1:
             generator = torch.Generator().manual_seed(1000 * seed + index)

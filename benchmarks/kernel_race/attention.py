@@ -174,7 +174,8 @@ def decode(contexts: Sequence[int], heads: Heads, name: str, page: int = 16) -> 
     parts = [(1, context) for context in contexts]
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.kernels.split_kv import decode_attention, decode_attention_torch
+        from minifuse.kernels.multi_token import multi_token_attention_torch
+        from minifuse.kernels.split_kv import decode_attention
 
         kv = _KV.of(contexts, heads, page, device, dtype)
         q = normal((len(contexts), heads.query, heads.dim), device, dtype, 3)
@@ -184,7 +185,7 @@ def decode(contexts: Sequence[int], heads: Heads, name: str, page: int = 16) -> 
             "the same on contiguous KV": Contender(lambda: decode_attention(q, kv.keys, kv.values, whole)),
             **_peers_of_decode(q, kv, contexts),
         }
-        return Trial(contenders, lambda: _twin(decode_attention_torch, q, kv.keys, kv.values, whole))
+        return Trial(contenders, lambda: _twin(multi_token_attention_torch, q, kv.keys, kv.values, whole))
 
     return Case(
         "decode_attention",
@@ -251,7 +252,7 @@ def buffers(lengths: Sequence[int], width: int, heads: Heads, name: str, page: i
         for row, (start, length) in enumerate(zip(kv.starts, lengths, strict=True)):
             keys[row * width : row * width + length] = kv.keys[start : start + length]
             values[row * width : row * width + length] = kv.values[start : start + length]
-        region = {"offset": 0, "size": len(lengths), "width": width, "max_length": max(lengths)}
+        region = {"offset": 0, "size": len(lengths), "width": width}
         lengths_ = _int32(lengths, device)
 
         def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -259,7 +260,9 @@ def buffers(lengths: Sequence[int], width: int, heads: Heads, name: str, page: i
 
         return Trial(
             {
-                "slots_attention": Contender(lambda: slots_attention(q, keys, values, lengths_, **region)),
+                "slots_attention": Contender(
+                    lambda: slots_attention(q, keys, values, lengths_, **region, max_length=max(lengths))
+                ),
                 "decode_attention, paged": Contender(
                     lambda: decode_attention(q, kv.paged_keys, kv.paged_values, paged)
                 ),

@@ -20,14 +20,14 @@ SMALLEST_SHARED = 30_000_000  # parameters: 5 million are as fast on one core, 8
 
 
 def usable_cores() -> set[int]:
-    """The numbers of the cores that this process may run on."""
+    """Return the numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def processor() -> str:
-    """The name of the processor, as its maker gives it where that is known."""
+    """Return the processor's name, as its maker gives it if known."""
     try:
         lines = (PROC / "cpuinfo").read_text().splitlines()
     except OSError:

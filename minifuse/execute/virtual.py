@@ -17,7 +17,7 @@ from minifuse.execute.link import Link
 
 
 def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-    """A token for every sequence whose next token is sampled, without a model: -1, which is not a stop token."""
+    """Give every sampled sequence the token -1, without a model: never a stop token."""
     return Ran({plan.work[i].sequence: (-1,) for i in sampled_work(plan, sequences)})
 
 

@@ -1,7 +1,7 @@
 """Triton kernels, one concept a file, each beside the PyTorch twin that is its specification.
 
-A file holds the kernel, its twin (`..._torch`), its launcher, which checks its arguments, and `SHIPPED`: the forms that
-are compiled ahead of time. Importing this package does not import Triton.
+A file holds the kernel, its twin (`..._torch`; one for all attention kernels), its launcher, which checks its
+arguments, and `SHIPPED`: the forms that are compiled ahead of time. Importing this package does not import Triton.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ MODULES = (
 
 
 def shipped() -> list[Shipped]:
-    """Every shipped form of every kernel. Imports Triton."""
+    """List every shipped form of every kernel. Imports Triton."""
     modules = (importlib.import_module(f"{__name__}.{name}") for name in MODULES)
     return [form for module in modules for form in module.SHIPPED]

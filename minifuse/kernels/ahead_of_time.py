@@ -1,4 +1,4 @@
-"""Compile every shipped kernel ahead of time, without a GPU, and report what it will use of one.
+"""Compiles every shipped kernel without a GPU, and reports what it will use.
 
     python -m minifuse.kernels.ahead_of_time                             # compile everything for sm_80 and sm_90
     python -m minifuse.kernels.ahead_of_time --out benchmarks/results    # write the table
@@ -14,16 +14,16 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import triton
 import typer
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -34,8 +34,7 @@ from minifuse.kernels.launch import INTERPRETED, Shipped
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of A100; of H100 and H200: bytes that one program may have
 CAPABILITIES = tuple(SHARED_MEMORY)
-PIPE_WIDTH = 120  # columns of the printed table where the output is no terminal
-SCHEMA = "minifuse.kernels-registers/1"
+SCHEMA: Literal["minifuse.kernels-registers/1"] = "minifuse.kernels-registers/1"
 NAME = "kernels-registers"
 REFRESH = "run python -m minifuse.kernels.ahead_of_time --out benchmarks/results and commit the files it writes"
 
@@ -57,8 +56,9 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Registers:
-    """The committed table: registers, stack and shared memory of every form, as one version of Triton compiles it."""
+    """The committed table: what each form takes, as one Triton version compiles it."""
 
+    schema: Literal["minifuse.kernels-registers/1"]
     triton: str
     rows: tuple[Compiled, ...]
 
@@ -70,21 +70,18 @@ class Registers:
             UsageError: there is no such table at `path`.
         """
         try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-            if table["schema"] == SCHEMA:
-                return cls(table["triton"], tuple(Compiled(**row) for row in table["rows"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        raise UsageError(f"{path} is not a table of kernels ({SCHEMA}): {REFRESH}.")
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            raise UsageError(f"{path} is not a table of kernels ({SCHEMA}): {REFRESH}.") from None
 
     def write(self, folder: Path) -> None:
         """Write kernels-registers.json and kernels-registers.md into `folder`."""
-        table = {"schema": SCHEMA, "triton": self.triton, "rows": [asdict(row) for row in self.rows]}
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / f"{NAME}.json", json.dumps(table, indent=1) + "\n")
-        write_whole(folder / f"{NAME}.md", self._page())
+        write_whole(folder / f"{NAME}.json", json.dumps(asdict(self), indent=1) + "\n")
+        write_whole(folder / f"{NAME}.md", self.page())
 
-    def _page(self) -> str:
+    def page(self) -> str:
+        """Write the table as Markdown."""
         limits = ", ".join(f"on {target_of(capability)} {size}" for capability, size in SHARED_MEMORY.items())
         rows = "\n".join(
             f"| {row.name} | {row.target} | {row.registers} | {row.stack} | {row.shared} |" for row in self.rows
@@ -101,16 +98,16 @@ was spilled. Of shared memory a program may have, in bytes, {limits}.
 """
 
     def unmatched(self, keys: Iterable[tuple[str, str]]) -> list[str]:
-        """A sentence for every (name, target) of `keys` that has no row, and for every row that is not in `keys`."""
+        """Name each (name, target) in `keys` without a row, and each row without a key."""
         shipped_keys = set(keys)
         own = {row.key for row in self.rows}
         return [
-            *(f"{name} for {target} is not in the table: {REFRESH}." for name, target in sorted(shipped_keys - own)),
-            *(f"{name} for {target} is not shipped: {REFRESH}." for name, target in sorted(own - shipped_keys)),
+            f"{name} for {target} is {'not shipped' if (name, target) in own else 'not in the table'}: {REFRESH}."
+            for name, target in sorted(shipped_keys ^ own)
         ]
 
     def difference(self, compiled: Compiled) -> str | None:
-        """A sentence if the form's row has other figures; None for a table made by another version of Triton."""
+        """Say how a form differs from its row; None for another version of Triton."""
         row = {row.key: row for row in self.rows}.get(compiled.key)
         if row is None or row == compiled or self.triton != triton.__version__:
             return None
@@ -129,18 +126,19 @@ def compile_form(form: Shipped, capability: int) -> Compiled:
     and their strides are multiples of 16: both are assumed of pointers and of arguments called `stride_...`.
 
     Raises:
-        KernelError: the form leaves out an argument of the kernel, or names one that the kernel does not have.
+        KernelError: the form leaves out a constant of the kernel, or names one that the kernel does not have.
         MachineError: Triton runs as an interpreter here, or its tools are missing.
     """
     if INTERPRETED:
         raise MachineError("TRITON_INTERPRET is set, and nothing is compiled: unset it to compile kernels.")
     cuobjdump = _cuobjdump()
     kernel = form.kernel
-    of_form, of_kernel = {*form.signature, *form.constants}, {*kernel.arg_names}
-    if of_form != of_kernel:
-        wrong = ", ".join(sorted(of_form ^ of_kernel))
-        raise KernelError(f"{form.name}: the form and the kernel differ in {wrong}: give every argument once.")
-    signature = {name: form.signature.get(name, "constexpr") for name in kernel.arg_names}
+    constants = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
+    if wrong := constants ^ {*form.constants}:
+        raise KernelError(
+            f"{form.name}: form and kernel differ in {', '.join(sorted(wrong))}: give each constant once."
+        )
+    signature = form.signature
     attributes = {
         (argument.num,): [["tt.divisibility", 16]]
         for argument in kernel.params
@@ -149,7 +147,7 @@ def compile_form(form: Shipped, capability: int) -> Compiled:
     compiled = triton.compile(
         ASTSource(kernel, signature, constexprs=dict(form.constants), attrs=attributes),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": form.num_warps, "num_stages": form.num_stages},
+        options=form.options,
     )
     registers, stack = _usage(cuobjdump, compiled.asm["cubin"], compiled.metadata.name)
     return Compiled(form.name, target_of(capability), registers, stack, compiled.metadata.shared)
@@ -171,7 +169,7 @@ def _cuobjdump() -> str:
 
 
 def _usage(cuobjdump: str, cubin: bytes, function: str) -> tuple[int, int]:
-    """The registers and the bytes of stack of each thread of `function`."""
+    """Read the registers and the bytes of stack of a thread of `function`."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -181,16 +179,6 @@ def _usage(cuobjdump: str, cubin: bytes, function: str) -> tuple[int, int]:
         output = " ".join((ran.stdout + ran.stderr).split())
         raise MachineError(f"{cuobjdump} does not list {function} ({output}): reinstall Triton's wheel from PyPI.")
     return int(found[1]), int(found[2])
-
-
-def _console_table(rows: Sequence[Compiled]) -> Table:
-    table = Table("kernel", "target")
-    for column in ("registers", "stack", "shared memory"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        stack = f"[red]{row.stack}[/red]" if row.stack else "0"
-        table.add_row(row.name, row.target, str(row.registers), stack, str(row.shared))
-    return table
 
 
 def main(
@@ -208,12 +196,10 @@ def main(
     except MinifuseError as error:
         err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(error.exit_code) from None
-    console = Console()
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    console.print(_console_table(rows))
+    table = Registers(SCHEMA, triton.__version__, rows)
+    typer.echo(table.page())
     if out is not None:
-        Registers(triton.__version__, rows).write(out)
+        table.write(out)
     if committed is not None:
         differences = [*committed.unmatched(row.key for row in rows), *filter(None, map(committed.difference, rows))]
         for difference in differences:

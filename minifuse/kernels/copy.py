@@ -1,4 +1,4 @@
-"""Copies of KV: within the storage (shuffle, block copy), and between it and a staging buffer (swap).
+"""Copies KV within the storage (shuffle, block copy), or to a staging buffer (swap).
 
 All are bound by bandwidth and work alike. A token's keys in one layer are ROW = num_kv_heads x head_dim adjacent
 elements, as are its values, and a program copies a tile of both with wide loads. The loads of values are issued before
@@ -8,7 +8,7 @@ the stores of keys, which wait for the loads of keys.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 
 BLOCK = 4096  # elements of keys and as many of values: with 256 threads, four loads of 16 bytes in flight in each
 BLOCK_R = 1024  # elements of one row, in a tile of several rows
@@ -34,9 +34,10 @@ def _move_kernel(
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: one piece of one move, in one layer, where a move is one run of adjacent elements for any ROW.
+    """One program: one piece of one move, in one layer.
 
-    Offsets are multiples of UNIT, which lets the compiler load 16 bytes at once.
+    A move is one run of adjacent elements for any ROW. Offsets are multiples of UNIT, which lets the compiler load 16
+    bytes at once.
     """
     piece = pieces_ptr + tl.program_id(0).to(tl.int64) * 3
     layer = tl.program_id(1).to(tl.int64)
@@ -91,14 +92,14 @@ def _stage_kernel(
         tl.store(values_ptr, values, mask=mask)
 
 
-def _unit(row: int) -> int:
-    """The elements that every offset within a layer is a multiple of: at most 16, enough for the widest load."""
-    return math.gcd(row, 16)
+def _move_form(row: int) -> Form:
+    """Choose UNIT, of which offsets are multiples: at most 16, for the widest load."""
+    return {"UNIT": math.gcd(row, 16), "BLOCK": BLOCK, "num_warps": NUM_WARPS}
 
 
-def _stage_constants(row: int) -> dict[str, int]:
+def _stage_form(row: int, gather: bool) -> Form:
     block_r = min(triton.next_power_of_2(row), BLOCK_R)
-    return {"ROW": row, "BLOCK_T": BLOCK // block_r, "BLOCK_R": block_r}
+    return {"ROW": row, "GATHER": gather, "BLOCK_T": BLOCK // block_r, "BLOCK_R": block_r, "num_warps": NUM_WARPS}
 
 
 def _check_storage(kernel: str, keys: Tensor, values: Tensor) -> int:
@@ -115,7 +116,7 @@ def _check_storage(kernel: str, keys: Tensor, values: Tensor) -> int:
 
 
 def move_slots_torch(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int]]) -> None:
-    """`move_slots` in torch."""
+    """Do `move_slots` in torch."""
     for source, target, num_tokens in moves:
         for kv in (keys, values):
             kv[:, target : target + num_tokens] = kv[:, source : source + num_tokens]
@@ -138,37 +139,33 @@ def move_slots(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int
         dense = slots <= 1 or kv.stride(1) == row
         check("move_slots", dense, f"{name} has the strides {kv.stride()}: slots must lie side by side in a layer.")
     moves = [move for move in moves if move[2] != 0]
-    _check_moves(moves, slots)
-    if not moves or keys.numel() == 0:
-        return
-    unit = _unit(row)
-    pieces = _pieces(moves, row // unit, BLOCK // unit)
-    if keys.device.type == "cuda":  # from pinned memory the copy does not block the host
-        pieces = pieces.pin_memory().to(keys.device, non_blocking=True)
-    _move_kernel[(pieces.shape[0], keys.shape[0])](
-        keys, values, pieces, keys.stride(0), values.stride(0), UNIT=unit, BLOCK=BLOCK, num_warps=NUM_WARPS
-    )
-
-
-def _check_moves(moves: Sequence[tuple[int, int, int]], slots: int) -> None:
     for source, target, num_tokens in moves:
         inside = num_tokens > 0 and min(source, target) >= 0 and max(source, target) + num_tokens <= slots
         message = f"{num_tokens} slots go from {source} to {target} and there are {slots}: stay within them."
         check("move_slots", inside, message)
+    check("move_slots", disjoint(moves), f"{moves} overlap: do one move after the other.")
+    if not moves or keys.numel() == 0:
+        return
+    form = _move_form(row)
+    pieces = _pieces(moves, row // form["UNIT"], BLOCK // form["UNIT"])
+    if keys.device.type == "cuda":  # from pinned memory the copy does not block the host
+        pieces = pieces.pin_memory().to(keys.device, non_blocking=True)
+    _move_kernel[(pieces.shape[0], keys.shape[0])](keys, values, pieces, keys.stride(0), values.stride(0), **form)
+
+
+def disjoint(moves: Sequence[tuple[int, int, int]]) -> bool:
+    """Tell whether all moves may happen at once: no target overlaps another or a source."""
     targets = sorted((target, target + num_tokens) for _, target, num_tokens in moves)
-    for (begin, end), (next_begin, _) in pairwise(targets):
-        message = f"a move writes slots [{begin}, {end}) and another begins at {next_begin}: give disjoint targets."
-        check("move_slots", end <= next_begin, message)
     ends = [end for _, end in targets]
     for source, _, num_tokens in moves:
-        index = bisect_left(ends, source + 1)  # of the first target that ends after the source begins
-        clear = index == len(targets) or source + num_tokens <= targets[index][0]
-        message = f"the source [{source}, {source + num_tokens}) overlaps a target: do one move after the other."
-        check("move_slots", clear, message)
+        index = bisect_right(ends, source)  # the first target that ends after the source begins
+        if index < len(targets) and targets[index][0] < source + num_tokens:
+            return False
+    return all(end <= begin for (_, end), (begin, _) in pairwise(targets))
 
 
 def _pieces(moves: Sequence[tuple[int, int, int]], units: int, most: int) -> Tensor:
-    """Moves of tokens of `units` units each, in pieces of at most `most` units: [pieces, 3] int64.
+    """Cut moves into pieces of at most `most` units: [pieces, 3] int64.
 
     >>> _pieces([(0, 5, 3)], 2, 4).tolist()  # 6 units from 0 to 10
     [[0, 10, 4], [4, 14, 2]]
@@ -185,12 +182,12 @@ def _pieces(moves: Sequence[tuple[int, int, int]], units: int, most: int) -> Ten
 
 
 def gather_slots_torch(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
-    """`gather_slots` in torch."""
+    """Do `gather_slots` in torch."""
     return torch.stack((keys[:, slots], values[:, slots]))
 
 
 def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
-    """Gather the KV of some slots into one buffer, which a swap-out then sends to the host.
+    """Gather the KV of slots into one buffer, which a swap-out sends on.
 
     Args:
         keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side.
@@ -211,7 +208,7 @@ def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
 
 
 def scatter_slots_torch(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """`scatter_slots` in torch."""
+    """Do `scatter_slots` in torch."""
     keys[:, slots], values[:, slots] = staging
 
 
@@ -237,36 +234,20 @@ def scatter_slots(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) 
 def _stage(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor, row: int, *, gather: bool) -> None:
     if staging.numel() == 0:
         return
-    constants = _stage_constants(row)
+    form = _stage_form(row, gather)
     n = slots.shape[0]
-    grid = (triton.cdiv(n, constants["BLOCK_T"]), triton.cdiv(row, constants["BLOCK_R"]), keys.shape[0])
-    _stage_kernel[grid](
-        staging, keys, values, slots, n, *keys.stride()[:2], *values.stride()[:2],
-        **constants, GATHER=gather, num_warps=NUM_WARPS,
-    )  # fmt: skip
+    grid = (triton.cdiv(n, form["BLOCK_T"]), triton.cdiv(row, form["BLOCK_R"]), keys.shape[0])
+    _stage_kernel[grid](staging, keys, values, slots, n, *keys.stride()[:2], *values.stride()[:2], **form)
 
 
-def _shipped_move(row: int) -> Shipped:
-    signature = {
-        "keys_ptr": "*bf16",
-        "values_ptr": "*bf16",
-        "pieces_ptr": "*i64",
-        "stride_kl": "i64",
-        "stride_vl": "i64",
-    }
-    constants = {"UNIT": _unit(row), "BLOCK": BLOCK}
-    return Shipped(f"move_slots row{row}", _move_kernel, signature, constants, NUM_WARPS, 3)
+WIDE = {"pieces_ptr": "*i64", "stride_kl": "i64", "stride_vl": "i64"}  # a layer may span more than 2^31 elements
 
-
-def _shipped_stage(row: int, gather: bool) -> Shipped:
-    signature = {"staging_ptr": "*bf16", "keys_ptr": "*bf16", "values_ptr": "*bf16", "slots_ptr": "*i64", "n": "i32"}
-    signature |= {"stride_kl": "i64", "stride_ks": "i32", "stride_vl": "i64", "stride_vs": "i32"}
-    name = "gather_slots" if gather else "scatter_slots"
-    constants = {**_stage_constants(row), "GATHER": gather}
-    return Shipped(f"{name} row{row}", _stage_kernel, signature, constants, NUM_WARPS, 3)
-
-
-SHIPPED = (
-    _shipped_move(1024),  # 8 KV heads of 128; any row that is a multiple of 16 compiles to the same
-    *(_shipped_stage(row, gather) for row in (768, 1024) for gather in (True, False)),
-)
+SHIPPED = [
+    # 8 KV heads of 128; any row that is a multiple of 16 compiles to the same.
+    Shipped("move_slots row1024", _move_kernel, _move_form(1024), WIDE),
+    *(
+        Shipped(f"{'gather' if gather else 'scatter'}_slots row{row}", _stage_kernel, _stage_form(row, gather), WIDE)
+        for row in (768, 1024)
+        for gather in (True, False)
+    ),
+]

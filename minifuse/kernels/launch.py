@@ -1,10 +1,10 @@
-"""Shared by all launchers: the checks of their arguments, and the record of a shipped form."""
+"""Checks the arguments of every launcher, and records the shipped forms."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,18 +15,42 @@ from minifuse.core.errors import KernelError
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as Triton reads it: when a kernel is defined
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int32,)
+
+TYPES = {"scale": "fp32", "eps": "fp32", "partial_ptr": "*fp32", "lse_ptr": "*fp32", "slots_ptr": "*i64"}
+TYPES |= dict.fromkeys(("cu_seqlens_ptr", "contexts_ptr", "first_ptr", "tables_ptr", "lengths_ptr"), "*i32")
+TYPES |= dict.fromkeys(("starts_ptr", "sequences_ptr", "tokens_ptr"), "*i32")
+
+Form = dict[str, Any]  # the constants of a kernel, by name, and how it is launched: `num_warps`, perhaps `num_stages`
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """One form of a kernel that serving uses: it is compiled ahead of time and its registers are checked."""
+    """A form of a kernel that serving uses, compiled ahead of time to check its registers.
+
+    A run-time argument has the type that `types` or `TYPES` names; otherwise a pointer is "*bf16", a number "i32".
+    """
 
     name: str  # "multi_token d128 g4 page16"
     kernel: Any  # a function decorated with triton.jit
-    signature: Mapping[str, str]  # the run-time arguments in order: "*bf16", "*i32", "i32", "fp32"
-    constants: Mapping[str, Any]  # the constexpr arguments
-    num_warps: int
-    num_stages: int
+    form: Form
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Return how it is launched; Triton's default is three stages."""
+        return {"num_warps": self.form["num_warps"], "num_stages": self.form.get("num_stages", 3)}
+
+    @property
+    def constants(self) -> Form:
+        """Return the constexpr arguments."""
+        return {name: value for name, value in self.form.items() if name not in self.options}
+
+    @property
+    def signature(self) -> dict[str, str]:
+        """Return the type of each argument in order, "constexpr" for constants."""
+        named = {**TYPES, **self.types, **dict.fromkeys(self.constants, "constexpr")}
+        return {name: named.get(name, "*bf16" if name.endswith("_ptr") else "i32") for name in self.kernel.arg_names}
 
 
 def check(kernel: str, condition: bool, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The pointwise part of an LSTM cell (Hochreiter and Schmidhuber, 1997), its gates in the order of torch.nn.LSTM.
+"""The pointwise part of an LSTM cell, its gates as in torch.nn.LSTM.
 
 i, f, g, o = gates
 cell'  = sigmoid(f) cell + sigmoid(i) tanh(g)
@@ -13,15 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 from minifuse.kernels.launch import Shipped, check, check_tensor
-from minifuse.kernels.swiglu import sigmoid
+from minifuse.kernels.swiglu import columns_form, sigmoid
 
 KERNEL = "lstm_cell"
-BLOCK = 1024
 
 
 @triton.jit
 def _tanh(x):
-    """tanh in float32: (1 - e) / (1 + e) with e = exp(-2 |x|), which cannot overflow.
+    """Compute tanh in float32: (1 - e) / (1 + e), e = exp(-2 |x|).
 
     Near 0, where 1 - e loses digits, the series x - x^3/3 + 2 x^5/15 - 17 x^7/315 + 62 x^9/2835 is used instead.
     """
@@ -61,14 +60,10 @@ def _lstm_kernel(
     tl.store(new_cell_ptr + row * WIDTH + column, cell.to(new_cell_ptr.dtype.element_ty), mask=mask)
 
 
-def _constants(width: int) -> tuple[dict[str, int], int]:
-    """The kernel's constants and number of warps: one 16-byte load per thread and operand in bf16."""
-    block = min(BLOCK, triton.next_power_of_2(width))
-    return {"WIDTH": width, "BLOCK": block}, max(block // 256, 1)
-
-
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of n LSTM cells, in float32; the hidden state is computed from the new cell state before rounding.
+    """Compute a step of n LSTM cells in float32, each output rounded once.
+
+    The hidden state is computed from the new cell state before that is rounded.
 
     Args:
         gates: [n, 4 h], in each row input, forget, cell and output gate, h each, before their activations; float32,
@@ -87,15 +82,14 @@ def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     check_tensor(KERNEL, "gates", gates, (n, 4 * width), (cell.dtype,), device=cell.device)
     hidden, new_cell = (torch.empty((n, width), dtype=cell.dtype, device=cell.device) for _ in range(2))
     if n:
-        constants, num_warps = _constants(width)
-        grid = (n * triton.cdiv(width, constants["BLOCK"]),)
-        strides = gates.stride(0), cell.stride(0)
-        _lstm_kernel[grid](hidden, new_cell, gates, cell, *strides, **constants, num_warps=num_warps)
+        form = columns_form(width)
+        grid = (n * triton.cdiv(width, form["BLOCK"]),)
+        _lstm_kernel[grid](hidden, new_cell, gates, cell, gates.stride(0), cell.stride(0), **form)
     return hidden, new_cell
 
 
 def lstm_cell_torch(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """`lstm_cell` in PyTorch; float64 stays float64."""
+    """Do `lstm_cell` in PyTorch; float64 stays float64."""
     wide = torch.promote_types(gates.dtype, torch.float32)
     i, f, g, o = gates.to(wide).chunk(4, -1)
     new_cell = f.sigmoid() * cell.to(wide) + i.sigmoid() * g.tanh()
@@ -103,17 +97,4 @@ def lstm_cell_torch(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     return hidden.to(cell.dtype), new_cell.to(cell.dtype)
 
 
-def _shipped(width: int) -> Shipped:
-    constants, num_warps = _constants(width)
-    pointers = dict.fromkeys(("hidden_ptr", "new_cell_ptr", "gates_ptr", "cell_ptr"), "*bf16")
-    return Shipped(
-        name=f"lstm_cell {width}",
-        kernel=_lstm_kernel,
-        signature={**pointers, "stride_gn": "i32", "stride_cn": "i32"},
-        constants=constants,
-        num_warps=num_warps,
-        num_stages=3,
-    )
-
-
-SHIPPED = (_shipped(512), _shipped(1024))
+SHIPPED = [Shipped(f"lstm_cell {width}", _lstm_kernel, columns_form(width)) for width in (512, 1024)]

@@ -1,4 +1,4 @@
-"""Multi-token attention (Pensieve, 3.4.4): any number of queries per sequence, over KV in blocks or consecutive slots.
+"""Multi-token attention (Pensieve, 3.4.4): any queries per sequence, KV in blocks or runs.
 
 One kernel serves prefill, chunks, decode and the spans that Pensieve recomputes in the middle of a context, because
 they differ in one number only: how many of a context's last tokens are queries. A program takes BLOCK_Q queries of one
@@ -21,10 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.arguments import check_heads, check_ragged
 from minifuse.kernels.launch import Shipped
 from minifuse.kernels.multi_token_shape import form_of
-from minifuse.kernels.ragged import Ragged
+from minifuse.kernels.ragged import Ragged, check_heads, scale_of
 from minifuse.kernels.tile import dot, slot_of, sum_rows, tile_owner
 
 KERNEL = "multi_token_attention"
@@ -54,7 +53,7 @@ def _walk(
     IN_ORDER: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend to the tokens [begin, end), tile by tile. Unless `MASKED`, all tiles are full and visible to every row."""
+    """Attend to tokens [begin, end); unless `MASKED`, tiles are full and visible to all rows."""
     dim = tl.arange(0, HEAD_DIM_PADDED)
     dim_mask = tl.full([HEAD_DIM_PADDED], True, tl.int1)  # a mask that is true everywhere is compiled away
     if HEAD_DIM < HEAD_DIM_PADDED:
@@ -122,7 +121,7 @@ def attend_tile(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """The attention of BLOCK_M // GROUP queries of one sequence, under one KV head."""
+    """Attend BLOCK_M // GROUP queries of one sequence, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     position = context - num_queries + query
     end = position + tl.minimum(BLOCK_Q, num_queries - query)
@@ -221,8 +220,9 @@ def _multi_token_kernel(
 def multi_token_attention_torch(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, reference: bool = False
 ) -> Tensor:
-    """`multi_token_attention` in PyTorch, one sequence at a time. Float16 and bfloat16 are computed in float32;
-    `reference` has no effect.
+    """Compute `multi_token_attention` in PyTorch, one sequence at a time: the twin of all attention kernels.
+
+    Float16 and bfloat16 are computed in float32; `reference` has no effect.
     """
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     exact = torch.promote_types(q.dtype, torch.float32)
@@ -245,7 +245,7 @@ def multi_token_attention_torch(
 def multi_token_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, reference: bool = False
 ) -> Tensor:
-    """Causal attention of the last tokens of S contexts, over KV in blocks or in consecutive slots.
+    """Attend the last tokens of S contexts causally, over KV in blocks or runs.
 
     Args:
         q: [T, num_heads, head_dim], the queries of all sequences, concatenated.
@@ -264,12 +264,12 @@ def multi_token_attention(
         KernelError: the arguments do not fit together.
     """
     num_tokens, num_heads, head_dim = check_heads(KERNEL, q, keys, values, out)
-    check_ragged(KERNEL, q, keys, ragged)
+    ragged.check(KERNEL, q, keys)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     num_sequences, num_kv_heads = ragged.contexts.shape[0], keys.shape[1]
     if num_tokens == 0:
         return out
-    constants, num_warps, num_stages = form_of(
+    form = form_of(
         num_heads // num_kv_heads,
         head_dim,
         ragged.page,
@@ -278,49 +278,29 @@ def multi_token_attention(
         itemsize=q.element_size(),
         reference=reference,
     )
-    block_q = constants["BLOCK_M"] // constants["GROUP"]
+    block_q = form["BLOCK_M"] // form["GROUP"]
     _multi_token_kernel[(num_tokens // block_q + num_sequences, num_kv_heads)](
-        out,
-        q,
-        keys,
-        values,
-        ragged.cu_seqlens,
-        ragged.contexts,
-        ragged.contexts if ragged.first is None else ragged.first,
-        ragged.tables,
-        num_sequences,
-        math.log2(math.e) / math.sqrt(head_dim),
-        out.stride(0),
-        out.stride(1),
-        q.stride(0),
-        q.stride(1),
-        keys.stride(0),
-        keys.stride(1),
-        ragged.tables.stride(0),
-        **constants,
-        num_warps=num_warps,
-        num_stages=num_stages,
-    )
+        out, q, keys, values,
+        ragged.cu_seqlens, ragged.contexts, ragged.first_or_contexts, ragged.tables, num_sequences, scale_of(head_dim),
+        *out.stride()[:2], *q.stride()[:2], *keys.stride()[:2], ragged.tables.stride(0),
+        **form,
+    )  # fmt: skip
     return out
 
 
 def _shipped(
     group: int, head_dim: int, page: int, queries: int, *, has_first: bool = False, reference: bool = False
 ) -> Shipped:
-    constants, num_warps, num_stages = form_of(group, head_dim, page, queries, has_first=has_first, reference=reference)
-    signature = dict.fromkeys(("out_ptr", "q_ptr", "keys_ptr", "values_ptr"), "*bf16")
-    signature |= dict.fromkeys(("cu_seqlens_ptr", "contexts_ptr", "first_ptr", "tables_ptr"), "*i32")
-    signature |= {"num_sequences": "i32", "scale": "fp32"}
-    signature |= dict.fromkeys((name for name in _multi_token_kernel.arg_names if name.startswith("stride_")), "i32")
     name = f"multi_token d{head_dim} g{group} page{page} " + ("decode" if queries == 1 else "chunk")
     name += " first" * has_first + " reference" * reference
-    return Shipped(name, _multi_token_kernel, signature, constants, num_warps, num_stages)
+    form = form_of(group, head_dim, page, queries, has_first=has_first, reference=reference)
+    return Shipped(name, _multi_token_kernel, form)
 
 
-SHIPPED: tuple[Shipped, ...] = (
+SHIPPED = [
     *(_shipped(group, dim, 16, queries) for dim in (64, 128) for group in (1, 4, 8) for queries in (1, 2048)),
     *(_shipped(1, 256, 16, queries) for queries in (1, 2048)),  # GPT-J
     *(_shipped(4, 128, 0, queries) for queries in (1, 2048)),
     _shipped(4, 128, 0, 2048, has_first=True),
     *(_shipped(4, 128, page, 2048, reference=True) for page in (0, 16)),
-)
+]

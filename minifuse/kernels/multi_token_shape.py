@@ -1,8 +1,10 @@
-"""The shape of a multi-token launch: tiles, warps and stages for the lengths and heads of a batch."""
+"""Chooses tiles, warps and stages of a multi-token launch, by lengths and heads."""
 
 from __future__ import annotations
 
 import triton
+
+from minifuse.kernels.launch import Form
 
 REFERENCE = 16, 16, 4, 1  # one tile for every length: the boundaries of tiles are part of the result's bits
 
@@ -16,14 +18,14 @@ def form_of(
     has_first: bool = False,
     itemsize: int = 2,
     reference: bool = False,
-) -> tuple[dict[str, int], int, int]:
-    """The kernel's constants, and its numbers of warps and stages."""
+) -> Form:
+    """Choose the kernel's constants, warps and stages."""
     padded = max(16, int(triton.next_power_of_2(head_dim)))
     if reference:
         block_m, block_n, num_warps, num_stages = REFERENCE
     else:
         block_m, block_n, num_warps, num_stages = _config(group * max_queries, padded, itemsize, page)
-    constants = {
+    return {
         "GROUP": group,
         "HEAD_DIM": head_dim,
         "HEAD_DIM_PADDED": padded,
@@ -32,28 +34,28 @@ def form_of(
         "IN_ORDER": reference,
         "BLOCK_M": max(block_m, int(triton.next_power_of_2(group))),
         "BLOCK_N": block_n,
+        "num_warps": num_warps,
+        "num_stages": num_stages,
     }
-    return constants, num_warps, num_stages
 
 
-def packed_form_of(
-    group: int, head_dim: int, page: int, max_queries: int, *, itemsize: int = 2
-) -> tuple[dict[str, int], int, int]:
-    """The same for lanes (`minifuse.kernels.packed`), which hold long prompts and single tokens.
+def packed_form_of(group: int, head_dim: int, page: int, max_queries: int, *, itemsize: int = 2) -> Form:
+    """Choose the form for lanes, which hold long prompts and single tokens.
 
     A lane pays the registers of its longest piece. With 64 rows and 4 warps two programs fit on an SM, so that one
     computes while the other reads; 128 rows need 8 warps. At head_dim 128 tiles of 64 tokens spill on sm_90.
     """
-    constants, num_warps, num_stages = form_of(group, head_dim, page, max_queries, itemsize=itemsize)
-    del constants["HAS_FIRST"], constants["IN_ORDER"]
-    if constants["BLOCK_M"] > 64 >= group:
-        constants["BLOCK_M"], num_warps = 64, 4
-        constants["BLOCK_N"] = 32 if constants["HEAD_DIM_PADDED"] > 64 else constants["BLOCK_N"]
-    return constants, num_warps, num_stages
+    form = form_of(group, head_dim, page, max_queries, itemsize=itemsize)
+    del form["HAS_FIRST"], form["IN_ORDER"]
+    if form["BLOCK_M"] > 64 >= group:
+        form |= {"BLOCK_M": 64, "num_warps": 4}
+        if form["HEAD_DIM_PADDED"] > 64:
+            form["BLOCK_N"] = 32
+    return form
 
 
 def _config(max_rows: int, head_dim_padded: int, itemsize: int, page: int) -> tuple[int, int, int, int]:
-    """BLOCK_M, BLOCK_N, num_warps and num_stages for sequences of at most `max_rows` = queries x group rows.
+    """Choose BLOCK_M, BLOCK_N, warps and stages for sequences of at most `max_rows` rows.
 
     Derived from the forms compiled ahead of time, not measured:
 

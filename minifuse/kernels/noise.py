@@ -1,4 +1,4 @@
-"""Gumbel noise as a function of (seed, position, token), in torch: the twin of the sampling kernel's noise."""
+"""Gumbel noise as a function of (seed, position, token), in torch."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def signed(bits: int) -> int:
-    """The low 64 bits of `bits` as a signed integer, which is how torch stores them."""
+    """Return the low 64 bits of `bits` as torch's signed integer."""
     bits &= (1 << 64) - 1
     return bits - (1 << 64) if bits >= 1 << 63 else bits

@@ -1,4 +1,4 @@
-"""Packed attention (FluidInfer, 4.2): each program walks a lane, a list of work that the host has made.
+"""Packed attention (FluidInfer, 4.2): each program walks a lane of the host's work lists.
 
 A lane is a list of sequences. A program takes one lane and one KV head, and attends to the lane's sequences one after
 the other, each as `multi_token` does: its queries tile by tile. So a program with short pieces of work goes on with the
@@ -8,7 +8,6 @@ longest of them takes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.arguments import check_heads, check_ragged
-from minifuse.kernels.launch import Shipped, check, check_tensor
-from minifuse.kernels.multi_token import attend_tile, multi_token_attention_torch
+from minifuse.kernels.launch import INTEGERS, Shipped, check, check_tensor
+from minifuse.kernels.multi_token import attend_tile
 from minifuse.kernels.multi_token_shape import packed_form_of
-from minifuse.kernels.ragged import Ragged
+from minifuse.kernels.ragged import Ragged, check_heads, scale_of
 
 KERNEL = "packed_attention"
 
@@ -80,17 +78,10 @@ def _packed_kernel(
             )  # fmt: skip
 
 
-def packed_attention_torch(
-    q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, lists: WorkLists, out: Tensor | None = None
-) -> Tensor:
-    """`packed_attention` in PyTorch: in which lane a sequence is changes nothing."""
-    return multi_token_attention_torch(q, keys, values, ragged, out)
-
-
 def packed_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, lists: WorkLists, out: Tensor | None = None
 ) -> Tensor:
-    """Causal attention of the last tokens of S contexts, lane by lane.
+    """Compute what `multi_token_attention` does, lane by lane: the lane of a sequence changes nothing.
 
     Args:
         q: [T, num_heads, head_dim], the queries of all sequences, concatenated.
@@ -106,46 +97,28 @@ def packed_attention(
         KernelError: the arguments do not fit together.
     """
     num_tokens, num_heads, head_dim = check_heads(KERNEL, q, keys, values, out)
-    check_ragged(KERNEL, q, keys, ragged)
+    ragged.check(KERNEL, q, keys)
     check(KERNEL, ragged.first is None, "contexts begin with empty columns (first): give them to multi_token.")
     _check_lists(q, ragged, lists)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     if num_tokens == 0:
         return out
     num_kv_heads = keys.shape[1]
-    constants, num_warps, num_stages = packed_form_of(
-        num_heads // num_kv_heads, head_dim, ragged.page, ragged.max_queries, itemsize=q.element_size()
-    )
+    group, itemsize = num_heads // num_kv_heads, q.element_size()
     _packed_kernel[(len(lists.starts) - 1, num_kv_heads)](
-        out,
-        q,
-        keys,
-        values,
-        ragged.cu_seqlens,
-        ragged.contexts,
-        ragged.tables,
-        lists.starts,
-        lists.sequences,
-        math.log2(math.e) / math.sqrt(head_dim),
-        out.stride(0),
-        out.stride(1),
-        q.stride(0),
-        q.stride(1),
-        keys.stride(0),
-        keys.stride(1),
-        ragged.tables.stride(0),
-        **constants,
-        num_warps=num_warps,
-        num_stages=num_stages,
-    )
+        out, q, keys, values,
+        ragged.cu_seqlens, ragged.contexts, ragged.tables, lists.starts, lists.sequences, scale_of(head_dim),
+        *out.stride()[:2], *q.stride()[:2], *keys.stride()[:2], ragged.tables.stride(0),
+        **packed_form_of(group, head_dim, ragged.page, ragged.max_queries, itemsize=itemsize),
+    )  # fmt: skip
     return out
 
 
 def _check_lists(q: Tensor, ragged: Ragged, lists: WorkLists) -> None:
     """Check the work lists, and on a CPU that each sequence is in one lane."""
     num_sequences = len(ragged.contexts)
-    check_tensor(KERNEL, "starts", lists.starts, (None,), (torch.int32,), q.device, contiguous=True)
-    check_tensor(KERNEL, "sequences", lists.sequences, (num_sequences,), (torch.int32,), q.device, contiguous=True)
+    check_tensor(KERNEL, "starts", lists.starts, (None,), INTEGERS, q.device, contiguous=True)
+    check_tensor(KERNEL, "sequences", lists.sequences, (num_sequences,), INTEGERS, q.device, contiguous=True)
     check(KERNEL, len(lists.starts) > 1 or not num_sequences, "there are no lanes: give at least one.")
     if q.device.type == "cpu":
         starts, sequences = lists.starts.tolist(), lists.sequences.tolist()
@@ -156,17 +129,11 @@ def _check_lists(q: Tensor, ragged: Ragged, lists: WorkLists) -> None:
 
 
 def _shipped(group: int, head_dim: int, page: int, queries: int) -> Shipped:
-    constants, num_warps, num_stages = packed_form_of(group, head_dim, page, queries)
-    signature = dict.fromkeys(("out_ptr", "q_ptr", "keys_ptr", "values_ptr"), "*bf16")
-    integers = ("cu_seqlens_ptr", "contexts_ptr", "tables_ptr", "starts_ptr", "sequences_ptr")
-    signature |= dict.fromkeys(integers, "*i32")
-    signature |= {"scale": "fp32"}
-    signature |= dict.fromkeys((name for name in _packed_kernel.arg_names if name.startswith("stride_")), "i32")
     name = f"packed d{head_dim} g{group} page{page} " + ("decode" if queries == 1 else "chunk")
-    return Shipped(name, _packed_kernel, signature, constants, num_warps, num_stages)
+    return Shipped(name, _packed_kernel, packed_form_of(group, head_dim, page, queries))
 
 
-SHIPPED: tuple[Shipped, ...] = (
+SHIPPED = [
     *(_shipped(group, dim, 16, queries) for dim in (64, 128) for group in (1, 4, 8) for queries in (1, 2048)),
     _shipped(4, 128, 0, 2048),
-)
+]

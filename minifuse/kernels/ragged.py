@@ -1,10 +1,13 @@
-"""The ragged batch of multi-token attention (Pensieve, 3.4.4): queries of any lengths, and the slots of their KV."""
+"""The ragged batch: queries of any lengths, and their KV slots (Pensieve, 3.4.4)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from minifuse.kernels.launch import INTEGERS, check, check_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,63 @@ class Ragged:
     first: Tensor | None = None  # [S] int32
 
     def slots(self, sequence: int, tokens: Tensor) -> Tensor:
-        """The slots of `tokens` [n] of one sequence's context."""
+        """Find the slots of `tokens` [n] of one sequence's context."""
         table = self.tables[sequence]
         if self.page == 0:
             return table[0] + tokens
         return table[tokens // self.page] * self.page + tokens % self.page
+
+    @property
+    def first_or_contexts(self) -> Tensor:
+        """Return `first` for a kernel; without it, a tensor that is not read."""
+        return self.contexts if self.first is None else self.first
+
+    def check(self, kernel: str, q: Tensor, keys: Tensor) -> None:
+        """Check shapes and types; on a CPU also values, which a GPU would wait for.
+
+        Raises:
+            KernelError: the batch does not fit the queries or the storage.
+        """
+        num_sequences, columns = self.contexts.shape[0], self.tables.shape[-1]
+        check_tensor(kernel, "contexts", self.contexts, (None,), INTEGERS, q.device, contiguous=True)
+        check_tensor(kernel, "cu_seqlens", self.cu_seqlens, (num_sequences + 1,), INTEGERS, q.device, contiguous=True)
+        check_tensor(kernel, "tables", self.tables, (num_sequences, None), INTEGERS, q.device)
+        if self.first is not None:
+            check_tensor(kernel, "first", self.first, (num_sequences,), INTEGERS, q.device, contiguous=True)
+        check(kernel, self.page >= 0, f"page is {self.page}: give the slots in a block, or 0 for contiguous sequences.")
+        reach = columns * self.page if self.page else min(columns, 1) * len(keys)
+        longest = self.max_context
+        message = f"a context has {longest} tokens and the tables reach {reach} of them: give wider tables."
+        check(kernel, longest <= reach, message)
+        if q.device.type == "cpu":
+            queries = self.cu_seqlens.diff()
+            whole = int(self.cu_seqlens[-1]) == len(q) and bool((queries >= 0).all())
+            check(kernel, whole, f"cu_seqlens are {self.cu_seqlens.tolist()} and q has {len(q)} rows: make them agree.")
+            bounded = num_sequences == 0 or int(self.contexts.max()) <= longest
+            check(kernel, bounded, f"a context is longer than max_context, which is {longest}: raise it.")
+            enough = bool((self.contexts >= queries).all())
+            check(
+                kernel, enough, "a context has fewer tokens than its sequence has queries: count the queries in it too."
+            )
+
+
+def check_heads(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None) -> tuple[int, int, int]:
+    """Check that queries, storage and output fit together; return the shape of `q`."""
+    check_tensor(kernel, "q", q, (None, None, None))
+    num_rows, num_heads, head_dim = q.shape
+    check_tensor(kernel, "keys", keys, (None, None, head_dim), (q.dtype,), q.device)
+    check_tensor(kernel, "values", values, keys.shape, (q.dtype,), q.device)
+    same = keys.stride() == values.stride()
+    check(kernel, same, f"keys have the strides {keys.stride()} and values {values.stride()}: give them the same.")
+    slots, num_kv_heads, _ = keys.shape
+    fits = num_kv_heads > 0 and num_heads % num_kv_heads == 0
+    check(kernel, fits, f"there are {num_heads} heads and {num_kv_heads} KV heads: give a multiple of the KV heads.")
+    check(kernel, slots < 2**31, f"there are {slots} slots: give fewer than 2^31.")
+    if out is not None:
+        check_tensor(kernel, "out", out, q.shape, (q.dtype,), q.device)
+    return num_rows, num_heads, head_dim
+
+
+def scale_of(head_dim: int) -> float:
+    """Scale scores in units of log 2: log2(e) / sqrt(head_dim)."""
+    return math.log2(math.e) / math.sqrt(head_dim)

@@ -8,14 +8,12 @@ kernel, the sum is written once and not read back: 2 reads and 2 writes of a row
 
 from __future__ import annotations
 
-from typing import overload
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 
 KERNEL = "rms_norm"
 WIDEST = 16384  # a row lies in the registers of one program: 32 numbers a thread at 16 warps
@@ -51,23 +49,15 @@ def _rms_norm_kernel(
     tl.store(out_ptr + row * HIDDEN + column, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _constants(hidden: int, has_residual: bool) -> tuple[dict[str, int | bool], int]:
-    """The kernel's constants and number of warps: two 16-byte loads per thread in bf16, more beyond 16 warps."""
+def _form(hidden: int, has_residual: bool) -> Form:
+    """Two 16-byte loads per thread in bf16, more beyond 16 warps."""
     block = triton.next_power_of_2(hidden)
-    constants = {"HIDDEN": hidden, "HAS_RESIDUAL": has_residual, "BLOCK": block}
-    return constants, min(max(block // 512, 1), 16)
+    num_warps = min(max(block // 512, 1), 16)
+    return {"HIDDEN": hidden, "HAS_RESIDUAL": has_residual, "BLOCK": block, "num_warps": num_warps}
 
 
-@overload
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: None = None) -> Tensor: ...
-
-
-@overload
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]: ...
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-    """RMSNorm of every row of `x`, or of `x + residual`.
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Norm every row of `x`, or of `x + residual`.
 
     It computes in float32 and rounds once, to x's dtype. With `residual` the sum is rounded too, and the rounded sum is
     normalized, as if it had been stored and read again. A row's bits do not depend on the other rows; they may depend
@@ -80,7 +70,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
         residual: like x.
 
     Returns:
-        The norm [n, hidden], contiguous, in x's dtype; with `residual` also the sum, likewise.
+        The norm and the sum [n, hidden], contiguous, in x's dtype; without `residual` the norm twice.
 
     Raises:
         KernelError: a shape, a dtype, a stride or a device that the kernel cannot take.
@@ -95,37 +85,22 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
     summed = out if residual is None else torch.empty_like(out)
     if n:
         added = x if residual is None else residual
-        constants, num_warps = _constants(hidden, residual is not None)
-        _rms_norm_kernel[(n,)](
-            out, summed, x, added, weight, eps, x.stride(0), added.stride(0), **constants, num_warps=num_warps
-        )
-    return out if residual is None else (out, summed)
+        form = _form(hidden, residual is not None)
+        _rms_norm_kernel[(n,)](out, summed, x, added, weight, eps, x.stride(0), added.stride(0), **form)
+    return out, summed
 
 
-def rms_norm_torch(
-    x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None
-) -> Tensor | tuple[Tensor, Tensor]:
-    """`rms_norm` in PyTorch; float64 stays float64."""
+def rms_norm_torch(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Do `rms_norm` in PyTorch; float64 stays float64."""
     summed = x if residual is None else x + residual
     wide = summed.to(torch.promote_types(x.dtype, torch.float32))
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     out = (wide * scale * weight.to(wide.dtype)).to(x.dtype)
-    return out if residual is None else (out, summed)
+    return out, out if residual is None else summed
 
 
-def _shipped(hidden: int, has_residual: bool) -> Shipped:
-    pointers = dict.fromkeys(("out_ptr", "sum_ptr", "x_ptr", "residual_ptr", "weight_ptr"), "*bf16")
-    constants, num_warps = _constants(hidden, has_residual)
-    return Shipped(
-        name=f"rms_norm {hidden}{' residual' if has_residual else ''}",
-        kernel=_rms_norm_kernel,
-        signature={**pointers, "eps": "fp32", "stride_xn": "i32", "stride_rn": "i32"},
-        constants=constants,
-        num_warps=num_warps,
-        num_stages=3,
-    )
-
-
-SHIPPED = tuple(
-    _shipped(hidden, has_residual) for hidden in (2048, 4096, 5120, 8192, WIDEST) for has_residual in (False, True)
-)
+SHIPPED = [
+    Shipped(f"rms_norm {hidden}" + " residual" * has_residual, _rms_norm_kernel, _form(hidden, has_residual))
+    for hidden in (2048, 4096, 5120, 8192, WIDEST)
+    for has_residual in (False, True)
+]

@@ -21,7 +21,7 @@ class RotaryRows(NamedTuple):
     interleaved: bool
 
     def rows(self, start: int, stop: int) -> RotaryRows:
-        """The angles of the tokens [start, stop)."""
+        """Return the angles of tokens [start, stop)."""
         return RotaryRows(self.cos[start:stop], self.sin[start:stop], self.interleaved)
 
     def rotate(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rotary embedding and the KV write in one pass: each element of q, k and v is read once and written once.
+"""Rotary embedding and the KV write in one pass over q, k and v.
 
 Dimension d of the first `rotary_dim` ones of a head becomes
 
@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.launch import FLOATS, Shipped, check, check_tensor
+from minifuse.kernels.launch import FLOATS, Form, Shipped, check, check_tensor
+from minifuse.kernels.rotary import RotaryRows
 
 KERNEL = "rotate_and_write"
 ELEMENTS = 4096  # of a program's tile: four loads of 16 bytes in flight in each of 128 threads
@@ -46,7 +47,7 @@ def _rotate(
     ROTARY_DIM: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
-    """Rotate some heads of one token. All loads come before the first store, which waits for its operands."""
+    """Rotate some heads of one token; all loads come before the first store."""
     HALF: tl.constexpr = ROTARY_DIM // 2
     if ROTARY_DIM < HEAD_DIM:
         at, mask = _dims(stride_xh, head, exists, ROTARY_DIM, HEAD_DIM)
@@ -75,7 +76,7 @@ def _rotate(
 
 @triton.jit
 def _angles(cos_ptr, sin_ptr, like, START: tl.constexpr, STOP: tl.constexpr):
-    """A token's cosines and sines of the dimensions [START, STOP), for each row of `like`."""
+    """Load cosines and sines of dimensions [START, STOP), for each row of `like`."""
     dim = START + tl.arange(0, triton.next_power_of_2(STOP - START))
     cos = tl.load(cos_ptr + dim, mask=dim < STOP, other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + dim, mask=dim < STOP, other=0.0).to(tl.float32)
@@ -142,9 +143,7 @@ def _rotate_and_write_kernel(
         tl.store(values_ptr + slot * stride_values + at, value, mask=mask)
 
 
-def _constants(
-    num_heads: int, num_kv_heads: int, head_dim: int, rotary_dim: int, interleaved: bool
-) -> dict[str, int | bool]:
+def _form(num_heads: int, num_kv_heads: int, head_dim: int, rotary_dim: int, interleaved: bool) -> Form:
     heads = num_heads if rotary_dim else num_kv_heads
     return {
         "NUM_HEADS": num_heads,
@@ -153,6 +152,7 @@ def _constants(
         "ROTARY_DIM": rotary_dim,
         "INTERLEAVED": interleaved,
         "BLOCK_H": min(triton.next_power_of_2(heads), max(1, ELEMENTS // triton.next_power_of_2(head_dim))),
+        "num_warps": NUM_WARPS,
     }
 
 
@@ -167,22 +167,13 @@ def rotate_and_write_torch(
     *,
     interleaved: bool = False,
 ) -> Tensor:
-    """`rotate_and_write` in torch."""
+    """Do `rotate_and_write` in torch."""
     if rotary is not None:
-        q, k = (_rotate_torch(x, rotary, interleaved) for x in (q, k))
+        q, k = (RotaryRows(*rotary, interleaved).rotate(x).to(x.dtype) for x in (q, k))
     live = slots >= 0
     keys[slots[live]] = k[live]
     values[slots[live]] = v[live]
     return q
-
-
-def _rotate_torch(x: Tensor, rotary: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
-    cos, sin = rotary
-    rotary_dim = cos.shape[-1]
-    x, rest = x[..., :rotary_dim], x[..., rotary_dim:]
-    pairs = x.unflatten(-1, (-1, 2) if interleaved else (2, -1))
-    partner = pairs.flip(-1 if interleaved else -2).flatten(-2)
-    return torch.cat(((x * cos + partner * sin).to(x.dtype), rest), -1)
 
 
 def rotate_and_write(
@@ -196,7 +187,7 @@ def rotate_and_write(
     *,
     interleaved: bool = False,
 ) -> Tensor:
-    """Rotate `q` and `k`, and write `k` and `v` into their slots of one layer, in one launch.
+    """Rotate `q` and `k`, and write `k` and `v` into one layer's slots.
 
     Args:
         q: [n, num_heads, head_dim]. `q`, `k` and `v` may be views of one matrix: only their last dimension need be
@@ -237,33 +228,21 @@ def rotate_and_write(
     out = q if rotary is None else torch.empty((n, num_heads, head_dim), dtype=q.dtype, device=q.device)
     if n == 0:
         return out
-    constants = _constants(num_heads, num_kv_heads, head_dim, rotary_dim, interleaved)
-    block = int(constants["BLOCK_H"])
-    q_blocks = triton.cdiv(num_heads, block) if rotary_dim else 0
-    _rotate_and_write_kernel[(n, q_blocks + triton.cdiv(num_kv_heads, block))](
+    form = _form(num_heads, num_kv_heads, head_dim, rotary_dim, interleaved)
+    q_blocks = triton.cdiv(num_heads, form["BLOCK_H"]) if rotary_dim else 0
+    _rotate_and_write_kernel[(n, q_blocks + triton.cdiv(num_kv_heads, form["BLOCK_H"]))](
         out, q, k, v, keys, values, slots, cos, sin,
         *out.stride()[:2], *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *keys.stride()[:2], *values.stride()[:2],
-        cos.stride(0), sin.stride(0),
-        **constants, num_warps=NUM_WARPS,
+        cos.stride(0), sin.stride(0), **form,
     )  # fmt: skip
     return out
 
 
-def _shipped(
-    name: str, num_heads: int, num_kv_heads: int, head_dim: int, rotary_dim: int, interleaved: bool
-) -> Shipped:
-    pointers = ("out", "q", "k", "v", "keys", "values")
-    strides = ("ot", "oh", "qt", "qh", "kt", "kh", "vt", "vh", "keys", "keys_h", "values", "values_h", "cos", "sin")
-    signature = {f"{pointer}_ptr": "*bf16" for pointer in pointers}
-    signature |= {"slots_ptr": "*i64", "cos_ptr": "*fp32", "sin_ptr": "*fp32"}
-    signature |= {f"stride_{stride}": "i32" for stride in strides}
-    constants = _constants(num_heads, num_kv_heads, head_dim, rotary_dim, interleaved)
-    return Shipped(f"rotary_write {name}", _rotate_and_write_kernel, signature, constants, NUM_WARPS, 3)
-
-
-SHIPPED = (
-    _shipped("d128 h32 kv8", 32, 8, 128, 128, False),
-    _shipped("d64 h32 kv8", 32, 8, 64, 64, False),
-    _shipped("d256 rotary64 interleaved", 16, 16, 256, 64, True),
-    _shipped("d64 learned positions", 12, 12, 64, 0, False),
-)
+FORMS = {
+    "d128 h32 kv8": _form(32, 8, 128, 128, False),
+    "d64 h32 kv8": _form(32, 8, 64, 64, False),
+    "d256 rotary64 interleaved": _form(16, 16, 256, 64, True),
+    "d64 learned positions": _form(12, 12, 64, 0, False),
+}
+ANGLES = {"cos_ptr": "*fp32", "sin_ptr": "*fp32"}
+SHIPPED = [Shipped(f"rotary_write {name}", _rotate_and_write_kernel, form, ANGLES) for name, form in FORMS.items()]

@@ -1,4 +1,4 @@
-"""The next token of each row: the largest logit, or the largest after Gumbel noise has been added.
+"""The next token of each row: the largest logit, perhaps after Gumbel noise.
 
 Both take two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second, the
 winner among these winners. The winner is defined by a total order, NaN > inf > ... > -inf and the lower index first,
@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from minifuse.core.report import NOT_FINITE
-from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 from minifuse.kernels.noise import gumbel_noise
 
 BLOCK = 8192  # logits of a program: with 256 threads, four loads of 16 bytes of bfloat16 in flight in each
@@ -37,7 +37,7 @@ def _mix(x):
 
 @triton.jit
 def _first_largest(x, index):
-    """The largest of `x` and its entry of `index` (int32, at least 0): the first NaN, or the lowest index of several.
+    """Find the largest of `x` and its `index`: the first NaN, or the lowest of equals.
 
     NaNs are marked by an index below 0, so that one search finds either.
     """
@@ -96,13 +96,13 @@ def _winner_kernel(
 
 
 def argmax_torch(logits: Tensor) -> Tensor:
-    """`argmax` in torch."""
+    """Do `argmax` in torch."""
     largest, at = logits.max(-1)
     return at.masked_fill(~largest.isfinite(), NOT_FINITE)
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """The index of each row's largest number, the lowest of several; NOT_FINITE if that is NaN or infinite.
+    """Find each row's largest, the lowest of equals; NOT_FINITE if NaN or infinite.
 
     Args:
         logits: [n, vocab_size], each row contiguous.
@@ -118,12 +118,12 @@ def argmax(logits: Tensor) -> Tensor:
 
 
 def gumbel_argmax_torch(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """`gumbel_argmax` in torch."""
+    """Do `gumbel_argmax` in torch."""
     return argmax_torch(scaled + gumbel_noise(seeds, positions, scaled.shape[-1]))
 
 
 def gumbel_argmax(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """Draw a token for each row from the softmax of `scaled`. A draw depends on its own row of the arguments alone.
+    """Draw a token from the softmax of each row, by that row's arguments alone.
 
     Args:
         scaled: [n, vocab_size] float64 or float32, each row contiguous; -inf where a token may not be drawn.
@@ -148,41 +148,42 @@ def _argmax(kernel: str, x: Tensor, seeds: Tensor | None, positions: Tensor | No
     out = torch.empty(n, dtype=torch.int64, device=x.device)
     if n == 0:
         return out
-    noisy = seeds is not None
-    block = NOISY_BLOCK if noisy else BLOCK
-    blocks = triton.cdiv(vocab_size, block)
-    values = torch.empty((n, blocks), dtype=torch.float64 if noisy else torch.float32, device=x.device)
+    form = _winners_form(vocab_size, noisy=seeds is not None)
+    blocks = triton.cdiv(vocab_size, form["BLOCK"])
+    values = torch.empty((n, blocks), dtype=torch.float64 if form["NOISY"] else torch.float32, device=x.device)
     tokens = torch.empty((n, blocks), dtype=torch.int32, device=x.device)
-    _winners_kernel[(n, blocks)](
-        values, tokens, x, seeds, positions, x.stride(0),
-        VOCAB_SIZE=vocab_size, NOISY=noisy, BLOCK=block, num_warps=NOISY_WARPS if noisy else NUM_WARPS,
-    )  # fmt: skip
-    _winner_kernel[(n,)](out, values, tokens, blocks, BLOCKS=triton.next_power_of_2(blocks), num_warps=1)
+    _winners_kernel[(n, blocks)](values, tokens, x, seeds, positions, x.stride(0), **form)
+    _winner_kernel[(n,)](out, values, tokens, blocks, **_winner_form(blocks))
     return out
+
+
+def _winners_form(vocab_size: int, *, noisy: bool) -> Form:
+    block, num_warps = (NOISY_BLOCK, NOISY_WARPS) if noisy else (BLOCK, NUM_WARPS)
+    return {"VOCAB_SIZE": vocab_size, "NOISY": noisy, "BLOCK": block, "num_warps": num_warps}
+
+
+def _winner_form(blocks: int) -> Form:
+    return {"BLOCKS": triton.next_power_of_2(blocks), "num_warps": 1}
 
 
 VOCAB_SIZE = 128_256  # of the shipped forms: LLaMA 3's
 
 
 def _shipped_winners(x: str, noisy: bool) -> Shipped:
-    signature = {"values_ptr": "*fp64" if noisy else "*fp32", "tokens_ptr": "*i32", "x_ptr": f"*{x}"}
-    signature |= {"seeds_ptr": "*i64", "positions_ptr": "*i64", "stride_xn": "i32"}
-    constants = {"VOCAB_SIZE": VOCAB_SIZE, "NOISY": noisy, "BLOCK": NOISY_BLOCK if noisy else BLOCK}
-    name = f"{'gumbel_argmax' if noisy else 'argmax'} {x}"
-    return Shipped(name, _winners_kernel, signature, constants, NOISY_WARPS if noisy else NUM_WARPS, 3)
+    types = {"x_ptr": f"*{x}", "values_ptr": "*fp64" if noisy else "*fp32"}
+    types |= {"seeds_ptr": "*i64", "positions_ptr": "*i64"}
+    form = _winners_form(VOCAB_SIZE, noisy=noisy)
+    return Shipped(f"{'gumbel_argmax' if noisy else 'argmax'} {x}", _winners_kernel, form, types)
 
 
 def _shipped_winner(value: str, block: int) -> Shipped:
-    signature = {"out_ptr": "*i64", "values_ptr": f"*{value}", "tokens_ptr": "*i32", "blocks": "i32"}
-    constants = {"BLOCKS": triton.next_power_of_2(triton.cdiv(VOCAB_SIZE, block))}
-    return Shipped(f"winner of blocks {value}", _winner_kernel, signature, constants, 1, 3)
+    form = _winner_form(triton.cdiv(VOCAB_SIZE, block))
+    return Shipped(f"winner of blocks {value}", _winner_kernel, form, {"out_ptr": "*i64", "values_ptr": f"*{value}"})
 
 
-SHIPPED = (
-    _shipped_winners("bf16", False),
-    _shipped_winners("fp32", False),
-    _shipped_winners("fp64", True),
-    _shipped_winners("fp32", True),
+SHIPPED = [
+    *(_shipped_winners(x, noisy=False) for x in ("bf16", "fp32")),
+    *(_shipped_winners(x, noisy=True) for x in ("fp64", "fp32")),
     _shipped_winner("fp32", BLOCK),
     _shipped_winner("fp64", NOISY_BLOCK),
-)
+]

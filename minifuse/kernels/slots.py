@@ -1,4 +1,4 @@
-"""Decode over adjacent buffers: the kernel takes an offset, a size and lengths, no block table (Flover, V-B, Fig. 4).
+"""Decode over adjacent buffers: offset, size and lengths, no block table (Flover, V-B, Fig. 4).
 
 All buffers have the same width and are adjacent, so token t of the context of row i of the batch lies in slot
 
@@ -11,16 +11,15 @@ The rest of a program, and the splits of long contexts, are those of split_kv.py
 
 from __future__ import annotations
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.launch import Shipped, check, check_tensor
-from minifuse.kernels.split_shape import NUM_WARPS, SPLIT, check_decode, form_of, grid_of, signature_of, workspace
-from minifuse.kernels.splits import attend_one_torch, attend_splits, reduce_splits
+from minifuse.kernels.launch import INTEGERS, Shipped, check, check_tensor
+from minifuse.kernels.multi_token import multi_token_attention_torch
+from minifuse.kernels.ragged import Ragged
+from minifuse.kernels.splits import SPLIT, attend_splits, check_decode, launch_splits, split_form
 
 KERNEL = "slots_attention"
 
@@ -68,28 +67,12 @@ def _slots_kernel(
 
 
 def slots_attention_torch(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    lengths: Tensor,
-    *,
-    offset: int,
-    size: int,
-    width: int,
-    max_length: int | None = None,
-    out: Tensor | None = None,
-    split: int = SPLIT,
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, *, offset: int, size: int, width: int
 ) -> Tensor:
-    """`slots_attention` in PyTorch, one buffer at a time and unsplit. Float16 and bfloat16 are computed in float32;
-    `max_length` and `split` have no effect.
-    """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    exact = torch.promote_types(q.dtype, torch.float32)
-    for row in range(size):
-        first = (offset + row) * width
-        k, v = (kv[first : first + int(lengths[row])].to(exact) for kv in (keys, values))
-        out[row] = attend_one_torch(q[row].to(exact), k, v).to(out.dtype)
-    return out
+    """Compute `slots_attention` in PyTorch: each buffer is a sequence in consecutive slots."""
+    tables = torch.arange(offset, offset + size, device=q.device)[:, None] * width
+    ragged = Ragged(torch.arange(size + 1), lengths, tables, page=0, max_queries=1, max_context=width)
+    return multi_token_attention_torch(q, keys, values, ragged)
 
 
 def slots_attention(
@@ -105,7 +88,7 @@ def slots_attention(
     out: Tensor | None = None,
     split: int = SPLIT,
 ) -> Tensor:
-    """Attention of one query in each of the adjacent buffers [offset, offset + size) to the tokens of its buffer.
+    """Attend one query in each of the buffers [offset, offset + size).
 
     Args:
         q: [size, num_heads, head_dim], row i the query of buffer offset + i.
@@ -126,7 +109,7 @@ def slots_attention(
     """
     group = check_decode(KERNEL, q, keys, values, out, split)
     longest = width if max_length is None else max_length
-    check_tensor(KERNEL, "lengths", lengths, (size,), (torch.int32,), q.device, contiguous=True)
+    check_tensor(KERNEL, "lengths", lengths, (size,), INTEGERS, q.device, contiguous=True)
     check(KERNEL, q.shape[0] == size, f"size is {size} and there are {q.shape[0]} queries: give one query per buffer.")
     count = keys.shape[0] // width if width > 0 else 0
     check(
@@ -135,39 +118,12 @@ def slots_attention(
         f"the buffers are [{offset}, {offset + size}) of {width} slots, and there are {count}: stay within them.",
     )
     check(KERNEL, 0 < longest <= width, f"max_length is {longest}: give a length that a buffer of {width} slots holds.")
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    if size == 0:
-        return out
-    splits = triton.cdiv(longest, split)
-    partial, lse = workspace(q, splits)
-    constants, num_stages = form_of(group, q.shape[2], 0, split, q.element_size())
-    _slots_kernel[grid_of(q, keys, splits)](
-        out,
-        partial,
-        lse,
-        q,
-        keys,
-        values,
-        lengths,
-        offset,
-        width,
-        splits,
-        math.log2(math.e) / math.sqrt(q.shape[2]),
-        *out.stride()[:2],
-        *q.stride()[:2],
-        *keys.stride()[:2],
-        **constants,
-        num_warps=NUM_WARPS,
-        num_stages=num_stages,
-    )
-    reduce_splits(out, partial, lse, lengths, None, split)
-    return out
+    form = split_form(group, q.shape[2], 0, split, q.element_size())
+    return launch_splits(_slots_kernel, q, keys, values, out, lengths, None, (offset, width), longest, form)
 
 
-def _shipped(group: int, head_dim: int) -> Shipped:
-    constants, num_stages = form_of(group, head_dim, 0, SPLIT)
-    signature = signature_of(_slots_kernel, constants)
-    return Shipped(f"slots d{head_dim} g{group}", _slots_kernel, signature, constants, NUM_WARPS, num_stages)
-
-
-SHIPPED: tuple[Shipped, ...] = tuple(_shipped(group, dim) for dim in (64, 128) for group in (1, 4, 8))
+SHIPPED = [
+    Shipped(f"slots d{dim} g{group}", _slots_kernel, split_form(group, dim, 0))
+    for dim in (64, 128)
+    for group in (1, 4, 8)
+]

@@ -1,4 +1,4 @@
-"""Decode over split KV (FlashDecoding): one query per sequence, whose context is cut up so that the whole GPU reads it.
+"""Decode over split KV (FlashDecoding): the whole GPU reads one query's context.
 
 A decode batch has no more rows than sequences, too few to fill a GPU, and contexts of very uneven lengths. So contexts
 are cut into splits, as `splits.py` describes; here KV lies in blocks or in consecutive slots.
@@ -6,18 +6,13 @@ are cut into splits, as `splits.py` describes; here KV lies in blocks or in cons
 
 from __future__ import annotations
 
-import math
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.arguments import check_ragged
 from minifuse.kernels.launch import Shipped, check
 from minifuse.kernels.ragged import Ragged
-from minifuse.kernels.split_shape import NUM_WARPS, SPLIT, check_decode, form_of, grid_of, signature_of, workspace
-from minifuse.kernels.splits import attend_one_torch, attend_splits, reduce_splits, visible_range
+from minifuse.kernels.splits import SPLIT, attend_splits, check_decode, launch_splits, split_form, visible_range
 
 KERNEL = "decode_attention"
 
@@ -33,6 +28,7 @@ def _decode_kernel(
     contexts_ptr,  # [S]
     first_ptr,  # [S], read if HAS_FIRST
     tables_ptr,  # [S, columns]
+    stride_table,
     splits,
     scale,
     stride_os,
@@ -41,7 +37,6 @@ def _decode_kernel(
     stride_qh,
     stride_slot,
     stride_kv_head,
-    stride_table,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_PADDED: tl.constexpr,
@@ -68,26 +63,10 @@ def _decode_kernel(
     )  # fmt: skip
 
 
-def decode_attention_torch(
-    q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, split: int = SPLIT
-) -> Tensor:
-    """`decode_attention` in PyTorch, one sequence at a time and unsplit. Float16 and bfloat16 are computed in float32;
-    `split` has no effect.
-    """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    exact = torch.promote_types(q.dtype, torch.float32)
-    for s, context in enumerate(ragged.contexts.tolist()):
-        begin = 0 if ragged.first is None else min(int(ragged.first[s]), context - 1)
-        token = torch.arange(begin, context, device=q.device)
-        slots = ragged.slots(s, token)
-        out[s] = attend_one_torch(q[s].to(exact), keys[slots].to(exact), values[slots].to(exact)).to(out.dtype)
-    return out
-
-
 def decode_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, split: int = SPLIT
 ) -> Tensor:
-    """Attention of the last token of each of S contexts, over KV in blocks or in consecutive slots.
+    """Attend the last token of S contexts, over KV in blocks or runs.
 
     Args:
         q: [S, num_heads, head_dim], one query per sequence.
@@ -106,36 +85,13 @@ def decode_attention(
     """
     group = check_decode(KERNEL, q, keys, values, out, split)
     _check_single(q, ragged)
-    check_ragged(KERNEL, q, keys, ragged)
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    if q.shape[0] == 0:
-        return out
-    splits = triton.cdiv(ragged.max_context, split)
-    partial, lse = workspace(q, splits)
-    constants, num_stages = form_of(group, q.shape[2], ragged.page, split, q.element_size())
-    _decode_kernel[grid_of(q, keys, splits)](
-        out,
-        partial,
-        lse,
-        q,
-        keys,
-        values,
-        ragged.contexts,
-        ragged.contexts if ragged.first is None else ragged.first,
-        ragged.tables,
-        splits,
-        math.log2(math.e) / math.sqrt(q.shape[2]),
-        *out.stride()[:2],
-        *q.stride()[:2],
-        *keys.stride()[:2],
-        ragged.tables.stride(0),
-        **constants,
-        HAS_FIRST=ragged.first is not None,
-        num_warps=NUM_WARPS,
-        num_stages=num_stages,
+    ragged.check(KERNEL, q, keys)
+    has_first = ragged.first is not None
+    form = split_form(group, q.shape[2], ragged.page, split, q.element_size()) | {"HAS_FIRST": has_first}
+    where = (ragged.first_or_contexts, ragged.tables, ragged.tables.stride(0))
+    return launch_splits(
+        _decode_kernel, q, keys, values, out, ragged.contexts, ragged.first, where, ragged.max_context, form
     )
-    reduce_splits(out, partial, lse, ragged.contexts, ragged.first, split)
-    return out
 
 
 def _check_single(q: Tensor, ragged: Ragged) -> None:
@@ -151,15 +107,11 @@ def _check_single(q: Tensor, ragged: Ragged) -> None:
 
 
 def _shipped(group: int, head_dim: int, page: int, *, has_first: bool = False) -> Shipped:
-    constants, num_stages = form_of(group, head_dim, page, SPLIT)
-    name = f"decode d{head_dim} g{group} page{page}" + " first" * has_first
-    all_constants = {**constants, "HAS_FIRST": has_first}
-    return Shipped(
-        name, _decode_kernel, signature_of(_decode_kernel, all_constants), all_constants, NUM_WARPS, num_stages
-    )
+    form = split_form(group, head_dim, page) | {"HAS_FIRST": has_first}
+    return Shipped(f"decode d{head_dim} g{group} page{page}" + " first" * has_first, _decode_kernel, form)
 
 
-SHIPPED: tuple[Shipped, ...] = (
+SHIPPED = [
     *(_shipped(group, dim, page) for page in (16, 0) for dim in (64, 128) for group in (1, 4, 8)),
     _shipped(4, 128, 0, has_first=True),
-)
+]

@@ -14,21 +14,25 @@ size of a split is fixed, and not their number, the bits of a sequence do not de
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.launch import Shipped
-from minifuse.kernels.split_shape import REDUCE_WARPS, SPLIT, reduce_form, signature_of
+from minifuse.kernels.launch import Form, Shipped, check
+from minifuse.kernels.ragged import check_heads, scale_of
 from minifuse.kernels.tile import slot_of
+
+SPLIT = 512  # tokens: the 32-bit results of a split are then at most 3% of the KV it reads, for groups up to 8
+NUM_WARPS = 4
+REDUCE_WARPS = 8
 
 
 @triton.jit
 def visible_range(contexts_ptr, first_ptr, sequence, HAS_FIRST: tl.constexpr):
-    """The tokens [begin, end) that the last token of a context attends to: itself always."""
+    """Find the tokens [begin, end) that a context's last token attends to."""
     end = tl.load(contexts_ptr + sequence)
     begin = 0
     if HAS_FIRST:
@@ -64,8 +68,10 @@ def attend_splits(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend to the tokens [begin, end) of a sequence under KV head program_id(0), whose query heads are the rows of a
-    matrix: split program_id(1), and if there are more splits than programs, every num_programs(1)-th after it.
+    """Attend to splits of the tokens [begin, end) of a sequence, under one KV head.
+
+    The KV head is program_id(0); its query heads are the rows of a matrix. The splits are program_id(1) and, if there
+    are more splits than programs, every num_programs(1)-th after it.
     """
     kv_head = tl.program_id(0)
     sequence = sequence.to(tl.int64)
@@ -155,40 +161,116 @@ def _reduce_kernel(
     tl.store(out_ptr + sequence * stride_os + head * stride_oh + dim, out, mask=dim < HEAD_DIM)
 
 
-def reduce_splits(
-    out: Tensor, partial: Tensor, lse: Tensor, contexts: Tensor, first: Tensor | None, split: int
-) -> None:
-    """Combine the splits of each context, unless no context is longer than one split."""
-    num_sequences, num_heads, splits, head_dim = partial.shape
-    if splits:
-        _reduce_kernel[(num_heads, num_sequences)](
-            out,
-            partial,
-            lse,
-            contexts,
-            contexts if first is None else first,
-            splits,
-            *out.stride()[:2],
-            **reduce_form(head_dim, split),
-            HAS_FIRST=first is not None,
-            num_warps=REDUCE_WARPS,
-        )
+def reduce_form(head_dim: int, split: int = SPLIT, *, has_first: bool = False) -> Form:
+    """Choose the form of the reduction: 64 splits at a time.
+
+    The splits of a context of 128k tokens are read in four steps, each as long as a load takes."""
+    return {
+        "HEAD_DIM": head_dim,
+        "HEAD_DIM_PADDED": int(triton.next_power_of_2(head_dim)),
+        "HAS_FIRST": has_first,
+        "SPLIT": split,
+        "BLOCK": 64,
+        "num_warps": REDUCE_WARPS,
+    }
 
 
-def attend_one_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k / sqrt(head_dim)) v for one query [num_heads, head_dim] and keys [tokens, num_kv_heads, head_dim]."""
-    grouped = q.unflatten(0, (k.shape[1], -1))  # [num_kv_heads, group, head_dim]
-    weights = (torch.einsum("hgd,thd->hgt", grouped, k) / math.sqrt(q.shape[1])).softmax(-1)
-    return torch.einsum("hgt,thd->hgd", weights, v).flatten(0, 1)
+def split_form(group: int, head_dim: int, page: int, split: int = SPLIT, itemsize: int = 2) -> Form:
+    """Derive the form of a kernel that calls `attend_splits`, by arithmetic for an H200.
+
+    To read 4.8 TB/s at a latency of 1 us, each of its 132 SMs must have 36 KB in flight. A tile is 16 KB of keys and
+    16 KB of values. Two tiles take 72 KB of shared memory, so that three programs share an SM: 96 KB are in flight when
+    all three compute, and 192 KB when they wait. That is enough to hide the chain of loads (context, table, keys) with
+    which a program begins. Two tiles in flight are three stages; with blocks, where a tile is two loads deep, five.
+
+    The group is padded to the 16 rows that a tensor core takes, even a group of 1: the products need some 200 of the
+    1700 cycles in which an SM's share of the bandwidth brings a tile, and KV goes to shared memory asynchronously,
+    where multiplying rows element by element would hold it in registers.
+    """
+    padded = max(16, int(triton.next_power_of_2(head_dim)))
+    return {
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "HEAD_DIM_PADDED": padded,
+        "PAGE": page,
+        "SPLIT": split,
+        "BLOCK_M": max(16, int(triton.next_power_of_2(group))),
+        "BLOCK_N": min(128, max(16, 2**14 // (padded * itemsize))),
+        "num_warps": NUM_WARPS,
+        "num_stages": 5 if page else 3,
+    }
 
 
-def _shipped(head_dim: int, *, has_first: bool = False) -> Shipped:
-    constants = {**reduce_form(head_dim, SPLIT), "HAS_FIRST": has_first}
-    name = f"decode reduce d{head_dim}" + " first" * has_first
-    return Shipped(name, _reduce_kernel, signature_of(_reduce_kernel, constants), constants, REDUCE_WARPS, 3)
+def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
+    """Allocate the results of splits: [S, num_heads, splits, head_dim] and [S, num_heads, splits]."""
+    num_sequences, num_heads, head_dim = q.shape
+    used = splits if splits > 1 else 0
+    partial = torch.empty((num_sequences, num_heads, used, head_dim), dtype=torch.float32, device=q.device)
+    return partial, torch.empty((num_sequences, num_heads, used), dtype=torch.float32, device=q.device)
 
 
-SHIPPED: tuple[Shipped, ...] = (
-    *(_shipped(dim) for dim in (64, 128)),
-    _shipped(128, has_first=True),
-)
+def grid_of(q: Tensor, keys: Tensor, splits: int) -> tuple[int, int, int]:
+    """Count the programs: (KV heads, splits of a sequence, sequences).
+
+    KV heads come first, so that the heads of a slot, which are adjacent in memory, are read at the same time. The host
+    knows the number of splits of the longest context only: most programs of shorter contexts have no work, which costs
+    little unless they are millions. So a sequence has at most 32 programs for each KV head, unless all sequences
+    together would then have fewer than 8192.
+    """
+    num_kv_heads = keys.shape[1]
+    return num_kv_heads, min(splits, max(32, triton.cdiv(8192, q.shape[0] * num_kv_heads))), q.shape[0]
+
+
+def check_decode(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None, split: int) -> int:
+    """Check the arguments of both kernels over splits; return the group size."""
+    num_sequences, num_heads, _ = check_heads(kernel, q, keys, values, out)
+    check(kernel, num_sequences < 2**16, f"there are {num_sequences} queries: give fewer than 2^16.")
+    check(kernel, split > 0, f"split is {split}: give at least one token.")
+    return num_heads // keys.shape[1]
+
+
+def launch_splits(
+    kernel: Any,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    out: Tensor | None,
+    contexts: Tensor,
+    first: Tensor | None,
+    where: tuple[Any, ...],
+    longest: int,
+    form: Form,
+) -> Tensor:
+    """Attend all splits with `kernel`; combine them if a context has several.
+
+    Args:
+        contexts, first: [S] int32, as in `Ragged`.
+        where: the arguments behind `contexts`, which tell `kernel` where KV lies.
+        longest: no context has more tokens.
+        form: of `kernel`.
+
+    Returns:
+        `out`; allocated if None.
+    """
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    if len(q) == 0:
+        return out
+    splits = triton.cdiv(longest, form["SPLIT"])
+    partial, lse = workspace(q, splits)
+    kernel[grid_of(q, keys, splits)](
+        out, partial, lse, q, keys, values, contexts, *where, splits, scale_of(q.shape[2]),
+        *out.stride()[:2], *q.stride()[:2], *keys.stride()[:2],
+        **form,
+    )  # fmt: skip
+    if splits > 1:
+        _reduce_kernel[(q.shape[1], len(q))](
+            out, partial, lse, contexts, contexts if first is None else first, splits, *out.stride()[:2],
+            **reduce_form(q.shape[2], form["SPLIT"], has_first=first is not None),
+        )  # fmt: skip
+    return out
+
+
+SHIPPED = [
+    *(Shipped(f"decode reduce d{dim}", _reduce_kernel, reduce_form(dim)) for dim in (64, 128)),
+    Shipped("decode reduce d128 first", _reduce_kernel, reduce_form(128, has_first=True)),
+]

@@ -1,4 +1,4 @@
-"""The gate of a LLaMA's MLP (Shazeer, 2020): silu(gate) x up, where one product has computed both halves.
+"""The gate of a LLaMA's MLP: silu(gate) x up (Shazeer, 2020).
 
 silu(x) = x sigmoid(x),   sigmoid(x) = 1 / (1 + exp(-x))
 """
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 
 KERNEL = "silu_mul"
 BLOCK = 1024
@@ -18,7 +18,7 @@ BLOCK = 1024
 
 @triton.jit
 def sigmoid(x):
-    """1 / (1 + exp(-x)) in float32. The exponent is never positive, so nothing overflows."""
+    """Compute 1 / (1 + exp(-x)) in float32 without overflow: no exponent is positive."""
     e = tl.exp(-tl.abs(x))
     return tl.where(x < 0, e, 1.0) / (1.0 + e)
 
@@ -41,14 +41,14 @@ def _silu_mul_kernel(
     tl.store(out_ptr + row * WIDTH + column, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _constants(width: int) -> tuple[dict[str, int], int]:
-    """The kernel's constants and number of warps: one 16-byte load per thread and operand in bf16."""
+def columns_form(width: int) -> Form:
+    """Choose blocks of columns: one 16-byte load per thread and operand in bf16."""
     block = min(BLOCK, triton.next_power_of_2(width))
-    return {"WIDTH": width, "BLOCK": block}, max(block // 256, 1)
+    return {"WIDTH": width, "BLOCK": block, "num_warps": max(block // 256, 1)}
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) x up, in float32, rounded once.
+    """Compute silu(gate) x up in float32, rounded once.
 
     Args:
         gate_up: [n, 2 f], in each row f gates and then f ups; float32, float16 or bfloat16; rows need not be adjacent.
@@ -64,28 +64,15 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     check(KERNEL, both >= 2 and both % 2 == 0, f"rows of gate_up have {both} numbers: give as many gates as ups.")
     out = torch.empty((n, both // 2), dtype=gate_up.dtype, device=gate_up.device)
     if n:
-        constants, num_warps = _constants(both // 2)
-        grid = (n * triton.cdiv(both // 2, constants["BLOCK"]),)
-        _silu_mul_kernel[grid](out, gate_up, gate_up.stride(0), **constants, num_warps=num_warps)
+        form = columns_form(both // 2)
+        _silu_mul_kernel[(n * triton.cdiv(both // 2, form["BLOCK"]),)](out, gate_up, gate_up.stride(0), **form)
     return out
 
 
 def silu_mul_torch(gate_up: Tensor) -> Tensor:
-    """`silu_mul` in PyTorch; float64 stays float64."""
+    """Do `silu_mul` in PyTorch; float64 stays float64."""
     gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, -1)
     return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 
 
-def _shipped(width: int) -> Shipped:
-    constants, num_warps = _constants(width)
-    return Shipped(
-        name=f"silu_mul {width}",
-        kernel=_silu_mul_kernel,
-        signature={"out_ptr": "*bf16", "gate_up_ptr": "*bf16", "stride_n": "i32"},
-        constants=constants,
-        num_warps=num_warps,
-        num_stages=3,
-    )
-
-
-SHIPPED = (_shipped(11008), _shipped(14336))
+SHIPPED = [Shipped(f"silu_mul {width}", _silu_mul_kernel, columns_form(width)) for width in (11008, 14336)]

@@ -1,4 +1,4 @@
-"""Shared by the attention kernels: slots from a block table, the sequence of a tile, products in a fixed order."""
+"""What attention kernels share: slots of a table, a tile's sequence, ordered products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def slot_of(tables_ptr, row_offset, token, PAGE: tl.constexpr, mask=None):
-    """The slots, int64, of the tokens `token` of the sequence whose block table begins at `tables_ptr + row_offset`.
+    """Find the slots of tokens; their block table begins at `tables_ptr + row_offset`.
 
         PAGE > 0: slot = table[token // PAGE] * PAGE + token % PAGE
         PAGE = 0: slot = table[0] + token
@@ -28,7 +28,7 @@ def slot_of(tables_ptr, row_offset, token, PAGE: tl.constexpr, mask=None):
 
 @triton.jit
 def tile_owner(cu_seqlens_ptr, tile, num_sequences, BLOCK_Q: tl.constexpr):
-    """The sequence to which query tile `tile` belongs, found by bisection.
+    """Find the sequence of a query tile by bisection.
 
     Sequence s owns the tiles from cu_seqlens[s] // BLOCK_Q + s up to the first tile of sequence s + 1: as many as its
     queries need, or one more. So the size of the grid, T // BLOCK_Q + S, is known without reading cu_seqlens back from
@@ -51,7 +51,7 @@ def tile_owner(cu_seqlens_ptr, tile, num_sequences, BLOCK_Q: tl.constexpr):
 
 @triton.jit
 def dot(a, b, acc, K: tl.constexpr, IN_ORDER: tl.constexpr):
-    """acc [M, N] + a [M, K] @ b [K, N].
+    """Compute acc [M, N] + a [M, K] @ b [K, N].
 
     `IN_ORDER`: in float32, one k after the other, as explicit fused multiply-adds, so that the bits depend on the
     operands alone: not on the tile's layout, nor on what a compiler chooses to contract.
@@ -71,7 +71,7 @@ def dot(a, b, acc, K: tl.constexpr, IN_ORDER: tl.constexpr):
 
 @triton.jit
 def sum_rows(a, K: tl.constexpr, IN_ORDER: tl.constexpr):
-    """The sum of every row of `a` [M, K]; `IN_ORDER`: from left to right."""
+    """Sum every row of `a` [M, K]; `IN_ORDER`: from left to right."""
     if IN_ORDER:
         total = tl.zeros([a.shape[0]], tl.float32)
         for k in range(K):

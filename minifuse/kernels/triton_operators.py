@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
-from itertools import groupby, pairwise
+from itertools import groupby
 from threading import Lock
 
 import torch
 from torch import Tensor
 
 from minifuse.core.plan import Move
-from minifuse.kernels.copy import gather_slots, move_slots, scatter_slots
+from minifuse.kernels.copy import disjoint, gather_slots, move_slots, scatter_slots
 from minifuse.kernels.launch import INTERPRETED
 from minifuse.kernels.noise import rows_of_noise
 from minifuse.kernels.operators import TORCH, KVTensors
@@ -29,7 +29,7 @@ class TritonOperators:
     lock: AbstractContextManager[object] = Lock() if INTERPRETED else nullcontext()  # the interpreter has one thread
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return rms_norm(x, weight, eps)
+        return rms_norm(x, weight, eps)[0]
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return rms_norm(x, weight, eps, residual)
@@ -53,8 +53,8 @@ class TritonOperators:
             alike = list(group)
             if alike[0].crosses:
                 self._swap(cache, alike, layers)
-            elif _disjoint(alike):
-                move_slots(cache.keys[layers], cache.values[layers], [move[1:4] for move in alike])
+            elif disjoint(runs := [move[1:4] for move in alike]):
+                move_slots(cache.keys[layers], cache.values[layers], runs)
             else:  # one after the other; the source of a move may overlap its own target
                 TORCH.move(cache, alike, layer)
 
@@ -104,12 +104,3 @@ def _runs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             runs.append((first, count))
     return runs
-
-
-def _disjoint(moves: list[Move]) -> bool:
-    """Whether no target overlaps another target or any source, so that all moves may happen at once."""
-    targets = sorted((move.target, move.target + move.num_tokens) for move in moves)
-    apart = all(one[1] <= two[0] for one, two in pairwise(targets))
-    return apart and all(
-        move.source + move.num_tokens <= start or stop <= move.source for move in moves for start, stop in targets
-    )

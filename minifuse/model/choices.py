@@ -1,4 +1,4 @@
-"""What a model can be loaded as: the number types, devices and numerics that there are."""
+"""Checks what a model is to be loaded as: number type, device, numerics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_device(device: object, *more: str) -> None:
 
 
 def find_device(wanted: str) -> str:
-    """The device to compute on: `auto` is cuda where torch finds one, and cpu elsewhere.
+    """Find the device to compute on: `auto` is cuda if torch finds one, else cpu.
 
     Raises:
         MachineError: there is no CUDA device.

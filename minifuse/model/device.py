@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from minifuse.core.errors import MachineError
+from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
+
 
 def free_bytes(device: str) -> int | None:
-    """Bytes that can be allocated now, or None where the platform does not report them."""
+    """Return the bytes that can be allocated now; None: the platform does not report them."""
     if device != "cpu":
         import torch
 
@@ -16,3 +19,27 @@ def free_bytes(device: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def check_weights_fit(
+    name: str, dtype: str, device: str, parameters: int, packed: int, more: int, instead: str
+) -> None:
+    """Raise `MachineError` if the weights of a model do not fit the free memory.
+
+    Args:
+        name: the model.
+        parameters: all of its weights.
+        packed: the weights of which `Linear.pack` makes a second copy, on a CPU that has kernels for it.
+        more: bytes taken beside the weights.
+        instead: what to choose instead, for the message.
+    """
+    from minifuse.model.linear import packable
+
+    if device == "cpu" and packable(torch_dtype(dtype)):
+        parameters += packed
+    needed, free = parameters * DTYPE_BYTES[dtype] + more, free_bytes(device)
+    if free is not None and needed > free:
+        raise MachineError(
+            f"The weights of {name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are free on "
+            f"{device}: choose {instead}."
+        )

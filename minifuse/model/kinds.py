@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RequestKind(NamedTuple):
-    """What a kind of model reads and produces. The defaults are those of cells that a plugin registers."""
+    """What a kind of model reads and produces; defaults hold for a plugin's cells."""
 
     of_cells: bool = True  # nothing is sampled, and a request has one prompt
     reads_sentences: bool = True
@@ -26,5 +26,5 @@ _KINDS = {
 
 
 def request_kind(kind: str) -> RequestKind:
-    """That of `transformer`, `lstm`, ... or of any other kind of cells."""
+    """Return what requests to `transformer`, `lstm`, ... or a plugin's kind look like."""
     return _KINDS.get(kind, RequestKind())

@@ -1,4 +1,4 @@
-"""Linear layers whose weights are packed for a CPU, and modules whose weights are not drawn at random first."""
+"""Packs the weights of linear layers for a CPU; makes modules without drawing weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKED_ROWS = 32  # the batch size oneDNN lays the weights out for; any other is
 
 
 def packable(dtype: torch.dtype) -> bool:
-    """Whether this machine's oneDNN has kernels for packed weights of this type."""
+    """Tell whether this machine's oneDNN has kernels for packed weights of a type."""
     if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -47,7 +47,7 @@ class Linear(nn.Linear):
 
 
 def pack(model: nn.Module) -> None:
-    """Lay the weights of all linear layers out for serving; call it once they will not change."""
+    """Lay the final weights of all linear layers out for serving."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
@@ -58,7 +58,7 @@ def pack(model: nn.Module) -> None:
 
 
 class Unset(TorchFunctionMode):
-    """Modules made in this context keep the weights that memory happens to hold: they are set later."""
+    """Leaves the weights of modules made in this context unset."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

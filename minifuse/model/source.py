@@ -1,4 +1,4 @@
-"""A model that has been found and described, its weights not yet read. No torch here."""
+"""Finds a model by name, and describes it before its weights are read."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ class Source(Protocol):
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is a checkpoint. Otherwise weights are random."""
+        """Tell whether there is a checkpoint; otherwise weights are random."""
         ...
 
     @property
     def has_tokenizer(self) -> bool: ...
 
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer. Raises `ModelError` if there is none: prompts must then be token ids."""
+        """Read the tokenizer. Raises `ModelError` if there is none: prompts are then token ids."""
         ...
 
     def digest(self) -> str:
-        """What tells it from other models without reading its weights: its shape and vocabulary, and where it lies."""
+        """Hash what tells it from other models: shape, vocabulary and folder, not weights."""
         ...
 
     def slot_bytes(self, dtype: str) -> int:
-        """Bytes of one slot of memory: the KV of a token, or the states of a node."""
+        """Count the bytes of a slot: a token's KV, or a node's states."""
         ...
 
     def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> Any:
-        """The model with its weights, ready to serve.
+        """Load the model with its weights, ready to serve.
 
         Raises:
             ModelError: a checkpoint does not fit its config.json.
@@ -77,7 +77,7 @@ class Source(Protocol):
         ...
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> Any:
-        """What a run in virtual time has instead of the model with its weights; None if it needs nothing."""
+        """Make what virtual time needs instead of the loaded model; None: nothing."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The oracle of models of cells: one node at a time, a batch of one, no slots and no batching."""
+"""The oracle of cells: one node at a time, no slots, no batching."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minifuse.model.cells.model import CellModel
 
 @torch.no_grad()
 def evaluate(model: CellModel, graph: CellGraph) -> dict[int, tuple[Tensor, ...]]:
-    """The outputs of every node of a graph, each with the shape of one row.
+    """Compute the outputs of every node, each with the shape of one row.
 
     Args:
         graph: names cells, as the user's function makes it, or types, as `CellModel.unfold` does.
@@ -41,7 +41,7 @@ def _row(model: CellModel, value: Any, results: dict[int, tuple[Tensor, ...]]) -
 
 
 def answer(model: CellModel, request: Request) -> list[int]:
-    """The tokens that the nodes of a request produce, in the order of the graph, the stop token included."""
+    """Produce a request's tokens in the order of its graph, stop token included."""
     graph = model.unfold(request)
     outputs = evaluate(model, graph)
     tokens: list[int] = []

@@ -1,4 +1,4 @@
-"""The oracle's own layers: each formula written out for one text, from the weights and the shape of a model alone.
+"""The oracle's own layers: each formula written out for one text.
 
 Nothing here is shared with the layers that serve, so that a mistake in those shows as another token.
 """
@@ -51,7 +51,9 @@ def block(config: TextShape, of: Weights, x: Tensor) -> Tensor:
 
 
 def normed(config: TextShape, of: Weights, name: str, x: Tensor) -> Tensor:
-    """LLaMA: x / sqrt(mean(x^2) + eps) * weight. The others: (x - mean) / sqrt(variance + eps) * weight + bias."""
+    """Norm rows: LLaMA's RMSNorm, or the others' LayerNorm.
+
+    LLaMA: x / sqrt(mean(x^2) + eps) * weight. The others: (x - mean) / sqrt(variance + eps) * weight + bias."""
     weight, bias = of(f"{name}.weight"), of(f"{name}.bias")
     assert weight is not None
     if config.family != "llama":
@@ -82,7 +84,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def rotated(rotary: Rotary, x: Tensor) -> Tensor:
-    """The heads of a text turned by the angles of their positions: x is [tokens, heads, head_dim].
+    """Turn heads [tokens, heads, head_dim] by the angles of their positions.
 
     Pair i of the first `dim` dimensions is turned by position * theta^(-2i / dim), as the complex number that its two
     parts are: (x_i + j x_{i + dim/2}) e^(j angle), or of neighbours where they are interleaved. Angles, their cosines
@@ -102,7 +104,7 @@ def rotated(rotary: Rotary, x: Tensor) -> Tensor:
 
 
 def _frequencies(rotary: Rotary) -> Tensor:
-    """Radians by which each pair turns from one position to the next, slowed down one by one for LLaMA 3.1."""
+    """Compute the radians each pair turns per position, slowed down for LLaMA 3.1."""
     frequencies = 1.0 / rotary.theta ** (torch.arange(0, rotary.dim, 2).float() / rotary.dim)
     scaling = rotary.scaling
     for i, frequency in enumerate(frequencies if scaling is not None else ()):

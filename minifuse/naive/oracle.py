@@ -1,4 +1,4 @@
-"""The oracle: the tokens that every technique must produce, computed without a cache and without batching.
+"""The oracle: the tokens every technique must produce, without cache or batching.
 
 Each new token recomputes the whole text. Of a model the oracle takes the shape and the weights; the layers, the
 attention and the sampling are its own (`minifuse.naive.layers`, `minifuse.naive.sampling`).
@@ -19,7 +19,7 @@ from minifuse.naive.sampling import draw
 
 @torch.no_grad()
 def logits(model: Transformer, tokens: list[int]) -> Tensor:
-    """The logits after every token of one text: [tokens, vocab_size]."""
+    """Compute the logits after every token of one text: [tokens, vocab_size]."""
     return _logits(model, tokens, slice(None))
 
 
@@ -38,7 +38,7 @@ def _logits(model: Transformer, tokens: list[int], rows: slice) -> Tensor:
 
 @torch.no_grad()
 def answer(model: Transformer, request: Request) -> list[int]:
-    """The new tokens of `request`, each from scratch and drawn by itself, the stop token included.
+    """Produce a request's new tokens, each from scratch, stop token included.
 
     The answer ends before the first token for which no logit is the finite, largest one.
     """

@@ -15,7 +15,7 @@ MASK = (1 << 64) - 1
 
 
 def draw(logits: Seq[float], params: Sampling, position: int) -> int:
-    """The token at `position` of a text, by its logits; the lowest id where several are equally likely."""
+    """Draw the token at `position` by its logits; the lowest id of equals."""
     tokens = range(len(logits))
     if params.temperature == 0:
         return max(tokens, key=lambda token: (logits[token], -token))
@@ -27,7 +27,7 @@ def draw(logits: Seq[float], params: Sampling, position: int) -> int:
 
 
 def kept(scaled: Seq[float], top_k: int, top_p: float) -> list[int]:
-    """The `top_k` likeliest tokens, of those the fewest whose probabilities reach `top_p` together; likeliest first.
+    """List the `top_k` likeliest tokens, cut where their probabilities reach `top_p`.
 
     `top_k` 0 and `top_p` 1 keep all tokens. Of several equally likely ones, those with the lowest ids are kept.
 

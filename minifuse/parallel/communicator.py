@@ -33,7 +33,7 @@ class Communicator:
         self._bytes = 0
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of every rank's `x`, written over it: [tokens, features]."""
+        """Sum every rank's `x` in place: [tokens, features]."""
         if self._counted(x):
             with rank_lost_if_unreachable():
                 dist.all_reduce(x, group=self.group)
@@ -54,7 +54,7 @@ class Communicator:
         return measured
 
     def _counted(self, x: Tensor) -> bool:
-        """Count a message; False if it is empty, because no sequence's last token was computed: no rank sends it."""
+        """Count a message; False: it is empty, and no rank sends it."""
         if not x.numel():
             return False
         self._calls += 1

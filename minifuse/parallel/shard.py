@@ -59,7 +59,7 @@ class GatheredHead(nn.Module):
 
 
 def shard(model: Transformer, rank: int, size: int, communicator: Communicator) -> Transformer:
-    """The part of `model` that one of `size` ranks computes.
+    """Cut out the part of `model` that one of `size` ranks computes.
 
     Its config is the shard's, so that KV memory and attention have the rank's heads only. Embeddings and norms are the
     whole model's own tensors; all other weights are copies, so that the whole model can be freed. They are not packed.
@@ -91,7 +91,7 @@ def shard(model: Transformer, rank: int, size: int, communicator: Communicator) 
 
 
 def with_communicator(model: Transformer, communicator: Communicator) -> Transformer:
-    """The same shard, on the same tensors, for another worker."""
+    """Copy the shard, on the same tensors, for another worker."""
     return _replaced(
         model,
         [
@@ -112,7 +112,7 @@ def _replaced(model: Transformer, replacements: Iterable[tuple[object, object]])
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A layer with copies of these weights: views would keep the whole model's weights alive."""
+    """Make a layer with copies of weights: views would keep the whole model."""
     with torch.device("meta"):
         linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     linear.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format), requires_grad=False)

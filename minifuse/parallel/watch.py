@@ -50,7 +50,7 @@ class Watch(Thread):
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a child process is stopped now; False where the system does not tell."""
+    """Tell whether a child process is stopped; False if the system does not say."""
     if not hasattr(os, "waitid"):
         return False
     try:

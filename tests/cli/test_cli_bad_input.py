@@ -318,7 +318,7 @@ def test_cuda_without_cuda(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_weights_larger_than_memory(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minifuse.model.text.load.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("minifuse.model.device.free_bytes", lambda device: 1000)
     minifuse("run", *RANDOM, "--device", "cpu").refused("GiB are free", "--clock virtual", code=3)
 
 

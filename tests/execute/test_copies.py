@@ -43,13 +43,6 @@ def test_offload_and_upload_run_beside_the_wave_between_them() -> None:
     ]
 
 
-def test_what_is_in_no_waves_way_begins_with_the_plan_or_right_after_its_wave_and_ends_with_the_plan() -> None:
-    moves = (out(0, 0, 4, moment="after", wave=0), into(9, 30, 2, moment="before", wave=1))
-    first, second = copies(plan_of((0, 4), (8, 4), moves=moves), 1)
-    assert (first.begins, first.needed) == (0, 2)
-    assert (second.begins, second.needed) == (-1, 1)
-
-
 def test_moves_before_the_first_wave_begin_at_once_in_their_order() -> None:
     """Blocks that are swapped out and given away at once: out before in, in every layer."""
     moves = (out(4, 0, 4, moment="before"), into(8, 4, 4, moment="before"), Move("copy", 0, 12, 2, moment="before"))
@@ -66,15 +59,8 @@ def test_the_others_are_not_among_them() -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_overtakes_touches_other_slots(seed: int) -> None:
     """A copy begins as early, and is needed as late, as no slot forbids; the order of conflicting ones is kept."""
-    rng = random.Random(seed)
-    waves = [(rng.randrange(8), rng.randint(1, 4)) for _ in range(rng.randint(1, 4))]
-    moves = []
-    for _ in range(rng.randint(1, 6)):
-        when = {"moment": rng.choice(["before", "after"]), "wave": rng.randrange(len(waves))}
-        ends = rng.randrange(10), rng.randrange(10), rng.randint(1, 3)
-        moves.append(rng.choice([out, into, lambda *e, **w: Move("embed", *e, **w)])(*ends, **when))
-    plan = plan_of(*waves, moves=tuple(moves))
-    found = copies(plan, 1)
+    plan = _any_plan(random.Random(seed))
+    moves, waves, found = plan.moves, plan.waves, copies(plan, 1)
     assert sorted(move for copy in found for move in copy.moves) == sorted(moves)
     touched = [_touched_by_wave(plan, wave) for wave in range(len(waves))]
     for number, copy in enumerate(found):
@@ -147,7 +133,8 @@ def _any_plan(rng: random.Random) -> Plan:
     moves = []
     for _ in range(rng.randint(1, 6)):
         when = {"moment": rng.choice(["before", "after"]), "wave": rng.randrange(len(waves))}
-        moves.append(rng.choice([out, into])(rng.randrange(10), rng.randrange(10), rng.randint(1, 3), **when))
+        ends = rng.randrange(10), rng.randrange(10), rng.randint(1, 3)
+        moves.append(rng.choice([out, into, lambda *e, **w: Move("embed", *e, **w)])(*ends, **when))
     return plan_of(*waves, moves=tuple(moves))
 
 

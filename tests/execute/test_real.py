@@ -38,14 +38,16 @@ def test_one_worker_runs_its_plan_in_wait() -> None:
     executor.close()
 
 
-def test_one_workers_error_is_raised_by_wait() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_is_raised_by_wait(workers: int) -> None:
     def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         raise ValueError("broken")
 
-    executor = RealExecutor(broken, _FakeClock())
+    executor = RealExecutor(broken, RealClock(), workers)
     executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
     with pytest.raises(ValueError, match="broken"):
         executor.wait(None)
+    executor.close()
 
 
 def test_several_workers_do_not_wait_for_each_other() -> None:
@@ -146,17 +148,6 @@ def test_an_idle_executor_sleeps_until_the_next_event_or_until_it_is_woken(worke
     assert executor.wait(1e6) == []
     executor.wake()
     assert executor.wait(None) == []  # it was woken before it slept
-    executor.close()
-
-
-def test_an_error_in_a_thread_is_raised_by_wait() -> None:
-    def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        raise ValueError("broken")
-
-    executor = RealExecutor(broken, RealClock(), workers=2)
-    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
-    with pytest.raises(ValueError, match="broken"):
-        executor.wait(None)
     executor.close()
 
 

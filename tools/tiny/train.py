@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from minifuse.kernels.operators import TORCH
 from minifuse.model.text.checkpoint import write_weights
-from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.hugging_face import read_config
 from minifuse.model.text.load import build
 from minifuse.model.text.transformer import Transformer
 from tools.tiny.forward import hidden_states
@@ -95,7 +95,7 @@ def new_model(raw: dict[str, object], seed: int) -> Transformer:
     - In the first layer a query is its token's key, rotated back by as many positions as the number of its head: a
       token first attends to itself, to equal tokens and, a little, to the token that many positions before.
     """
-    model = build(ModelConfig.from_hf(raw)).requires_grad_(True).train()
+    model = build(read_config(raw)).requires_grad_(True).train()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

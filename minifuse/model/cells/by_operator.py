@@ -1,4 +1,4 @@
-"""A model of cells at the granularity of single operators, as DyNet batches them (BatchMaker, 2.2.3 and 2.7.5).
+"""Splits a model of cells into single operators, as DyNet batches them (BatchMaker, 2.2.3).
 
 Each cell is traced with torch.fx, each of its operators becomes a cell of its own, and a node of a graph is replaced by
 the nodes of its operators. Equal operators of different cells are one cell type, as equal cells are: a sigmoid of one
@@ -27,7 +27,7 @@ RESULT = "result"
 
 @dataclass(frozen=True)
 class OperatorGraph(CellGraph):
-    """A graph whose nodes are operators, with a node `result` for each result of the graph of cells.
+    """A graph of operators, with a node `result` for each result of the cells.
 
     `origin` maps these nodes to those of the graph of cells. Any other node without readers is an operator whose
     outputs no cell reads.
@@ -41,19 +41,19 @@ class OperatorGraph(CellGraph):
 
     @property
     def most_held(self) -> int:
-        """States held at the same time, at most: only merged graphs are of operators, computed level by level."""
+        """Count the most states held at once; merged graphs are computed level by level."""
         return self.topology.most_held_by_levels
 
 
 class Result(nn.Module):
-    """The outputs of a cell, together again: each result of a graph of cells is a node of its own."""
+    """Joins the outputs of a cell again: each result is a node."""
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
         return tuple([part.clone() for part in parts])
 
 
 def by_operator(model: CellModel) -> CellModel:
-    """The same model, its cells split into operators. Its requests unfold into an `OperatorGraph`.
+    """Split the cells of a model into operators; requests then unfold into an `OperatorGraph`.
 
     Results, and the tokens produced and their order, are those of `model`.
 
@@ -64,7 +64,7 @@ def by_operator(model: CellModel) -> CellModel:
     names: dict[Any, str] = {}  # definition -> name of the operator
 
     def add(base_name: str, cell: nn.Module) -> str:
-        """The name of a cell of this definition, which is added if there is none yet."""
+        """Return the name of the cell with this definition; adds a new one."""
         key = definition(cell)
         if key not in names:
             numbered = (f"{base_name}{number}" for number in count(2))
@@ -90,7 +90,7 @@ def by_operator(model: CellModel) -> CellModel:
         starts = list(accumulate((len(program.operators) for program in chosen), initial=0))
 
         def translated(value: Any) -> Any:
-            """An input in the graph of cells, as an input in the graph of operators."""
+            """Translate an input of the graph of cells to the graph of operators."""
             if type(value) is not Output:
                 return value
             number, part = chosen[value.node].outputs[value.part]

@@ -1,14 +1,14 @@
-"""The shapes of models of cells: `lstm`, `seq2seq`, `treelstm` and kinds of plugins (BatchMaker, 2.7.3 to 2.7.5)."""
+"""The shapes of models of cells, built in or registered by plugins (BatchMaker, 2.7.3 to 2.7.5)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from minifuse.core.errors import UsageError
-from minifuse.model.dtypes import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from minifuse.model.cells.model import CellModel
@@ -42,39 +42,20 @@ class CellConfig:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """For each cell, the weights that every row is multiplied with: neither embeddings nor biases.
+        """Count the weights of each cell's matrices, without embeddings and biases.
 
         A batch reads each weight once, and does two flops with it for each row.
         """
-        h, vocab = self.hidden_size, self.vocab_size
-        lstm = 8 * h * h  # 4 gates, each of h rows and 2h columns
-        if self.kind == "lstm":
-            return {"lstm": lstm}
-        if self.kind == "seq2seq":
-            return {"encoder": lstm, "decoder": lstm + vocab * h}
-        if self.kind == "treelstm":
-            arities = range(1, self.max_children + 1)
-            return {"leaf": 3 * h * h} | {f"internal{k}": k * (3 + k) * h * h for k in arities}
         return _describe(self).sizes
 
     @property
     def num_parameters(self) -> int:
-        """All parameters: matrices, embeddings and biases."""
-        h, vocab = self.hidden_size, self.vocab_size
-        if self.kind == "lstm":
-            return vocab * h + 8 * h * h + 4 * h
-        if self.kind == "seq2seq":
-            return 2 * (vocab * h + 8 * h * h + 4 * h) + vocab * h
-        if self.kind == "treelstm":
-            biases = 3 * h + sum((3 + k) * h for k in range(1, self.max_children + 1))
-            return vocab * h + sum(self.sizes.values()) + biases
+        """Count all parameters: matrices, embeddings and biases."""
         return _describe(self).num_parameters
 
     def slot_bytes(self, dtype: str) -> int:
-        """Bytes of one slot of states: hidden and cell state, and the word that a decoder produces (int64)."""
-        if self.kind not in BUILT_IN:
-            return _describe(self, dtype).slot_bytes
-        return 2 * self.hidden_size * DTYPE_BYTES[dtype] + (8 if self.kind == "seq2seq" else 0)
+        """Count the bytes of a slot: hidden and cell state, a decoder's word."""
+        return _describe(self, dtype).slot_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +67,14 @@ class _Description:
 
 @lru_cache(16)
 def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
-    """The figures of a kind that a plugin registered, taken from the model itself: it is built once, on the CPU."""
-    model = _REGISTERED[config.kind](config, dtype, "cpu", 0)
+    """Build the model to read its figures; only a plugin's is built with weights."""
+    load = resolve_name("minifuse.model.cells.rnn:load_cells")  # imports torch
+    model = load(config, config.kind, dtype, "meta" if config.kind in BUILT_IN else "cpu")
     return _Description(model.sizes, model.num_parameters, model.slot_bytes)
 
 
 def register_cells(kind: str, build: Build) -> None:
-    """Register a kind of model for `--model KIND`, which takes the settings of the built-in kinds.
+    """Register a kind of model for `--model KIND`, with the settings of built-in kinds.
 
     Args:
         build: makes the model from its config, dtype ("float32", ...), device ("cpu", ...) and seed.
@@ -107,5 +89,5 @@ def register_cells(kind: str, build: Build) -> None:
 
 
 def registered(kind: str) -> Build | None:
-    """The function that builds a kind registered by a plugin; None if there is no such kind."""
+    """Return the function that builds a plugin's kind; None: it is not registered."""
     return _REGISTERED.get(kind)

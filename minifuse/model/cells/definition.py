@@ -10,8 +10,9 @@ _WEIGHTS = ("_parameters", "_buffers", "_modules")
 
 
 def definition(module: nn.Module) -> Any:
-    """A hashable key, equal for two modules only if they compute the same: equal classes and attributes, and the same
-    tensors (the same memory, not equal numbers).
+    """Make a hashable key that is equal only for modules that compute the same.
+
+    Their classes and attributes are equal, and their tensors are the same memory, not equal numbers.
 
     In doubt keys differ: a value that cannot be compared is equal only to itself, and so is a module written as a graph
     or a script. A key must not outlive its module, since it may contain addresses of the module's tensors.
@@ -20,7 +21,7 @@ def definition(module: nn.Module) -> Any:
 
 
 def _frozen(value: Any, inside: set[int]) -> Any:
-    """The key of a value. `inside` are the ids of the values that contain it."""
+    """Make the key of a value; `inside` are the ids of its containers."""
     if isinstance(value, Tensor):
         return _tensor(value)
     if not isinstance(value, nn.Module | dict | list | tuple | set | frozenset):

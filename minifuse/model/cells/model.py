@@ -1,4 +1,4 @@
-"""A model of cells: unfolds requests, recognises which nodes may be batched, computes a batch (BatchMaker, 2.3.1)."""
+"""A model of cells: unfolds requests, types their nodes, computes batches (BatchMaker, 2.3.1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ INT64 = 2**63  # whole numbers in [-INT64, INT64) fit a tensor
 
 
 class CellModel:
-    """Cells, and the function that unfolds a request into a graph of them. `types` are those recognised so far.
+    """Cells, and a function that unfolds requests into graphs of them.
+
+    `types` are the cell types recognised so far.
 
     A cell is a torch module whose inputs and outputs have the batch in their first dimension, and which treats rows
     independently. It must not change its inputs, which may be views of states. If it produces a token, that output is
@@ -95,17 +97,17 @@ class CellModel:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of one slot of states: a row of every field."""
+        """Count the bytes of a slot of states: a row of every field."""
         return sum(spec.dtype.itemsize * torch.Size(spec.shape).numel() for spec in self.fields)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """For each cell, the numbers in the matrices that every row is multiplied with."""
+        """Count the weights of each cell's matrices."""
         return {cell: matrix_weights(module) for cell, module in self.cells.items()}
 
     @property
     def num_parameters(self) -> int:
-        """All parameters of all cells; shared ones count once."""
+        """Count the parameters of all cells, shared ones once."""
         shared = {id(parameter): parameter for module in self.cells.values() for parameter in module.parameters()}
         return sum(parameter.numel() for parameter in shared.values())
 
@@ -122,15 +124,15 @@ class CellModel:
             self.limits(request)
 
     def fit(self, request: Request) -> Request:
-        """The request as it is: there is no context to fit into."""
+        """Return the request as it is: there is no context to fit into."""
         return request
 
     def begin(self, request: Request) -> Sequence:
-        """The sequence of a new request, with its graph. Raises as `unfold`."""
+        """Begin the sequence of a new request, with its graph. Raises as `unfold`."""
         return Unfolded(request, graph=self.unfold(request))
 
     def unfold(self, request: Request) -> CellGraph:
-        """The graph of a request, whose nodes name cell types.
+        """Unfold a request into a graph whose nodes name cell types.
 
         Raises:
             RequestRefused: the user's function fails, or gives a graph that cannot be computed.
@@ -147,7 +149,7 @@ class CellModel:
             raise RequestRefused(f"{name} could not be unfolded: {brief(error)}.") from error
 
     def _typed(self, graph: CellGraph, name: str) -> CellGraph:
-        """The same graph, with the cell type of each node as its cell."""
+        """Name the cell type of each node in its graph."""
         if not graph.nodes:
             graph.check(name)
         try:
@@ -161,13 +163,13 @@ class CellModel:
         return replace(graph, nodes=tuple(retyped))
 
     def run(self, type_name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Compute a batch of n nodes of one type: inputs [n, *shape] as the type has them, outputs likewise."""
+        """Compute n nodes of one type: its inputs and outputs, each [n, *shape]."""
         with torch.inference_mode():
             outputs = self.types[type_name].cell(*inputs)
         return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
     def _types_of(self, nodes: tuple[Node, ...], order: Seq[int], name: str) -> list[str]:
-        """The name of each node's type. In `order` each node comes after all nodes that it reads.
+        """Find the type of each node; in `order`, nodes follow what they read.
 
         Raises:
             _Forward: it does not.
@@ -208,11 +210,11 @@ class CellModel:
         return names
 
     def _number(self, spec: Spec) -> int:
-        """The number of a spec, in the order in which they are first met."""
+        """Number a spec, in the order in which specs are first met."""
         return self._numbers.setdefault(spec, len(self._numbers))
 
     def _constant(self, value: Any, where: str) -> int:
-        """The number of a constant's spec."""
+        """Number the spec of a constant."""
         if isinstance(value, Zeros):
             if not all(type(size) is int and size >= 0 for size in value.shape):
                 raise RequestRefused(f"{where} with {value}: give a shape of whole numbers.")
@@ -230,7 +232,7 @@ class CellModel:
         )
 
     def _recognise(self, cell: str, numbers: list[int], where: str) -> tuple[str, dict[int, int]]:
-        """The type of a cell with inputs of these numbers, learned if new, and the number of each output's spec."""
+        """Find or learn a cell's type for these inputs, and number its outputs."""
         if cell not in self._same:
             raise RequestRefused(f"{where}, and the model {self.name} has the cells {', '.join(self.cells)}: name one.")
         specs = list(self._numbers)
@@ -244,7 +246,7 @@ class CellModel:
         return found.name, {part: self._number(spec) for part, spec in enumerate(found.outputs)}
 
     def _learn(self, cell: str, inputs: tuple[Spec, ...], where: str) -> CellType:
-        """A new type: the first of a definition is named after its cell, later ones after their inputs too."""
+        """Learn a new type; later types of a definition are named after their inputs."""
         first = self._same[cell]
         known = next((kind for (name, _), kind in self._recognised.items() if name == first), None)
         allowed = f"give {', '.join(map(str, known.inputs))}, as an earlier node did" if known else "see its forward()"
@@ -260,7 +262,7 @@ class CellModel:
         return CellType(name, module, inputs, outputs, getattr(module, "token_output", None))
 
     def _fields_of(self, kind: CellType, where: str) -> tuple[int, ...]:
-        """The field of each output of a type: the k-th output of a spec is kept in the k-th field of that spec.
+        """Keep the k-th output of a spec in the k-th field of that spec.
 
         A field that is missing is added, while examples are unfolded.
 
@@ -284,7 +286,7 @@ class CellModel:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value can be an element of a tensor."""
+    """Tell whether a value can be an element of a tensor."""
     if type(value) is bool or not isinstance(value, Real):
         return False
     return not isinstance(value, Integral) or -INT64 <= int(value) < INT64

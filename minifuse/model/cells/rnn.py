@@ -1,4 +1,4 @@
-"""LSTM, Seq2Seq and TreeLSTM as models of cells (BatchMaker, 2.7.3 to 2.7.5), with fresh random weights."""
+"""LSTM, Seq2Seq and TreeLSTM as models of cells, with random weights (BatchMaker, 2.7.3)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from statistics import NormalDist
 import torch
 from torch import Tensor, nn
 
-from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
 from minifuse.model.cells.config import BUILT_IN, EOS, GO, PAD, CellConfig, registered
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.unfold import CellLimits, Unfolding
 from minifuse.model.choices import check_loading
-from minifuse.model.device import free_bytes
-from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
-from minifuse.model.linear import Linear, packable
+from minifuse.model.device import check_weights_fit
+from minifuse.model.dtypes import torch_dtype
+from minifuse.model.linear import Linear
 
 EOS_CHANCE = 0.02  # of every word that a random seq2seq model produces
 
 
 class LSTM(nn.Module):
-    """One step of an LSTM (Hochreiter and Schmidhuber, 1997), its embedding included: word, h, c -> h, c.
+    """One step of an LSTM (Hochreiter and Schmidhuber, 1997): word, h, c -> h, c.
 
     i, f, g, o = [x | h] W^T + b, as torch.nn.LSTM orders them: W is its weight_ih and weight_hh side by side, b the sum
     of its biases.  c' = sigmoid(f) c + sigmoid(i) tanh(g),  h' = sigmoid(o) tanh(c')
@@ -63,7 +63,7 @@ class Argmax(nn.Module):
 
 
 class Decoder(nn.Module):
-    """One step of an LSTM, and the likeliest next word: word, h, c -> h, c, word."""
+    """An LSTM step and the likeliest word: word, h, c -> h, c, word."""
 
     token_output = 2
 
@@ -79,7 +79,9 @@ class Decoder(nn.Module):
 
 
 class Leaf(nn.Module):
-    """A leaf of an N-ary Tree-LSTM (Tai et al., 2015, equations 9 to 14 without children): word -> h, c.
+    """A leaf of an N-ary Tree-LSTM (Tai et al., 2015): word -> h, c.
+
+    Equations 9 to 14 without children:
 
     i, o, u = x W^T + b;  c = sigmoid(i) tanh(u),  h = sigmoid(o) tanh(c)
     """
@@ -96,7 +98,9 @@ class Leaf(nn.Module):
 
 
 class Internal(nn.Module):
-    """A node of an N-ary Tree-LSTM with k children (Tai et al., 2015, equations 9 to 14 without a word).
+    """A node of an N-ary Tree-LSTM with k children (Tai et al., 2015).
+
+    Equations 9 to 14 without a word.
 
     Inputs h1, c1, ..., hk, ck; outputs h, c. Each child has a forget gate, which reads all children:
     i, o, u, f1 ... fk = [h1 | ... | hk] U^T + b;  c = sigmoid(i) tanh(u) + sum sigmoid(fl) cl,  h = sigmoid(o) tanh(c)
@@ -119,14 +123,16 @@ class Internal(nn.Module):
 
 
 def lstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """A chain of LSTM cells over the prompt; its result is the last h and c."""
+    """Make a chain of LSTM cells; its result is the last h and c."""
     with torch.device("meta"):
         cells: dict[str, nn.Module] = {"lstm": LSTM(config.hidden_size, config.vocab_size)}
     return _model(config, _random(cells, device, seed), Request("example", (0, 0)), dtype, device)
 
 
 def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """Encoder and feed-previous decoder. It produces random words: <eos> with a chance of `EOS_CHANCE`, <go> never."""
+    """Make an encoder and a feed-previous decoder.
+
+    It produces random words: <eos> with a chance of `EOS_CHANCE`, <go> never."""
     with torch.device("meta"):
         decoder = Decoder(config.hidden_size, config.vocab_size)
         cells: dict[str, nn.Module] = {"encoder": LSTM(config.hidden_size, config.vocab_size), "decoder": decoder}
@@ -142,7 +148,7 @@ def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", see
 
 
 def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """An N-ary Tree-LSTM with a cell for each number of children up to `max_children`; its result is the root's h, c.
+    """Make an N-ary Tree-LSTM with a cell for each number of children; its result is the root's h, c.
 
     Tai et al. have one set of matrices, in which a missing child counts as zero. So the matrix of a cell with fewer
     children is a part of the largest cell's: its first rows and columns.
@@ -165,7 +171,7 @@ def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", se
 
 
 def _random(cells: Mapping[str, nn.Module], device: str, seed: int) -> dict[str, nn.Module]:
-    """Draw all weights, in float32 and on the CPU: one seed is one model, whatever its dtype and device.
+    """Draw all weights in float32 on the CPU: one seed is one model everywhere.
 
     Every matrix keeps the variance of its input. On the device `meta` there are no weights to draw.
     """
@@ -187,7 +193,7 @@ def _random(cells: Mapping[str, nn.Module], device: str, seed: int) -> dict[str,
 def _model(
     config: CellConfig, cells: Mapping[str, nn.Module], examples: Request | list[Request], dtype: str, device: str
 ) -> CellModel:
-    """The model of these cells, with weights packed on a CPU and fused cells on a GPU."""
+    """Make the model; packs weights on a CPU, fuses cells on a GPU."""
     for cell in cells.values():
         cell.to(device, torch_dtype(dtype))
         for module in cell.modules():
@@ -202,7 +208,9 @@ _BUILDERS = {"lstm": lstm, "seq2seq": seq2seq, "treelstm": treelstm}
 
 
 def load_cells(config: CellConfig, name: str, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """The model of this shape with fresh random weights, laid out for serving. `name` is the one that the user gave.
+    """Make the model of this shape with random weights, laid out for serving.
+
+    `name` is what the user gave.
 
     On the device `meta` it has no weights: its requests can be unfolded, and nothing can be computed.
 
@@ -213,14 +221,8 @@ def load_cells(config: CellConfig, name: str, dtype: str = "float32", device: st
     check_loading(dtype, device, seed)
     build = registered(config.kind)
     if config.kind in BUILT_IN and device != "meta":
-        packed = device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
-        needed = (config.num_parameters + packed * sum(config.sizes.values())) * DTYPE_BYTES[dtype]
-        free = free_bytes(device)
-        if free is not None and needed > free:
-            raise MachineError(
-                f"The weights of {name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are "
-                f"free on {device}: choose a smaller hidden size or vocabulary, or a shorter --dtype."
-            )
+        instead = "a smaller hidden size or vocabulary, or a shorter --dtype"
+        check_weights_fit(name, dtype, device, config.num_parameters, sum(config.sizes.values()), 0, instead)
     elif build is not None:
         return build(config, dtype, device, seed)
     return _BUILDERS[config.kind](config, dtype, device, seed)

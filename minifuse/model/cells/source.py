@@ -1,4 +1,4 @@
-"""From a name that the user gave (`lstm`, `treelstm:hidden=512`) to the description of a model of cells.
+"""Finds the model of cells that the user names, such as `treelstm:hidden=512`.
 
 resolve_cells("lstm:hidden=256,vocab=8000")  ->  CellSource("lstm:hidden=256,vocab=8000", CellConfig("lstm", ...))
 """
@@ -26,7 +26,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class CellSource:
-    """A model of cells that has been found and described, but not built. Its weights are random."""
+    """A model of cells that was found, not built; its weights are random."""
 
     name: str
     config: CellConfig
@@ -38,20 +38,20 @@ class CellSource:
         return blake2b(repr(self.config).encode(), digest_size=16).hexdigest()
 
     def slot_bytes(self, dtype: str) -> int:
-        """Bytes of the states of one node."""
+        """Count the bytes of the states of one node."""
         return self.config.slot_bytes(dtype)
 
     def tokenizer(self) -> NoReturn:
         raise ModelError(f"{self.name} has no tokenizer: give prompt_token_ids instead.")
 
     def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> CellModel:
-        """The model with fresh random weights; cells have only the fast numerics. Raises as `load_cells`."""
+        """Make the model with random weights; numerics are always fast. Raises as `load_cells`."""
         from minifuse.model.cells.rnn import load_cells
 
         return load_cells(self.config, self.name, dtype, device, seed)
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> CellModel:
-        """The model without weights: requests can be unfolded, and nothing can be computed.
+        """Make the model without weights, which unfolds requests and computes nothing.
 
         A plugin's model may not support that: it is loaded with its weights.
         """
@@ -59,7 +59,9 @@ class CellSource:
 
 
 def resolve_cells(name: str) -> CellSource | None:
-    """The model of cells that `name` means, as in `treelstm:hidden=512,vocab=8000`, or None if its kind is unknown.
+    """Find the model of cells called `name`; None: its kind is unknown.
+
+    A name has settings behind its kind, as in `treelstm:hidden=512,vocab=8000`.
 
     Raises:
         UsageError: the kind is known and a setting is not, or its value is out of range.

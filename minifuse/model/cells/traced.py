@@ -40,7 +40,7 @@ class Program(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """A value of an operator, by its place: first come its inputs, then its weights, then the results of its steps."""
+    """A value of an operator, by its place: inputs, then weights, then results."""
 
     place: int
 
@@ -125,7 +125,9 @@ class _Tracer(fx.Tracer):
 
 
 class _Trace:
-    """The graph of one cell: inputs, constants, which depend on no input, and groups of an operator and its views."""
+    """The graph of a cell: inputs, constants, and operators with their views.
+
+    Constants depend on no input."""
 
     def __init__(self, kind: CellType) -> None:
         self.kind = kind
@@ -160,7 +162,7 @@ class _Trace:
         )
 
     def _sort(self, node: fx.Node) -> None:
-        """Put a call among the constants, in the group of its source if it is a view, or in a group of its own."""
+        """Sort a call: a constant, a view in its source's group, or a new group."""
         sources = node.all_input_nodes
         if all(source in self.constants for source in sources):
             self.constants[node] = self._constant(node)
@@ -176,7 +178,7 @@ class _Trace:
         self.groups[group].append(node)
 
     def _constant(self, node: fx.Node) -> Any:
-        """The value of a node that depends on no input, computed now."""
+        """Compute a node that depends on no input, now."""
         target: Any = node.target
         if node.op == "get_attr":
             return operator.attrgetter(target)(self.kind.cell)
@@ -203,7 +205,7 @@ class _Trace:
         return group, self.exported[group].index(node)
 
     def _operator(self, number: int) -> tuple[Operator, list[fx.Node]]:
-        """The operator of a group as a cell, and the values that are its inputs."""
+        """Make a cell of a group's operator; returns its input values, too."""
         group, exported = self.groups[number], self.exported[number]
         sources = list(dict.fromkeys(source for node in group for source in node.all_input_nodes))
         # A constant that is not a tensor is written into the step itself.

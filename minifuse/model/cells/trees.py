@@ -1,4 +1,4 @@
-"""Trees of token ids, and the cell graphs that they unfold into (Tai et al., 2015; BatchMaker, Fig. 2.2).
+"""Reads trees of token ids, and unfolds them (Tai et al., 2015; BatchMaker, Fig. 2.2).
 
 A tree is a token id (a leaf) or a tuple of subtrees. Trees may be deeper than Python's stack, so no function here is
 recursive.
@@ -18,7 +18,7 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 def unfold_tree(name: str, tree: Any, vocab_size: int, max_children: int) -> CellGraph:
-    """A cell `leaf` for each token and a cell `internalK` for each node of K subtrees, each after the nodes it reads.
+    """Make a `leaf` for each token, an `internalK` for each node of K subtrees.
 
     >>> [node.cell for node in unfold_tree("r0", (7, (8, 9)), vocab_size=30, max_children=2).nodes]
     ['leaf', 'leaf', 'leaf', 'internal2', 'internal2']
@@ -65,7 +65,9 @@ def unfold_tree(name: str, tree: Any, vocab_size: int, max_children: int) -> Cel
 
 
 def read_tree(text: str, vocab_size: int = 30000) -> Any:
-    """A tree as the Stanford TreeBank writes it: `(LABEL WORD)`, or `(LABEL SUBTREE SUBTREE)`. Labels are ignored.
+    """Read a tree of the Stanford TreeBank: `(LABEL WORD)` or `(LABEL SUBTREE SUBTREE)`.
+
+    Labels are ignored.
 
     If all words are whole numbers, they are token ids. Otherwise the id of each word is its CRC-32 modulo `vocab_size`:
     a word has the same id everywhere, and two words may share one.
@@ -104,11 +106,11 @@ def read_tree(text: str, vocab_size: int = 30000) -> Any:
 
 
 class _Word(int):
-    """A word inside an open bracket; once it is closed, a leaf is a plain number."""
+    """A word inside an open bracket; a closed leaf is a plain number."""
 
 
 def _inside(parts: list[Any], text: str) -> Any:
-    """The leaf or node that a bracket with these parts stands for."""
+    """Make the leaf or node of a closed bracket."""
     if not any(isinstance(part, _Word) for part in parts):
         return tuple(parts)
     if len(parts) > 1:

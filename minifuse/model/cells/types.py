@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,13 +12,13 @@ from minifuse.core.errors import RequestRefused
 
 
 class Spec(NamedTuple):
-    """One row of an input or an output of a cell: a shape without the batch dimension, and a dtype."""
+    """One row of a cell's input or output: shape without the batch, and dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     def __str__(self) -> str:
-        """`float32[3x1024]`, or `int64` for one number."""
+        """Write it as `float32[3x1024]`, or `int64` for one number."""
         dtype, shape = str(self.dtype).removeprefix("torch."), "x".join(map(str, self.shape))
         return f"{dtype}[{shape}]" if self.shape else dtype
 
@@ -29,7 +28,7 @@ TOKEN = Spec((), torch.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellType:
-    """Cells that can be batched together: one definition, one set of weights, inputs of one shape (BatchMaker, 2.3.1).
+    """Cells that can be batched: one definition, weights and input shape (BatchMaker, 2.3.1).
 
     `token_output` is the number of the output that is a token of the answer, an attribute of the module; None: there is
     no such output.
@@ -45,7 +44,7 @@ class CellType:
 def outputs_of(
     module: nn.Module, inputs: tuple[Spec, ...], device: torch.device, where: str, allowed: str
 ) -> tuple[Spec, ...]:
-    """The outputs of a cell, found by running it on rows of zeros, which also shows whether the batch comes first.
+    """Find a cell's outputs by running it on zeros; checks that the batch comes first.
 
     Args:
         where: the beginning of an error message.
@@ -55,7 +54,6 @@ def outputs_of(
         RequestRefused: the cell cannot take these inputs, or its outputs are not those of a cell.
     """
     beginning = f"{where} with {', '.join(map(str, inputs)) or 'no inputs'}"
-    _check_count(module, len(inputs), beginning)
     specs: list[tuple[Spec, ...]] = []
     for rows in (1, 3):
         zeros = [torch.zeros(rows, *spec.shape, dtype=spec.dtype, device=device) for spec in inputs]
@@ -90,28 +88,13 @@ def outputs_of(
     return specs[0]
 
 
-def _check_count(module: nn.Module, count: int, beginning: str) -> None:
-    """Raise `RequestRefused` if a cell does not take so many inputs; the message has this beginning."""
-    try:
-        signature = inspect.signature(module.forward)
-    except (TypeError, ValueError):
-        return  # it has no signature: running it will show
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        takes = ", ".join(signature.parameters) or "none"
-        raise RequestRefused(
-            f"{beginning}, and the cell takes {takes}: give {len(signature.parameters)} inputs."
-        ) from None
-
-
 def brief(error: Exception) -> str:
-    """The class of an error and the first line of its message."""
+    """Shorten an error to its class and the first line of its message."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
 
 
 def matrix_weights(cell: nn.Module) -> int:
-    """The number of weights that every row is multiplied with: of all matrices but embeddings."""
+    """Count the weights of all matrices but embeddings: every row is multiplied with them."""
     return sum(
         parameter.numel()
         for part in cell.modules()

@@ -1,4 +1,4 @@
-"""Which requests the built-in models of cells can serve, and the graphs that these unfold into. No torch here.
+"""Checks and unfolds requests for the built-in models of cells. Imports no torch.
 
 LSTM: a chain of `lstm` over the prompt. Seq2Seq: a chain of `encoder` over the prompt, then a chain of `decoder`, the
 first of which reads <go> and each other one the word that the one before it produced ("feed previous"; BatchMaker,
@@ -64,7 +64,7 @@ Node(cell='decoder', inputs=(Output(node=1, part=2), Output(node=1, part=0), Out
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """The requests that the built-in kinds can serve: token ids of the vocabulary, in a prompt or in a tree."""
+    """What built-in kinds serve: prompts or trees of the vocabulary's token ids."""
 
     config: CellConfig
 

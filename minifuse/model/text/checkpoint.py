@@ -24,7 +24,7 @@ DTYPES = {"F64", "F32", "F16", "BF16"}  # of weights, as safetensors names them
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """The files of the weights: the single one where there is an index too, as in transformers."""
+    """Find the weight files; a single file wins over an index, as in transformers."""
     if (directory / SINGLE).exists():
         return [directory / SINGLE]
     index = read_object(directory / INDEX)
@@ -50,7 +50,7 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 class _Checkpoint:
-    """All tensors of a directory, in any of its shards, read one at a time, for a model of this shape."""
+    """The tensors of a directory, in any of its shards, read one at a time."""
 
     def __init__(self, directory: Path, config: TextShape, stack: ExitStack) -> None:
         self.directory = directory
@@ -68,7 +68,7 @@ class _Checkpoint:
         self.unread.update(self.shard_of)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor that a model calls `name`, or that the same model without its head calls so."""
+        """Read the tensor called `name`, with or without the prefix of a model with a head."""
         stored_name = name if name in self.shard_of else without_prefix(name, self.config)
         if stored_name not in self.shard_of:
             raise ModelError(
@@ -91,13 +91,15 @@ class _Checkpoint:
         return tensor
 
     def has_own_head(self) -> bool:
-        """Whether the head is stored beside the embedding that config.json ties it to, and differs from it."""
+        """Tell whether a head is stored that differs from the tied embedding."""
         shape = (self.config.vocab_size, self.config.hidden_size)
         head, embedding = (source_of(f"{name}.weight", self.config).names[0] for name in ("lm_head", "embedding"))
         return head in self.shard_of and not torch.equal(self.tensor(head, shape), self.tensor(embedding, shape))
 
     def check_all_read(self) -> None:
-        """Raise `ModelError` if there are tensors that the model has no use for, but for buffers of older versions."""
+        """Raise `ModelError` if the model has no use for a tensor.
+
+        Buffers of older versions may be left."""
         left = sorted(name for name in self.unread if not is_buffer(name, self.config))
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
@@ -143,7 +145,7 @@ def _untie(model: Transformer) -> None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite, by the least and the largest, which a NaN would be: one pass, and no copy."""
+    """Tell whether all numbers are finite, in one pass: a NaN would be an extreme."""
     least, largest = tensor.aminmax()
     return bool(least.isfinite() and largest.isfinite())
 

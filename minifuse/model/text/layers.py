@@ -29,7 +29,7 @@ class RMSNorm(nn.Module):
 
 
 class RotaryTable(nn.Module):
-    """Cosines and signed sines of every position's angles (Su et al., 2021), looked up once per iteration.
+    """Cosines and signed sines of every position (Su et al., 2021), looked up once per iteration.
 
     Angles are computed in float32 for every dtype of the model, as in the training of published checkpoints.
     """
@@ -64,5 +64,5 @@ class RotaryTable(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, positions: Tensor) -> RotaryRows:
-        """The rows of `positions` [tokens], with a dimension of size 1 for the heads."""
+        """Look up `positions` [tokens]; heads have a dimension of size 1."""
         return RotaryRows(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1), self.interleaved)

@@ -1,4 +1,4 @@
-"""From a name that the user gave (`tiny`, a directory, `random:PRESET`) to a model ready to serve."""
+"""Finds and loads the model that the user names: `tiny`, a directory, `random:PRESET`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from minifuse.core.errors import MachineError, ModelError, UsageError
+from minifuse.core.errors import ModelError, UsageError
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.model.choices import check_loading
-from minifuse.model.device import free_bytes
-from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
+from minifuse.model.device import check_weights_fit
+from minifuse.model.dtypes import torch_dtype
 from minifuse.model.text.config import ModelConfig
-from minifuse.model.text.fields import Fields, read_object
+from minifuse.model.text.fields import checked, read_object
 from minifuse.model.text.presets import PRESETS, preset
 from minifuse.model.text.tokenizer import Tokenizer
 
@@ -31,7 +31,7 @@ TINY = Path(__file__).parent.parent / "tiny"
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """A text model that has been found and described, its weights not yet read. It needs no torch until `load`."""
+    """A text model that was found, its weights not read. Imports torch in `load`."""
 
     name: str
     config: ModelConfig
@@ -40,7 +40,7 @@ class TextSource:
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is a checkpoint to read."""
+        """Tell whether there is a checkpoint to read."""
         return self.directory is not None
 
     @property
@@ -48,7 +48,7 @@ class TextSource:
         return self.directory is not None and (self.directory / "tokenizer.json").exists()
 
     def digest(self) -> str:
-        """Of the name of its folder, its config.json and its tokenizer.json; of random weights, of its preset.
+        """Hash its folder's name, config.json and tokenizer.json, or its preset.
 
         Models that were trained further from one have all else in common, so their folders tell them apart.
         """
@@ -61,18 +61,18 @@ class TextSource:
         return digest.hexdigest()
 
     def slot_bytes(self, dtype: str) -> int:
-        """Bytes of the KV of one token."""
+        """Count the bytes of one token's KV."""
         return self.config.kv_bytes_per_token(dtype)
 
     def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> Transformer:
-        """The model with its weights, ready to serve. Raises what `load_weights` does."""
+        """Load the model, ready to serve. Raises what `load_weights` does."""
         return load_weights(self, dtype, device, seed, numerics=numerics)
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> None:
-        """None: to receive a text takes no model."""
+        """Return None: to receive a text takes no model."""
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer beside the weights.
+        """Read the tokenizer beside the weights.
 
         Raises:
             ModelError: there is none; prompts must then be token ids.
@@ -108,10 +108,12 @@ def resolve_text(name: str) -> TextSource:
     raw = read_object(path)
     if raw is None:
         raise ModelError(f"{directory} has no config.json: give a directory in Hugging Face's format.")
-    config = ModelConfig.from_hf(raw, str(path))
+    from minifuse.model.text.hugging_face import Ending, read_config  # imports pydantic, which `--help` does not need
+
+    config = read_config(raw, str(path))
     generation = read_object(path := directory / "generation_config.json")
     if generation is not None:  # it alone says what ends an answer, even if it names nothing
-        config = replace(config, eos_ids=Fields(generation, str(path), "its model").token_ids("eos_token_id"))
+        config = replace(config, eos_ids=checked(Ending, generation, str(path)).eos_ids)
     return TextSource(name, config, directory)
 
 
@@ -128,13 +130,12 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> Transformer:
-    """A model of this shape, whose weights are not yet set."""
+    """Build a model of this shape, its weights unset."""
     import torch
 
     from minifuse.model.linear import Unset
     from minifuse.model.text.gpt import GPT
-    from minifuse.model.text.gptj import GPTJ
-    from minifuse.model.text.llama import Llama
+    from minifuse.model.text.rotary import GPTJ, Llama
 
     if config.family in ("gpt2", "opt") and (config.rotary is not None or config.parallel_residual):
         what = "learned positions, and no parallel residual"
@@ -174,7 +175,7 @@ def load_weights(
     pack: bool = True,
     numerics: str = "fast",
 ) -> Transformer:
-    """Build the model and read (or draw) its weights, laid out for serving unless `pack` is off.
+    """Build the model, and read or draw its weights; `pack` lays them out.
 
     Args:
         numerics: "reference" computes every row by itself, so that its bits do not depend on other rows.
@@ -185,20 +186,14 @@ def load_weights(
         MachineError: this machine has no such device, or not enough free memory for the weights.
     """
     from minifuse.model.linear import pack as pack_weights
-    from minifuse.model.linear import packable
 
     check_loading(dtype, device, seed, numerics)
     pack = pack and numerics == "fast"
-    packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` makes a second copy
-    rotary, context = source.config.rotary, source.config.max_context
-    angles = 0 if rotary is None else 16 * context * rotary.dim  # two tables in float32, and what they are made from
-    needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1) + angles
-    free = free_bytes(device)
-    if free is not None and needed > free:
-        raise MachineError(
-            f"The weights of {source.name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are "
-            f"free on {device}: choose a smaller model, a shorter --dtype, or --clock virtual, which needs no weights."
-        )
+    rotary, parameters = source.config.rotary, source.config.num_parameters
+    # Two tables of angles in float32, and what they are made from.
+    angles = 0 if rotary is None else 16 * source.config.max_context * rotary.dim
+    instead = "a smaller model, a shorter --dtype, or --clock virtual, which needs no weights"
+    check_weights_fit(source.name, dtype, device, parameters, parameters if pack else 0, angles, instead)
     model = build(source.config, dtype, device)
     if source.directory is None:
         random_weights(model, seed)

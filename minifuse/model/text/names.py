@@ -95,7 +95,7 @@ _FAMILIES = {
 
 
 def source_of(parameter: str, config: TextShape) -> Source:
-    """The checkpoint tensors behind a parameter.
+    """Find the checkpoint tensors behind a parameter.
 
     >>> from minifuse.model.text.presets import preset
     >>> source_of("layers.3.gate_up.weight", preset("small")).names
@@ -113,7 +113,7 @@ def source_of(parameter: str, config: TextShape) -> Source:
 
 
 def parameter_rows(parameter: str, config: TextShape) -> tuple[int, ...] | None:
-    """The rows of each source of a fused parameter, in order; None where there is one source."""
+    """Return the rows of each source of a fused parameter; None: there is one source."""
     part = parameter.split(".")[-2]
     if part == "qkv" and config.family != "gpt2":
         return (config.q_size, config.kv_size, config.kv_size)
@@ -123,12 +123,12 @@ def parameter_rows(parameter: str, config: TextShape) -> tuple[int, ...] | None:
 
 
 def without_prefix(name: str, config: TextShape) -> str:
-    """The name in checkpoints that were saved from the bare model, without its head, as older ones are."""
+    """Return the name in older checkpoints, saved from the model without its head."""
     return name.removeprefix(_FAMILIES[config.family].prefix.partition(".")[0] + ".")
 
 
 def is_buffer(name: str, config: TextShape) -> bool:
-    """Whether a checkpoint's tensor is no weight but a mask or a table of angles, which every model makes itself.
+    """Tell whether a tensor is a mask or a table of angles, not a weight.
 
     >>> from minifuse.model.text.presets import preset
     >>> is_buffer("model.layers.3.self_attn.rotary_emb.inv_freq", preset("small"))

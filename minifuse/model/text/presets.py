@@ -1,4 +1,4 @@
-"""Shapes of published models and of three benchmark models, to be filled with random weights: `random:NAME`."""
+"""Shapes of published and benchmark models, filled with random weights: `random:NAME`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def preset(name: str) -> ModelConfig:
-    """The shape called `name`.
+    """Return the shape called `name`.
 
     Raises:
         UsageError: there is no such preset; the message lists all presets.

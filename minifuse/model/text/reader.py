@@ -1,4 +1,4 @@
-"""What a transformer can read: token ids of its vocabulary, texts that its context has room for."""
+"""Checks what a transformer reads: token ids of its vocabulary, within its context."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ CLEANED |= {" 's": "'s", " 've": "'ve", " 're": "'re"}
 
 
 class Tokenizer:
-    """The tokenizer of a model, read from its `tokenizer.json` and the files beside it, as transformers reads them.
+    """A model's tokenizer, read from `tokenizer.json` and files beside it, as transformers does.
 
     Padding and truncation that are saved with it do not apply.
 
@@ -38,7 +38,7 @@ class Tokenizer:
             self._cleans_up = configure(self._tokenizer, path, family)
 
     def encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
-        """The token ids of a text, with the special tokens that the model begins or ends a text with.
+        """Encode a text, with the special tokens that begin or end one.
 
         Args:
             continues: the text goes on behind another, as a later turn of a conversation does: without those tokens.
@@ -50,7 +50,7 @@ class Tokenizer:
             return tuple(self._tokenizer.encode(text, add_special_tokens=not continues).ids)
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of an answer, without special tokens such as EOS."""
+        """Decode an answer, without special tokens such as EOS."""
         with self._named("cannot make a text of tokens"):
             text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         for before, after in CLEANED.items() if self._cleans_up else ():
@@ -58,7 +58,7 @@ class Tokenizer:
         return text
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, list[int]]:
-        """The text of these tokens, and how many of its characters are there after each.
+        """Decode tokens, and count the characters that are there after each.
 
         The bytes of a letter may be divided among tokens: it is there after the last of them. Costs a short `decode`
         for each token, whatever the length of the text.
@@ -83,7 +83,7 @@ class Tokenizer:
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Makes one error of all that the library raises: a bare Exception, or what is not even that if it panics."""
+        """Make one error of all that the library raises, panics included."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelError):

@@ -1,4 +1,4 @@
-"""What the files beside a tokenizer.json change of it, as transformers reads them: special tokens, and the pipeline."""
+"""Applies the files beside a tokenizer.json, as transformers does: special tokens, pipeline."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _add_tokens(tokenizer: Tokenizer, config: Mapping[str, Any], directory: Path
 
 
 def _special(config: Mapping[str, Any]) -> Iterator[AddedToken]:
-    """The special tokens, which stand under names such as eos_token, or in lists."""
+    """List the special tokens, named such as eos_token, or in lists."""
     from tokenizers import AddedToken
 
     named = [value for key, value in config.items() if key.endswith("_token")]

@@ -1,4 +1,4 @@
-"""The tasks that tiny can do: each has one right answer, of naturally varying length, alone or in a conversation.
+"""The tasks that tiny can do: each has one right answer, of varying length.
 
     count from 3 to 9                              3 4 5 6 7 8 9
     sort 41 7 88                                   7 41 88
@@ -32,7 +32,7 @@ _CONTENT = frozenset(NAMES) | frozenset(THINGS)
 
 @dataclass(frozen=True)
 class Task:
-    """A prompt and the one right answer to it, as text without the space before it."""
+    """A prompt and its one right answer, without the space before it."""
 
     kind: str
     prompt: str
@@ -40,7 +40,7 @@ class Task:
 
 
 def is_held_out(prompt: str) -> bool:
-    """Whether a prompt is kept out of training: one in ten, by a hash of its text.
+    """Tell whether a prompt is kept out of training: one in ten, by hash.
 
     The same sum may still be trained on in other words, or with its operands swapped. A prompt about fewer than two
     things (`recall ann`) has no content of its own and is never held out.
@@ -51,7 +51,7 @@ def is_held_out(prompt: str) -> bool:
 
 
 def _count(rng: Random, max_count: int = MAX_COUNT) -> Task:
-    """Lengths are log-uniform: many short answers, and a long tail."""
+    """Draw log-uniform lengths: many short answers, and a long tail."""
     length = max(1, min(max_count, int(max_count ** rng.uniform(0.0, 1.05))))
     first = rng.randint(0, MAX_NUMBER + 1 - length)
     last = first + length - 1
@@ -115,7 +115,7 @@ def _draw(make: Callable[[], Task], held_out: bool) -> Task:
 
 
 def crowd(n: int, seed: int = 0) -> list[Task]:
-    """`n` held-out prompts of one turn each, mixed over all kinds, distinct as far as the small tasks allow.
+    """Draw `n` held-out prompts of one turn, of all kinds, distinct where possible.
 
     `crowd(10)` is the beginning of `crowd(20)`.
     """
@@ -134,7 +134,7 @@ def crowd(n: int, seed: int = 0) -> list[Task]:
 
 
 class Dialogue:
-    """One conversation as it unfolds: the facts that have been stated, and the tasks that may follow.
+    """A conversation as it unfolds: facts stated, and tasks that may follow.
 
     Each name has one fact, so that there is one right answer to every question.
     """
@@ -147,7 +147,7 @@ class Dialogue:
         self.facts: dict[str, int] = {}
 
     def tell(self) -> Task:
-        """A fact about a new name."""
+        """State a fact about a new name."""
         name = self.unused_names.pop()
         phrase = self.rng.choice(("remember", "note"))
 
@@ -159,12 +159,12 @@ class Dialogue:
         return task
 
     def ask(self) -> Task:
-        """A question about a fact of an earlier turn."""
+        """Ask about a fact of an earlier turn."""
         name = self.rng.choice(list(self.facts))
         return Task("ask", _question(name, self.rng), f"{name} {self.facts[name]}")
 
     def other(self) -> Task:
-        """A task that does not depend on earlier turns."""
+        """Draw a task that does not depend on earlier turns."""
         kind = self.rng.choice(_MIX)
         if kind == "count":
             return _draw(lambda: _count(self.rng, self.max_count), self.held_out)
@@ -181,7 +181,7 @@ class Dialogue:
         return task
 
     def next(self) -> Task:
-        """A fact, a question about one, or another task."""
+        """Draw a fact, a question about one, or another task."""
         draw = self.rng.random()
         if draw < 0.25 and self.unused_names:
             return self.tell()
@@ -189,7 +189,7 @@ class Dialogue:
 
 
 def conversation(turns: int, seed: int = 0) -> list[Task]:
-    """One held-out conversation: the first turn states a fact, the last asks for one (from two turns on).
+    """Draw a held-out conversation: its first turn states a fact, its last asks one.
 
     Its facts, sums, lists and ranges are all held out of training. A hundred turns take about 800 tokens.
     """

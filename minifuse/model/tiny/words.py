@@ -1,4 +1,4 @@
-"""The words that tiny knows, each of which is one token. All other text is spelt in bytes."""
+"""The words that tiny knows, one token each; other text is spelt in bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INNER = _words("and backwards from in is numbers ok order recall the these times
 
 
 def vocabulary() -> list[str]:
-    """Every word token as it occurs in text, in the order of its id, numbers first.
+    """List word tokens as they occur in text, by id, numbers first.
 
     >>> vocabulary()[:2], len(vocabulary()) < 500
     ([' 0', ' 1'], True)

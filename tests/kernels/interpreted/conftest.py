@@ -107,12 +107,11 @@ def _check_bounds(patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def poisoned_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill the workspace of splits with NaN, which no kernel may read."""
-    from minifuse.kernels import slots, split_kv
+    from minifuse.kernels import splits
 
-    workspace = split_kv.workspace
+    workspace = splits.workspace
 
-    def poisoned(q: Tensor, splits: int) -> tuple[Tensor, ...]:
-        return tuple(buffer.fill_(float("nan")) for buffer in workspace(q, splits))
+    def poisoned(q: Tensor, count: int) -> tuple[Tensor, ...]:
+        return tuple(buffer.fill_(float("nan")) for buffer in workspace(q, count))
 
-    for module in (split_kv, slots):
-        monkeypatch.setattr(module, "workspace", poisoned)
+    monkeypatch.setattr(splits, "workspace", poisoned)

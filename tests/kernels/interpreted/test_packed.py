@@ -8,7 +8,7 @@ import pytest
 import torch
 from kernel_cases import SHAPES, assert_near, assert_refused, expected, lay_out, parts_of, shapes_by_layout
 
-from minifuse.kernels.packed import WorkLists, packed_attention, packed_attention_torch
+from minifuse.kernels.packed import WorkLists, packed_attention
 
 WORK = [(5, 5), (2, 2), (1, 37), (5, 5), (1, 64), (1, 3)]  # Fig. 9 with longer contexts: queries, context
 
@@ -47,10 +47,9 @@ def test_only_single_tokens() -> None:
     assert_near(packed_attention(*lay_out(parts, 16), lists_of((0,), (2, 1))), expected(parts))
 
 
-def test_float16_and_the_twin() -> None:
+def test_float16() -> None:
     parts = parts_of(WORK)
     assert_near(packed_attention(*lay_out(parts, 16, torch.float16), PACKED), expected(parts))
-    assert_near(packed_attention_torch(*lay_out(parts, 5, torch.float64), PACKED), expected(parts))
 
 
 def test_nothing_to_do() -> None:

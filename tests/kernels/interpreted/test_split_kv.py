@@ -22,11 +22,11 @@ from kernel_cases import (
 from torch import Tensor
 
 from minifuse.core.errors import KernelError
-from minifuse.kernels import split_kv, splits
+from minifuse.kernels import splits
 from minifuse.kernels.multi_token import multi_token_attention_torch
 from minifuse.kernels.ragged import Ragged
-from minifuse.kernels.split_kv import decode_attention, decode_attention_torch
-from minifuse.kernels.split_shape import SPLIT, grid_of
+from minifuse.kernels.split_kv import decode_attention
+from minifuse.kernels.splits import SPLIT, grid_of
 
 pytestmark = pytest.mark.usefixtures("poisoned_workspace")
 
@@ -54,9 +54,7 @@ UNEVEN = [1, 31, 32, 33, 64, 150, 1, 97]
 def test_any_lengths(heads: int, kv_heads: int, dim: int, page: int) -> None:
     """Contexts below, at and above the size of one split and of several."""
     batch = batch_of(UNEVEN, heads, kv_heads, dim)
-    arguments = lay_out(batch, page)
-    assert_near(attend(*arguments, split=32), expected(batch))
-    assert_near(decode_attention_torch(*arguments), expected(batch))
+    assert_near(attend(*lay_out(batch, page), split=32), expected(batch))
 
 
 @pytest.mark.parametrize("page", [0, 16])
@@ -71,7 +69,7 @@ def test_long_and_very_uneven(page: int) -> None:
     batch = batch_of([3000, 1, 2 * SPLIT, SPLIT, SPLIT + 1, 7])
     arguments = lay_out(batch, page)
     assert_near(attend(*arguments), expected(batch))
-    assert_near(attend(*arguments), decode_attention_torch(*arguments).double())
+    assert_near(attend(*arguments), multi_token_attention_torch(*arguments).double())
 
 
 def test_more_splits_than_are_reduced_at_once() -> None:
@@ -84,7 +82,7 @@ def test_more_splits_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of(UNEVEN)
     arguments = lay_out(batch, 16)
     want = attend(*arguments, split=32)
-    monkeypatch.setattr(split_kv, "grid_of", lambda q, keys, splits: (keys.shape[1], 2, len(q)))
+    monkeypatch.setattr(splits, "grid_of", lambda q, keys, splits: (keys.shape[1], 2, len(q)))
     assert torch.equal(attend(*arguments, split=32), want)
 
 
@@ -112,19 +110,7 @@ def test_contexts_of_one_split_need_no_second_kernel(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("page", [0, 16])
 def test_float16(page: int) -> None:
     batch = batch_of([150, 1, 64, 33])
-    arguments = lay_out(batch, page, torch.float16)
-    assert_near(attend(*arguments, split=64), expected(batch))
-    assert_near(decode_attention_torch(*arguments), expected(batch))
-
-
-@pytest.mark.parametrize("page", [0, 5])
-def test_twin_in_float64(page: int) -> None:
-    """It agrees with the twin of multi-token attention on single queries."""
-    batch = batch_of(UNEVEN)
-    for first in (None, [0, 40, 5, 33, 0, 149, 1, 16]):
-        arguments = lay_out(batch, page, torch.float64, first=first)
-        assert_near(decode_attention_torch(*arguments), expected(batch, first))
-        assert_near(multi_token_attention_torch(*arguments), expected(batch, first))
+    assert_near(attend(*lay_out(batch, page, torch.float16), split=64), expected(batch))
 
 
 @pytest.mark.parametrize("page", [0, 16])
@@ -143,7 +129,7 @@ def test_large_scores() -> None:
     arguments = lay_out(batch, 16)
     exact = lay_out(batch, 16, torch.float64)
     got = attend(*arguments, split=160)
-    want = decode_attention_torch(*(t.float().double() for t in exact[:3]), exact[3])
+    want = multi_token_attention_torch(*(t.float().double() for t in exact[:3]), exact[3])
     torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-3)  # scores of some hundreds, in float32
 
 

@@ -18,8 +18,8 @@ from minifuse.kernels.copy import gather_slots, move_slots, scatter_slots
 from minifuse.kernels.multi_token import multi_token_attention, multi_token_attention_torch
 from minifuse.kernels.rotary_write import rotate_and_write
 from minifuse.kernels.slots import slots_attention, slots_attention_torch
-from minifuse.kernels.split_kv import decode_attention, decode_attention_torch
-from minifuse.kernels.split_shape import SPLIT
+from minifuse.kernels.split_kv import decode_attention
+from minifuse.kernels.splits import SPLIT
 
 pytestmark = ON_GPU
 
@@ -55,13 +55,13 @@ def test_decode(device, dtype, rng, padded) -> None:
     longest = LONGEST if INTERPRETED else 5 * LONGEST
     parts = [(1, min(lengths(rng, longest), longest)) for _ in range(rng.randint(1, 4 if INTERPRETED else 20))]
     batch = batch_of(draw, parts, *draw.form(), padded=padded)
-    near(batch.attend(decode_attention, split=split), batch.twin(decode_attention_torch), dtype)
+    near(batch.attend(decode_attention, split=split), batch.twin(multi_token_attention_torch), dtype)
 
 
 def test_decode_of_so_many_splits_that_they_are_reduced_in_steps(device, dtype) -> None:
     draw = Draw(random.Random(0), device, dtype)
     batch = batch_of(draw, [(1, 16 * 150 + 3), (1, 5), (1, 16 * 64), (1, 16 * 64 + 1)], (2, 1, 16), 16)
-    near(batch.attend(decode_attention, split=16), batch.twin(decode_attention_torch), dtype)
+    near(batch.attend(decode_attention, split=16), batch.twin(multi_token_attention_torch), dtype)
 
 
 def test_slots(device, dtype, rng) -> None:

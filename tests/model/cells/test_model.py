@@ -205,8 +205,8 @@ REFUSED: list[tuple[Any, str]] = [
     ([1], r"could not be unfolded into \[1\]: give a CellGraph"),
     (CellGraph((1,)), "could not be unfolded: "),  # type: ignore[arg-type]
     (nodes(("ad", ZEROS, ZEROS)), r"node 0 \(cell 'ad'\), and the model mine has the cells add: name one"),
-    (nodes(("add", ZEROS)), r"node 0 \(cell 'add'\) with float64\[4\], and the cell takes x, y: give 2 inputs"),
-    (nodes(("add", ZEROS, ZEROS), ("add", ZEROS, ZEROS, ZEROS)), r"node 1 \(cell 'add'\) .* give 2 inputs"),
+    (nodes(("add", ZEROS)), r"node 0 \(cell 'add'\) with float64\[4\], which the cell cannot take .*'y'"),
+    (nodes(("add", ZEROS, ZEROS), ("add", ZEROS, ZEROS, ZEROS)), r"node 1 \(cell 'add'\) .* 4 were given"),
     (
         nodes(("add", ZEROS, Zeros((3,)))),
         r"float64\[4\], float64\[3\], .*give float64\[4\], float64\[4\], as an",

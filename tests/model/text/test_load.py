@@ -12,9 +12,9 @@ from helpers import RAW, model_directory, random_model, raw_config, sentence
 from safetensors.torch import load_file, save_file
 
 from minifuse.core.errors import MachineError, ModelError, UsageError
-from minifuse.model.text import load
-from minifuse.model.text.checkpoint import read_weights, write_weights
-from minifuse.model.text.config import ModelConfig
+from minifuse.model import device
+from minifuse.model.text.checkpoint import write_weights
+from minifuse.model.text.hugging_face import read_config
 from minifuse.model.text.load import TextSource, build, load_weights, random_weights, resolve_text
 from minifuse.model.text.presets import preset
 from minifuse.naive import oracle
@@ -66,17 +66,6 @@ def test_round_trip(family: str, sharded: bool, tmp_path: Path) -> None:
         assert torch.equal(again[name], parameter), name
 
 
-@every_family
-def test_every_parameter_is_read(family: str, tmp_path: Path) -> None:
-    """No NaN is left of parameters that were filled with NaN."""
-    model_directory(tmp_path, family)
-    model = build(resolve_text(str(tmp_path)).config, "float64")
-    for parameter in model.parameters():
-        parameter.fill_(float("nan"))
-    read_weights(model, tmp_path)
-    assert not any(parameter.isnan().any() for parameter in model.parameters())
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_weights_are_converted(dtype: str, tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
@@ -109,13 +98,13 @@ def test_tied_embeddings_are_one_tensor(tmp_path: Path) -> None:
 
 def test_end_of_sequence_ids() -> None:
     def eos(value: Any) -> tuple[int, ...]:
-        return ModelConfig.from_hf(raw_config("llama", eos_token_id=value)).eos_ids
+        return read_config(raw_config("llama", eos_token_id=value)).eos_ids
 
     assert (eos([3, 4]), eos(7), eos(0), eos(None), eos(...)) == ((3, 4), (7,), (0,), (), ())
 
 
 def test_random_weights_follow_the_seed() -> None:
-    source = TextSource("random:x", ModelConfig.from_hf(RAW["llama"]), None)
+    source = TextSource("random:x", read_config(RAW["llama"]), None)
     first, same, other = (oracle.logits(load_weights(source, "float64", seed=seed), [1, 2, 3]) for seed in (1, 1, 2))
     assert torch.equal(first, same)
     assert not torch.allclose(first, other)
@@ -197,33 +186,23 @@ def test_missing_field_of_the_rope_scaling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "named"),
     [
-        ("opt", {"do_layer_norm_before": False}, "OPT-350M"),
-        ("opt", {"word_embed_proj_dim": 12}, "OPT-350M"),
-        ("opt", {"_remove_final_layer_norm": True}, "layer norm"),
-        ("opt", {"layer_norm_elementwise_affine": False}, "layer norm"),
+        ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before False"),
+        ("opt", {"word_embed_proj_dim": 12}, "word_embed_proj_dim must be hidden_size"),
+        ("opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm True"),
+        ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine False"),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "'yarn'"),
         ("llama", {"rope_parameters": ..., "rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
         ("llama", {"hidden_act": "gelu"}, "'gelu'"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "attention scaled by layer"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True"),
+        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights False"),
+        ("gpt2", {"activation_function": "silu"}, "'silu'"),
+        ("gptj", {"activation_function": "quick_gelu"}, "'quick_gelu'"),
+        ("opt", {"activation_function": "tanh"}, "'tanh'"),
     ],
 )
 def test_variants_that_are_not_supported(family: str, changes: dict[str, Any], named: str, tmp_path: Path) -> None:
-    sentence(_config_error(tmp_path, raw_config(family, **changes)), named)
-
-
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("gpt2", {"activation_function": "silu"}),
-        ("gptj", {"activation_function": "quick_gelu"}),
-        ("opt", {"activation_function": "tanh"}),
-        ("gpt2", {"scale_attn_weights": False}),
-    ],
-)
-def test_unsupported_arithmetic_is_refused(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
     """Other arithmetic on these weights would give wrong answers."""
-    (value,) = changes.values()
-    sentence(_config_error(tmp_path, raw_config(family, **changes)), str(value) if value else "scal")
+    sentence(_config_error(tmp_path, raw_config(family, **changes)), named)
 
 
 @pytest.mark.parametrize(
@@ -324,15 +303,15 @@ def test_no_safetensors(tmp_path: Path) -> None:
 
 
 def test_weights_too_large_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "free_bytes", lambda device: 3 * 2**30)
+    monkeypatch.setattr(device, "free_bytes", lambda device: 3 * 2**30)
     with pytest.raises(MachineError) as error:
         load_weights(resolve_text("random:llama-7b"), "float16")
     sentence(error.value, "random:llama-7b", "12.6 GiB", "3.0 GiB", "float16", "cpu")
 
 
 def test_weights_are_loaded_where_free_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "free_bytes", lambda device: None)
-    source = TextSource("x", ModelConfig.from_hf(RAW["opt"]), None)
+    monkeypatch.setattr(device, "free_bytes", lambda device: None)
+    source = TextSource("x", read_config(RAW["opt"]), None)
     assert load_weights(source, "float64").config == source.config
 
 

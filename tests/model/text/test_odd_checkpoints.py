@@ -18,7 +18,7 @@ from torch import Tensor
 
 from minifuse.core.errors import MachineError, ModelError
 from minifuse.model.text.checkpoint import INDEX, SINGLE, write_weights
-from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.hugging_face import read_config
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.naive import oracle
 
@@ -123,9 +123,9 @@ def test_buffers_of_older_versions(family: str, name: str, tmp_path: Path) -> No
 def test_a_shape_under_its_other_name(tmp_path: Path) -> None:
     """transformers reads `num_hidden_layers` as GPT-2's `n_layer`."""
     raw = raw_config("gpt2", n_layer=...) | {"num_hidden_layers": 2}
-    assert ModelConfig.from_hf(raw) == ModelConfig.from_hf(raw_config("gpt2"))
+    assert read_config(raw) == read_config(raw_config("gpt2"))
     with pytest.raises(ModelError) as error:
-        ModelConfig.from_hf(raw_config("gpt2", num_hidden_layers=1))
+        read_config(raw_config("gpt2", num_hidden_layers=1))
     sentence(error.value, "n_layer 2", "num_hidden_layers 1")
 
 
@@ -231,7 +231,7 @@ def test_fields_that_make_no_sense(family: str, field: str, values: list[Any]) -
     for value in values:
         changes = {"rope_parameters": ...} if field == "rope_theta" else {}
         with pytest.raises(ModelError) as error:
-            ModelConfig.from_hf(raw_config(family, **changes, **{field: value}))
+            read_config(raw_config(family, **changes, **{field: value}))
         sentence(error.value, field)
 
 
@@ -241,7 +241,7 @@ def test_fields_that_make_no_sense(family: str, field: str, values: list[Any]) -
 )
 def test_rope_scaling_that_makes_no_sense(changes: dict[str, Any]) -> None:
     with pytest.raises(ModelError) as error:
-        ModelConfig.from_hf(raw_config("llama", rope_scaling=LLAMA3_ROPE | changes))
+        read_config(raw_config("llama", rope_scaling=LLAMA3_ROPE | changes))
     sentence(error.value, next(iter(changes)), "rope_scaling of config.json")
 
 

@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from minifuse.core.request import Request
 from minifuse.model.linear import Linear, packable
 from minifuse.model.text.checkpoint import write_weights
-from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.hugging_face import read_config
 from minifuse.model.text.load import TextSource, load_weights, resolve_text
 from minifuse.naive import oracle
 from minifuse.serve.build import build_engine
@@ -225,39 +225,25 @@ def test_transformers_reads_our_checkpoints(case: str, tmp_path: Path) -> None:
 def test_rope_of_older_configs() -> None:
     """Before transformers 5, `rope_theta` was a field of its own and the scaling was in `rope_scaling`."""
     scaling = {name: value for name, value in LLAMA3_ROPE.items() if name != "rope_theta"}
-    new = ModelConfig.from_hf(raw_config("llama", rope_parameters=LLAMA3_ROPE))
-    old = ModelConfig.from_hf(raw_config("llama", rope_parameters=..., rope_scaling=scaling, rope_theta=500.0))
+    new = read_config(raw_config("llama", rope_parameters=LLAMA3_ROPE))
+    old = read_config(raw_config("llama", rope_parameters=..., rope_scaling=scaling, rope_theta=500.0))
     assert old == new
     assert old.rotary is not None
     assert old.rotary.theta == 500.0
-    plain = ModelConfig.from_hf(raw_config("llama", rope_parameters=..., rope_scaling=None, rope_theta=123.0))
+    plain = read_config(raw_config("llama", rope_parameters=..., rope_scaling=None, rope_theta=123.0))
     assert plain.rotary is not None
     assert (plain.rotary.theta, plain.rotary.scaling) == (123.0, None)
 
 
-class Reads(dict[str, Any]):
-    """A config.json that notes which of its fields are read."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        super().__init__(fields)
-        self.read: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.read.add(name)
-        return super().get(name, default)
-
-
 @pytest.mark.parametrize("family", RAW)
 def test_defaults_are_those_of_transformers(family: str) -> None:
-    """Every field that is read may be missing in config.json: then it has transformers' default."""
-    full = Reads(transformers.AutoConfig.for_model(family).to_dict())
-    config = ModelConfig.from_hf(full)
-    fields = full.read & {*full} - {"model_type", "eos_token_id"}
-    assert len(fields) > 8
-    for name in fields:
-        assert ModelConfig.from_hf({key: value for key, value in full.items() if key != name}) == config, name
+    """Every field may be missing in config.json: then it has transformers' default."""
+    full = transformers.AutoConfig.for_model(family).to_dict()
+    config = read_config(full)
+    for name in full.keys() - {"model_type", "eos_token_id"}:
+        assert read_config({key: value for key, value in full.items() if key != name}) == config, name
     bare = {"model_type": family, "eos_token_id": full["eos_token_id"]}
-    assert ModelConfig.from_hf(bare) == config
+    assert read_config(bare) == config
 
 
 def test_a_gptj_without_rotary_dim(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from helpers import RAW, sentence
 from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.hugging_face import read_config
 from minifuse.model.text.load import build
 from minifuse.model.text.presets import PRESETS, preset
 
@@ -72,7 +72,7 @@ def test_kv_bytes_of_a_token_by_hand() -> None:
 
 @pytest.mark.parametrize("family", RAW)
 def test_kv_bytes_are_those_of_the_tensors(family: str) -> None:
-    config = ModelConfig.from_hf(RAW[family])
+    config = read_config(RAW[family])
     for dtype in DTYPE_BYTES:
         model = build(config, dtype)
         cache = KVStorage(config, 10, model.dtype, model.device)
@@ -83,7 +83,7 @@ def test_kv_bytes_are_those_of_the_tensors(family: str) -> None:
 @pytest.mark.parametrize("family", RAW)
 def test_parameters_are_those_of_the_built_model(family: str, tied: bool) -> None:
     """All but biases and norms, which are the tensors of one dimension."""
-    config = ModelConfig.from_hf({**RAW[family], "tie_word_embeddings": tied})
+    config = read_config({**RAW[family], "tie_word_embeddings": tied})
     model = build(config)
     matrices = {name: p.numel() for name, p in model.named_parameters() if p.dim() == 2}
     assert sum(matrices.values()) == config.num_parameters

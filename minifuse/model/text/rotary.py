@@ -1,4 +1,4 @@
-"""LLaMA: RMSNorm, rotary positions, grouped-query attention, SwiGLU (Touvron et al., 2023)."""
+"""Families with rotary positions: LLaMA (Touvron et al., 2023), GPT-J (Wang and Komatsuzaki, 2021)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from torch import Tensor, nn
 
 from minifuse.model.operators import Operators
 from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.gpt import GPTLayer
 from minifuse.model.text.layers import RMSNorm, RotaryTable
 from minifuse.model.text.transformer import Layer, Transformer
 
 
+class RotaryTransformer(Transformer):
+    """A transformer that rotates queries and keys by the angles of their positions."""
+
+    def __init__(self, config: ModelConfig, layers: list[Layer], norm: nn.Module) -> None:
+        super().__init__(config, layers, norm)
+        assert config.rotary is not None
+        self.rotary_table = RotaryTable(config.rotary, config.max_context)
+
+
 class LlamaLayer(Layer):
+    """RMSNorm, grouped-query attention, SwiGLU."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -33,13 +45,29 @@ class LlamaLayer(Layer):
         return out
 
 
-class Llama(Transformer):
+class Llama(RotaryTransformer):
     def __init__(self, config: ModelConfig) -> None:
         layers: list[Layer] = [LlamaLayer(config) for _ in range(config.num_layers)]
         super().__init__(config, layers, RMSNorm(config.hidden_size, config.norm_eps))
-        assert config.rotary is not None
-        self.rotary_table = RotaryTable(config.rotary, config.max_context)
 
     def head(self, x: Tensor, ops: Operators) -> Tensor:
         logits: Tensor = self.lm_head(self.norm(x, ops))
         return logits
+
+
+class GPTJLayer(GPTLayer):
+    """Both halves read the same normed input: x + attention(norm(x)) + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        del self.mlp_norm
+
+    def post_attention(self, x: Tensor, attended: Tensor, ops: Operators) -> Tensor:
+        out: Tensor = x + self.out(attended) + self.down(self.activation(self.up(self.attention_norm(x))))
+        return out
+
+
+class GPTJ(RotaryTransformer):
+    def __init__(self, config: ModelConfig) -> None:
+        layers: list[Layer] = [GPTJLayer(config) for _ in range(config.num_layers)]
+        super().__init__(config, layers, nn.LayerNorm(config.hidden_size, config.norm_eps))
