@@ -1,10 +1,13 @@
-"""Options of stages that are not minifuse's own, drawn within what they declare."""
+"""Draws scenarios, and options of stages that are not minifuse's own within what they declare."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 from minifuse.core.errors import UsageError
@@ -13,6 +16,38 @@ from minifuse.options import Declared, declared_options
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Case, Subject
+
+
+def try_each(
+    drawn: st.SearchStrategy[Any],
+    attempt: Callable[[Any], object],
+    examples: int,
+    *,
+    seed: int | None = None,
+    derandomize: bool = False,
+) -> None:
+    """Call `attempt` with so many drawn values; those for which it returns False do not count.
+
+    With a seed, or derandomised, the values are the same every time. An error ends the search: hypothesis makes nothing
+    smaller.
+    """
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=derandomize,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+        report_multiple_bugs=False,
+    )
+    @given(drawn)
+    def one(value: Any) -> None:
+        if attempt(value) is False:
+            reject()
+
+    (one if seed is None else seeded(seed)(one))()
 
 
 @st.composite

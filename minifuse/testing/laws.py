@@ -347,11 +347,6 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
     "under_load": under_load,
     "second_life": second_life,
 }
-NAMES = (  # as `LawBroken` carries them
-    *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
-    *("queue", "window", "together", "work conserving", "reasons", "overtaking", "time"),
-    *("same in simulation", "second life", "blind", "batch of one"),
-)
 
 
 def laws_of(subject: Subject) -> dict[str, Law]:

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import Phase
 from hypothesis import strategies as st
 
 from minifuse.core.errors import CheckerFailed, LawBroken, StageFailed, UsageError
@@ -22,7 +21,7 @@ from minifuse.testing.alarm import alarm
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.graphs.recipes import Recipe
 from minifuse.testing.mixes import mixes_of
-from minifuse.testing.search import Limit, Search, compared_laws
+from minifuse.testing.search import Broken, Limit, Search, compared_laws
 from minifuse.testing.subject import Case
 
 ROW = next(row for row in GRAPHS.mixes() if row.name == "graph-padded")  # the cheapest of all
@@ -79,13 +78,6 @@ def test_the_smallest_scenario_is_the_one_that_is_told() -> None:
 
 
 @pytest.mark.usefixtures("no_runs")
-def test_requests_are_left_out_without_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
-    (request,) = _found(_many_nodes).seen.case.requests
-    assert request.structure.size > 3
-
-
-@pytest.mark.usefixtures("no_runs")
 def test_many_requests_are_left_out_in_parts() -> None:
     tried: list[int] = []
 
@@ -96,8 +88,8 @@ def test_many_requests_are_left_out_in_parts() -> None:
 
     many = tuple(Request(f"r{i}", (), structure=Recipe("chain", 1)) for i in range(300))
     case = GRAPHS.case(ROW, replace(SCENARIO, requests=many))
-    smallest, _, _ = Search(CHAINS, ROW, [law])._smaller(case, LawBroken("queue", "many"), law)
-    assert len(smallest.requests) == 13
+    broken = Search(CHAINS, ROW, [law])._smallest(Broken(case, LawBroken("queue", "many"), law))
+    assert len(broken.seen.case.requests) == 13
     assert sum(count > 50 for count in tried) < 20  # each of which takes long to run
 
 
