@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,11 @@ def try_each(
             reject()
 
     (one if seed is None else seeded(seed)(one))()
+
+
+def draw_options(draw: st.DrawFn, options: Mapping[str, st.SearchStrategy[Any]]) -> dict[str, Any]:
+    """Draw a value of each option."""
+    return {name: draw(values) for name, values in options.items()}
 
 
 @st.composite

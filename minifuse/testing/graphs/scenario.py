@@ -15,6 +15,7 @@ from minifuse.core.unfolded import Unfolded
 from minifuse.serve.assembly import choose
 from minifuse.techniques import Technique
 from minifuse.testing.capacity import slots_needed
+from minifuse.testing.drawn import draw_options
 from minifuse.testing.graphs.recipes import CHAINS, GRAPHS, Recipe
 from minifuse.testing.subject import Scenario, mixes
 
@@ -57,6 +58,21 @@ def graph_mixes(**only: str) -> Iterator[Technique]:
             yield replace(row, name=f"{row.name} by operator", options={**row.options, "batching.per": "operator"})
 
 
+OPTIONS = {
+    "batching.max_batch": st.integers(1, 6),
+    "batching.order": st.sampled_from(["fcfs", "priority"]),
+    "batching.ageing": st.sampled_from([None, 0.004, 0.03]),
+    "batching.min_batch": st.sampled_from([1, 1, 2, 3]),
+    "batching.max_batches": st.sampled_from([None, None, "decoder=7,leaf=3,lstm=4,wide=3"]),
+    "batching.priorities": st.sampled_from([None, None, "leaf,encoder,wide"]),
+    "batching.max_tasks": st.integers(1, 5),
+    "batching.workers": st.sampled_from([1, 1, 2, 2, 3]),
+    "batching.bucket_width": st.sampled_from([1, 2, 3, 10]),
+    "batching.pad": st.sampled_from(["bucket", "longest"]),
+    "batching.overlap": st.booleans(),
+}
+
+
 @st.composite
 def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()) -> GraphScenario:
     """Two to seven requests of one to nine cells: chains, trees and others, or only those that `row` can serve.
@@ -83,20 +99,8 @@ def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()
         )
         for i in range(count)
     )
-    max_batch = draw(st.integers(1, 6))
-    options = {
-        "batching.order": draw(st.sampled_from(["fcfs", "priority"])),
-        "batching.ageing": draw(st.sampled_from([None, 0.004, 0.03])),
-        "batching.max_batch": max_batch,
-        "batching.min_batch": min(max_batch, draw(st.sampled_from([1, 1, 2, 3]))),
-        "batching.max_batches": draw(st.sampled_from([None, None, "decoder=7,leaf=3,lstm=4,wide=3"])),
-        "batching.priorities": draw(st.sampled_from([None, None, "leaf,encoder,wide"])),
-        "batching.max_tasks": draw(st.integers(1, 5)),
-        "batching.workers": draw(st.sampled_from([1, 1, 2, 2, 3])),
-        "batching.bucket_width": draw(st.sampled_from([1, 2, 3, 10])),
-        "batching.pad": draw(st.sampled_from(["bucket", "longest"])),
-        "batching.overlap": draw(st.booleans()),
-    }
+    options = draw_options(draw, OPTIONS)
+    options["batching.min_batch"] = min(options["batching.max_batch"], options["batching.min_batch"])
     return GraphScenario(
         requests=requests,
         aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 6).map("r{}".format)), max_size=2))),
