@@ -1,10 +1,12 @@
-"""Draws scenarios, and options of stages that are not minifuse's own within what they declare."""
+"""Draws scenarios, and options of a plugin's stages; records which options are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as seeded
@@ -113,3 +115,24 @@ def values_of(declared: Declared) -> list[Any]:
         values += [default * 2] if default else []
     values.append(None)
     return list(dict.fromkeys(value for value in values if declared.accepts(value)))
+
+
+@contextmanager
+def recorded(options: set[type[Any]]) -> Iterator[set[tuple[type[Any], str]]]:
+    """Record the options that are read in this block, each with its class; `vars` reads none."""
+    read: set[tuple[type[Any], str]] = set()
+
+    def recording(cls: Any) -> Callable[[Any, str], Any]:
+        names, get = {field.name for field in fields(cls)}, cls.__getattribute__
+
+        def getattribute(self: Any, name: str) -> Any:
+            if name in names:
+                read.add((cls, name))
+            return get(self, name)
+
+        return getattribute
+
+    with ExitStack() as stack:
+        for cls in options:
+            stack.enter_context(patch.object(cls, "__getattribute__", recording(cls)))
+        yield read

@@ -8,17 +8,13 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.measured import measured_of
 from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
-from minifuse.execute.link import Link
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.drawn import own_options
 from minifuse.testing.graphs import GRAPHS
@@ -30,6 +26,7 @@ from minifuse.testing.own_laws import check_own_laws
 from minifuse.testing.second_life import second_life
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS
+from minifuse.testing.timing import check_time
 from minifuse.testing.told import check_trace
 from minifuse.trace.log import decisions
 
@@ -50,7 +47,7 @@ def of_one_run(case: Case, seen: Observation) -> None:
     _conservation(seen)
     _budget(case, seen)
     _progress(case, seen)
-    _time(case, seen)
+    check_time(case, seen)
     check_trace(seen)
     check_overtaking(case, seen)
     case.of_one_run(seen)
@@ -118,7 +115,7 @@ def _conservation(seen: Observation) -> None:
 
 
 def _budget(case: Case, seen: Observation) -> None:
-    limit, option = case.token_budget, case.settings.get("batching.token_budget")
+    limit, option = case.choices.policy.token_budget, case.settings.get("batching.token_budget")
     if limit is not None and option is not None and limit > option:
         raise LawBroken("budget", f"the policy has a token_budget of {limit}, and its option is {option}")
     for step in seen.steps:
@@ -153,49 +150,6 @@ def _longest_wait(case: Case) -> float:
     own = [name for name, declared in own_options(case.row).items() if declared.how["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
     return sum(options.get(name) or 0.0 for name in names)
-
-
-def _time(case: Case, seen: Observation) -> None:
-    """A plan takes the seconds that it costs: alone on a device, or of a shared one a k-th while k plans run."""
-    steps = [step for step in seen.steps if step.plan.work]
-    served = dict.fromkeys((step.plan.step for step in steps), 0.0)
-    begins = deque(sorted(steps, key=lambda step: step.started_s))
-    running: dict[int, float] = {}  # step -> when it ends
-    for start, stop in pairwise(sorted({moment for step in steps for moment in (step.started_s, step.ended_s)})):
-        while begins and begins[0].started_s <= start:
-            begun = begins.popleft()
-            running[begun.plan.step] = begun.ended_s
-        running = {number: ended_s for number, ended_s in running.items() if ended_s >= stop}
-        for number in running:
-            served[number] += (stop - start) / (len(running) if case.scenario.shared else 1)
-    for step in steps:
-        costs = seen.costs[step.plan.step] + measured_of(step).exposed_s
-        if abs(served[step.plan.step] - costs) > 1e-9:
-            raise LawBroken(
-                "time", f"step {step.plan.step} got {served[step.plan.step]} s of its device, and costs {costs}"
-            )
-    if len({step.plan.worker for step in steps}) == 1:  # the link of others may be in use
-        memory = case.stages().memory
-        _waits(case.link(memory), seen, steps)
-
-
-def _waits(link: Link, seen: Observation, steps: list[StepReport]) -> None:
-    """A plan waits for its own copies alone, and layer by layer where they are made so. One move that goes out ahead of
-    time may have begun before."""
-    ahead = (move for plan in seen.plans.values() if not plan.work for move in plan.moves)
-    begun_s = max((link.seconds([move]) for move in ahead), default=0.0)
-    for step in steps:
-        plan, costs = step.plan, seen.costs[step.plan.step]
-        longest_s = link.seconds(plan.moves)
-        if len(plan.waves) == 1 and all(move.moment == "before" for move in plan.moves if move.crosses):
-            # Layer i of L waits for its own copies: see the formula of `Link`.
-            longest_s = max(longest_s / link.num_layers, longest_s + costs / link.num_layers - costs)
-        if measured_of(step).exposed_s > longest_s + begun_s + 1e-9:
-            raise LawBroken(
-                "time",
-                f"step {plan.step} waits {measured_of(step).exposed_s} s for the link, and its own copies take "
-                f"{longest_s} s more than its computing hides",
-            )
 
 
 def reproducible(case: Case, seen: Observation) -> None:

@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 
 from minifuse.contracts.checks import Checks
 from minifuse.core.clock import VirtualClock
-from minifuse.core.errors import LawBroken, RequestRefused, StageFailed
+from minifuse.core.errors import CheckerFailed, LawBroken, RequestRefused, StageFailed
 from minifuse.core.fault import Hung
 from minifuse.core.plan import Plan
 from minifuse.core.request import FinishReason, Request
@@ -58,7 +58,7 @@ def observe(
     engine = ServingEngine(
         policy,  # type: ignore[arg-type]  # it has what the engine calls
         *(WatchedMemory(stages.memory, clock), stages.attention),  # type: ignore[arg-type]
-        *(WatchedExecutor(books, clock, cost or case.seconds, run, case.link(stages.memory), seen), clock),
+        *(WatchedExecutor(books, clock, cost or case.scenario.seconds, run, case.link(stages.memory), seen), clock),
         reader=case.reader,
         trace=trace,
         observers=(checks,),
@@ -68,21 +68,21 @@ def observe(
     try:
         with alarm(patience_s):
             _serve(engine, case, books, seen, policy, interrupt_after)
-    except LawBroken as broken:
-        told: LawBroken = checks.fault_of(broken, engine.requests) or broken
-        told.seen = told.seen or seen
-        raise told from (None if told is broken else broken)
-    except Hung as hung:
-        if fault := checks.fault_of(hung, engine.requests):
-            fault.seen = seen
-            raise fault from hung
-        raise StageFailed("progress", f"a run did not end within {patience_s:g} s, and hangs", seen) from hung
-    except Exception as error:
-        if found := checks.fault_of(error, engine.requests):
-            found.seen = seen
-            raise found from error
-        raise failure(error, case.row, seen, in_law=False) from error
+    except (Exception, Hung) as error:
+        told = checks.fault_of(error, engine.requests) or _told(error, seen, patience_s)
+        if isinstance(told, LawBroken):
+            told.seen = told.seen or seen
+        raise told from (None if told is error else error)
     return seen
+
+
+def _told(error: BaseException, seen: Observation, patience_s: float) -> LawBroken | CheckerFailed:
+    """Return the error to raise for one that no check of a user's stage explains."""
+    if isinstance(error, LawBroken):
+        return error
+    if isinstance(error, Hung):
+        return StageFailed("progress", f"a run did not end within {patience_s:g} s, and hangs")
+    return failure(error, seen.case.row, seen, in_law=False)
 
 
 def _serve(

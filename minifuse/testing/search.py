@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple, cast
 
 from minifuse.core.errors import CheckerFailed, LawBroken, MinifuseError, UsageError
@@ -58,6 +59,7 @@ class _End(BaseException):
         self.error = error
 
 
+@dataclass(eq=False)
 class Search:
     """Observes scenarios for one technique or mix, and puts each through the laws.
 
@@ -72,32 +74,21 @@ class Search:
         say: is called before each check.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        row: Technique,
-        laws: Sequence[Law],
-        *,
-        first: int | None = None,
-        long: bool = False,
-        crowded: set[str] | None = None,
-        limit: Limit = NO_LIMIT,
-        say: Say = lambda number, law: None,
-    ) -> None:
-        self.subject = subject
-        self.row = row
-        self.laws = laws
-        self.first = first
-        self.long = long
-        self.crowded = crowded
-        self.limit = limit
-        self.say = say
-        self.number = 0  # scenarios tried until a law was broken
-        self.out_of_time = False
-        self.hits = Hits()
-        self._num_refused = 0
-        self._last: Case | None = None
-        self._shrinking = False
+    subject: Subject
+    row: Technique
+    laws: Sequence[Law]
+    _: KW_ONLY
+    first: int | None = None
+    long: bool = False
+    crowded: set[str] | None = None
+    limit: Limit = NO_LIMIT
+    say: Say = lambda number, law: None
+    number: int = field(default=0, init=False)  # scenarios tried until a law was broken
+    out_of_time: bool = field(default=False, init=False)
+    hits: Hits = field(default_factory=Hits, init=False)
+    _num_refused: int = field(default=0, init=False)
+    _last: Case | None = field(default=None, init=False)
+    _shrinking: bool = field(default=False, init=False)
 
     def run(self, examples: int, seed: int | None = None, *, derandomize: bool = False) -> None:
         """Try so many scenarios: with a seed, or derandomised, the same ones every time.

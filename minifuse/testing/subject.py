@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hypothesis.strategies import SearchStrategy
@@ -22,7 +23,7 @@ from minifuse.core.stages import Reader, RunPlan
 from minifuse.core.submitted import by_request
 from minifuse.execute.link import Link
 from minifuse.serve.assembly import Choices, Stages, choose
-from minifuse.stages import Kind, Memory, stages
+from minifuse.stages import KINDS, Kind, Memory, stages
 from minifuse.techniques import TECHNIQUES, Technique, fit, for_model, mix
 
 if TYPE_CHECKING:  # the laws take no torch but where a model computes
@@ -150,11 +151,6 @@ class Case(ABC):
         """One of the requests, or prompts, served alone."""
         return type(self)(self.row, self.scenario.alone(request))
 
-    def seconds(self, plan: Plan) -> float:
-        """How long a plan takes."""
-        seconds: float = self.scenario.seconds(plan)
-        return seconds
-
     @cached_property
     def choices(self) -> Choices:
         """The options of the stages, parsed. Raises `UsageError` if one is wrong."""
@@ -164,11 +160,6 @@ class Case(ABC):
     def options(self) -> Mapping[Kind, Any]:
         """The parsed options of each stage, defaults included."""
         return self.choices.options
-
-    @property
-    def token_budget(self) -> int | None:
-        """Tokens of an iteration, at most, as the policy itself says; None: as many as the work has."""
-        return self.choices.policy.token_budget
 
     def stages(self) -> Stages:
         """New stages for a run of this scenario. Raises `UsageError` if they cannot be made."""
@@ -248,23 +239,20 @@ class Subject(NamedTuple):
 
 
 def mixes(kind: str, **only: str) -> Iterator[Technique]:
-    """Every technique that serves this kind of model, then every valid mix of stages; `batching="mine"` keeps those
-    with it."""
+    """Yield every technique that serves this kind of model, then every valid mix of stages.
+
+    Args:
+        only: stages that each must have: `batching="mine"`.
+    """
     rows = [for_model(row, kind) for row in TECHNIQUES.values() if kind in row.serves]
-    batchings, memories, attentions = _serving("batching", kind), _serving("memory", kind), _serving("attention", kind)
-    for batching in batchings:
-        for memory in memories:
-            for attention in attentions:
-                names: dict[Kind, str] = {"batching": batching, "memory": memory, "attention": attention}
-                if fit(names):
-                    rows.append(mix(rows[0], **names))
+    serving = {of: [name for name, cls in stages(of).items() if kind in cls.serves] for of in KINDS}
+    for chosen in product(*serving.values()):
+        names = dict(zip(KINDS, chosen, strict=True))
+        if fit(names):
+            rows.append(mix(rows[0], **names))
     found = set()
     for row in rows:
         key = (*row.stages.values(), *row.options.items())
         if key not in found and all(getattr(row, kind) == name for kind, name in only.items()):
             found.add(key)
             yield row
-
-
-def _serving(kind: Kind, model: str) -> list[str]:
-    return [name for name, cls in stages(kind).items() if model in cls.serves]

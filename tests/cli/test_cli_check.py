@@ -22,7 +22,7 @@ from minifuse.core.request import Request
 from minifuse.show.observed import decided, timeline
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe, search
-from minifuse.testing.claims import unclaimed
+from minifuse.testing.applies import unclaimed
 from minifuse.testing.load import crowd_of
 from minifuse.testing.statements import statement
 from minifuse.testing.texts import TextScenario

@@ -80,21 +80,13 @@ def _tree(random: Random, size: int) -> CellGraph:
     return CellGraph(tuple(nodes))
 
 
-_INPUTS: dict[str, tuple[str, ...]] = {
-    "wide": ("word", "h"),
-    "wide again": ("word", "h"),
-    "join": ("h", "h", "z"),
-    "weigh": ("z", "h", "s"),
-    "squash": ("h",),
-    "lstm": ("word", "h", "h"),
-}
-_OUTPUTS: dict[str, tuple[str, ...]] = {
-    "wide": ("h",),
-    "wide again": ("h",),
-    "join": ("h", "z"),
-    "weigh": ("s", "z", "word"),
-    "squash": ("h",),
-    "lstm": ("h", "h"),
+_CELLS = {  # inputs and outputs
+    "wide": ("word h", "h"),
+    "wide again": ("word h", "h"),
+    "join": ("h h z", "h z"),
+    "weigh": ("z h s", "s z word"),
+    "squash": ("h", "h"),
+    "lstm": ("word h h", "h h"),
 }
 
 
@@ -110,22 +102,21 @@ def _constant(random: Random, what: str) -> Any:
 
 def _dag(random: Random, size: int) -> CellGraph:
     """Nodes of up to three cells that read what they can of those before, or constants."""
-    chosen = random.sample(sorted(_INPUTS), random.randint(1, 3))
+    chosen = random.sample(sorted(_CELLS), random.randint(1, 3))
     made: dict[str, list[Output]] = {what: [] for what in ("word", "h", "z", "s")}
     nodes: list[Node] = []
     for number in range(size):
         cell = random.choice(chosen)
+        reads, writes = _CELLS[cell]
         inputs = [
             random.choice(made[what][-5:]) if made[what] and random.random() < 0.7 else _constant(random, what)
-            for what in _INPUTS[cell]
+            for what in reads.split()
         ]
         if cell == "squash" and made["z"] and random.random() < 0.5:
             inputs = [random.choice(made["z"])]  # of another shape, and so of another type
-            outputs: tuple[str, ...] = ("z",)
-        else:
-            outputs = _OUTPUTS[cell]
+            writes = "z"
         nodes.append(Node(cell, tuple(inputs)))
-        for part, what in enumerate(outputs):
+        for part, what in enumerate(writes.split()):
             made[what].append(Output(number, part))
     return CellGraph(tuple(nodes))
 

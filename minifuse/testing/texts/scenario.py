@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,7 +59,7 @@ FEEDBACK = {  # a step takes 0.01 s
     "batching.starve": one_of([0.0, 0.02, 0.1]),
     "batching.host_reserve": one_of([0.0, 0.1, 0.5]),
 }
-OF_OPTION = {  # drawn for stages with this option alone
+OF_OPTION: dict[str, Mapping[str, st.SearchStrategy[Any]]] = {  # drawn for stages with this option alone
     "memory.turns": WAVES,
     "batching.quantum": FEEDBACK,
     "attention.lanes": {"attention.lanes": one_of([None, None, 1, 2])},
