@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from conformance.golden import MadeUpTokens
-from hypothesis import HealthCheck, given, settings
 
 from minifuse.core.errors import UsageError
 from minifuse.core.measured import measured_of
 from minifuse.core.request import FinishReason
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, check_laws, observe, put_through
+from minifuse.testing.drawn import try_each
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.texts import TextScenario
 
@@ -71,15 +71,13 @@ def _reaches(scenarios: Any, attempt: Callable[[Any], set[str]], corners: set[st
     """Check that `attempt` on generated scenarios meets all corners. Generators drift."""
     missing = set(corners)
 
-    @settings(max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-    @given(scenarios)
     def search(scenario: Any) -> None:
         missing.difference_update(attempt(scenario))
         if not missing:
             raise _AllMet
 
     try:
-        search()
+        try_each(scenarios, search, 400, derandomize=True)
     except _AllMet:
         return
     pytest.fail(f"never met: {missing}")
