@@ -59,10 +59,10 @@ def draw_options(draw: st.DrawFn, options: Mapping[str, st.SearchStrategy[Any]])
 
 @st.composite
 def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:
-    """A technique on a scenario, or the reason why its stages cannot be made with what was drawn.
+    """Draw a technique on a scenario, or the reason why its stages cannot be made.
 
-    Options that the subject's scenarios do not know, or that a stage declares otherwise, are drawn as declared. Where
-    the stages refuse these together, they have their defaults.
+    Options that the subject's scenarios do not know, or that a stage declares otherwise, are drawn as declared. If the
+    stages refuse these together, the defaults are used.
     """
     scenario = draw(subject.scenarios(row))
     if not row.options and all(is_own(stage(kind, name)) for kind, name in row.stages.items()):
@@ -86,7 +86,7 @@ def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageErro
 
 
 def own_options(row: Technique) -> dict[str, Declared]:
-    """The options, as `stage.option`, that stages of `row` declare which are not minifuse's own."""
+    """Return the options, as `stage.option`, that a user's stages of `row` declare."""
     found: dict[str, Declared] = {}
     for kind, name in row.stages.items():
         options = stage(kind, name).Options
@@ -98,10 +98,10 @@ def own_options(row: Technique) -> dict[str, Declared]:
 
 
 def values_of(declared: Declared) -> list[Any]:
-    """Values of an option to be tried: its default first, then others in its range, near its ends and the default.
+    """Return values of an option to try: its default first, then values near the ends of its range.
 
-    None is among them, if the option may be None. Where no range is declared, any number from the default on is in it;
-    of words without choices, none but the default.
+    None is among them if the option may be None. Without a declared range, any number from the default on is tried; for
+    words without choices, the default alone.
     """
     kind, default, how = declared.kind, declared.default, declared.how
     least = default if how["minimum"] is None else how["minimum"]

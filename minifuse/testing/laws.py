@@ -1,6 +1,6 @@
-"""The laws of docs/laws.md, each a function of a case and its observed run that raises `LawBroken`.
+"""The laws of docs/laws.md: functions of a case and its observed run that raise `LawBroken`.
 
-`of_one_run` checks all that one run shows. The others make runs of their own and compare them with it.
+`of_one_run` checks all that one run shows. The others make runs of their own, and compare them with that run.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ SUBJECTS = (TEXTS, GRAPHS)
 
 
 def of_one_run(case: Case, seen: Observation) -> None:
-    """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress, time, counting,
-    overtaking, and those of a researcher's own.
+    """Check the laws that one run shows, and those of a researcher's own.
 
-    The run itself has been checked for ghost, counting, layout, pure, queue, window, together, work conserving, reasons
-    and, of graphs, order and pinned.
+    While it ran, it was checked for ghost, counting, layout, pure, queue, window, together, work conserving, reasons
+    and, for graphs, order and pinned.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -55,8 +54,9 @@ def of_one_run(case: Case, seen: Observation) -> None:
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:
-    """Exactly the requests are refused that could not be served even alone, behind the text that they continue, and
-    those that follow a refused one.
+    """Check that a request is refused if, and only if, it could not be served even alone.
+
+    With the text that it continues; or that it follows a refused one.
     """
     for prompts in case.groups:
         after = prompts[0].after
@@ -75,12 +75,12 @@ def _refuse_early(case: Case, seen: Observation) -> None:
 
 
 def _whole(case: Case, request: Request, seen: Observation) -> Request:
-    """A request with the text that it continues, as the observed run has it."""
+    """Put the text that a request continues, as observed, before its prompt."""
     return case.whole(request, None if request.after is None else seen.answers.get(request.after))
 
 
 def _in_turn(case: Case, seen: Observation) -> None:
-    """A request that follows another arrives when that one has ended and the delay has passed, with all of its text."""
+    """Check that a turn arrives when its predecessor has ended and the delay has passed."""
     for request in case.requests:
         ended = seen.answers.get(request.id)
         if request.after is None or ended is None or seen.never_arrived(request):
@@ -107,11 +107,8 @@ def _conservation(seen: Observation) -> None:
     if usage is None or usage.used or usage.reserved or usage.host:
         raise LawBroken("conservation", f"after the last request {usage} is still held")
     if seen.room_at_end != seen.room_at_start:
-        raise LawBroken(
-            "conservation",
-            f"memory had room for {seen.room_at_start} requests of one token before the first and has it for "
-            f"{seen.room_at_end} after the last",
-        )
+        found = f"memory had room for {seen.room_at_start} requests of one token, and has room for {seen.room_at_end}"
+        raise LawBroken("conservation", f"{found} after the last request")
 
 
 def _budget(case: Case, seen: Observation) -> None:
@@ -126,10 +123,10 @@ def _budget(case: Case, seen: Observation) -> None:
 
 
 def _progress(case: Case, seen: Observation) -> None:
-    """Every step computes something, and all of it ends in time.
+    """Check that every step computes or moves something, and that the run ends in time.
 
-    In time: in no more steps than could be needed, and idle no longer than until the last arrival and one window for
-    each request.
+    In time: in no more steps than could be needed, idle no longer than until the last arrival plus one window for each
+    request.
     """
     taken = sum(step.discarded < step.plan.num_tokens for step in seen.steps)
     if taken > case.most_steps:
@@ -145,7 +142,7 @@ def _progress(case: Case, seen: Observation) -> None:
 
 
 def _longest_wait(case: Case) -> float:
-    """Seconds that a policy may let a request wait for others: its window, or options of its own in seconds."""
+    """Return the seconds that a policy may let a request wait: its window, or own options in seconds."""
     options = vars(case.options["batching"])
     own = [name for name, declared in own_options(case.row).items() if declared.how["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
@@ -153,9 +150,9 @@ def _longest_wait(case: Case) -> float:
 
 
 def reproducible(case: Case, seen: Observation) -> None:
-    """Law "pure": the same seed gives a byte-identical decision trace.
+    """Law "pure": run again, and compare the decisions byte for byte.
 
-    The second time the requests have other ids, in the same order, so that a decision that depends on a hash shows.
+    The second time the requests have other ids, in the same order: a decision that depends on a hash shows.
     """
     renamed = tuple(
         replace(request, id=request.id.replace("r", "q"), after=request.after and request.after.replace("r", "q"))
@@ -169,7 +166,7 @@ def reproducible(case: Case, seen: Observation) -> None:
 
 
 def same_in_simulation(case: Case, seen: Observation) -> None:
-    """A simulation given a real run's tokens and times decides alike, however busy the host is.
+    """Simulate a run from its tokens and times, on a busy host: it must decide alike.
 
     The durations of the "real" run vary from step to step, as a machine's do.
     """
@@ -194,7 +191,7 @@ def same_in_simulation(case: Case, seen: Observation) -> None:
 
 
 def blind(case: Case, seen: Observation) -> None:
-    """Until they show, neither a later arrival nor where an answer will end changes any decision."""
+    """Leave out later arrivals, then the ends of answers: no earlier decision may change."""
     late = max(request.arrival_s for request in case.requests)
     without: dict[str | None, Request] = {}
     for request in case.requests:
@@ -215,7 +212,7 @@ def blind(case: Case, seen: Observation) -> None:
 
 
 def _was_cut(sequence: Sequence) -> bool:
-    """Whether a stop token, or none, ended the answer before its allowed length, which could not be known before."""
+    """Whether the answer ended before its allowed length, which no policy could know before."""
     request = sequence.request
     if sequence.finish_reason is FinishReason.NAN:
         return True
@@ -238,7 +235,7 @@ def _same_plans(what: str, one: Observation, two: Observation, until: float) -> 
 
 
 def batch_of_one(case: Case, seen: Observation) -> None:
-    """A request gets the same answer alone, and with all requests at once in another order; both are the oracle's."""
+    """Serve each request alone, and all at once in another order: the answers must be the same."""
     whole = [
         _whole(case, request, seen)
         for request in case.requests
@@ -267,7 +264,7 @@ def _same_outcome(one: Sequence, two: Sequence) -> bool:
 
 
 def under_load(case: Case, seen: Observation) -> None:
-    """The laws of one run hold where many requests wait, too."""
+    """Check the laws of one run where many requests wait."""
     crowd = crowd_of(case)
     run = observe(crowd)
     try:
@@ -278,7 +275,7 @@ def under_load(case: Case, seen: Observation) -> None:
 
 
 def interrupted(case: Case, seen: Observation) -> None:
-    """Interrupted half-way, a run answers every request with the beginning of its answer, and memory holds nothing."""
+    """Interrupt a run half-way: each answer is a beginning of the whole, and memory holds nothing."""
     if not seen.steps:
         return
     half = observe(case, run=case.replay(seen.tokens), interrupt_after=(len(seen.steps) + 1) // 2)
@@ -304,5 +301,5 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
 
 
 def laws_of(subject: Subject) -> dict[str, Law]:
-    """The laws of one subject, by the name of their function."""
+    """Return the laws of one subject, by the names of their functions."""
     return {**LAWS, **subject.laws}

@@ -110,7 +110,7 @@ def _serve(
             _abort(engine, aborts.popleft()[1], books, seen)
         if len(seen.steps) > max(MAX_STEPS, case.most_steps):
             raise LawBroken(
-                "progress", f"after {len(seen.steps)} steps {len(engine.sequences)} requests are unfinished"
+                "progress", f"{len(engine.sequences)} requests are unfinished, after {MAX_STEPS} steps or more"
             )
         # Copies behind everything that are under way then never land: what memory holds for them is held for ever.
         behind = engine.in_flight.num_running[engine.batching.workers]
@@ -127,13 +127,13 @@ def _serve(
 
 
 def _room(case: Case, memory: Memory, growing: bool, most: int | None = None) -> int:
-    """How many of the smallest sequences memory would admit now, counted up to `most`."""
+    """Count how many of the smallest sequences memory would admit now, up to `most`."""
     room, probes = memory.room(), islice(case.probes, most)
     return sum(1 for _ in takewhile(lambda probe: room.admit(probe, growing=growing) is None, probes))
 
 
 def _check_free(case: Case, memory: Memory, growing: bool) -> None:
-    """What is not set aside, in both tiers, and no more is room for newcomers, each of which takes a slot at least."""
+    """Check that memory admits no more newcomers than it has free slots, on both tiers."""
     usage = memory.usage()
     free = usage.capacity - usage.reserved + memory.host_capacity - usage.host
     if _room(case, memory, growing, free + 1) > free:
@@ -141,7 +141,7 @@ def _check_free(case: Case, memory: Memory, growing: bool) -> None:
 
 
 def _held(engine: ServingEngine) -> set[str]:
-    """The sequences that memory must hold."""
+    """Return the sequences that memory must hold."""
     return engine.sequences.keys() | engine.in_flight.leaving.keys()
 
 

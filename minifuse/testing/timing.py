@@ -32,9 +32,7 @@ def check_time(case: Case, seen: Observation) -> None:
     for step in steps:
         costs = seen.costs[step.plan.step] + measured_of(step).exposed_s
         if abs(served[step.plan.step] - costs) > 1e-9:
-            raise LawBroken(
-                "time", f"step {step.plan.step} got {served[step.plan.step]} s of its device, and costs {costs}"
-            )
+            raise LawBroken("time", f"step {step.plan.step} costs {costs} s, and got {served[step.plan.step]} s")
     if len({step.plan.worker for step in steps}) == 1:  # the link of others may be in use
         memory = case.stages().memory
         _check_waits(case.link(memory), seen, steps)
@@ -54,8 +52,5 @@ def _check_waits(link: Link, seen: Observation, steps: list[StepReport]) -> None
             # Layer i of L waits for its own copies: see the formula of `Link`.
             longest_s = max(longest_s / link.num_layers, longest_s + costs / link.num_layers - costs)
         if measured_of(step).exposed_s > longest_s + begun_s + 1e-9:
-            raise LawBroken(
-                "time",
-                f"step {plan.step} waits {measured_of(step).exposed_s} s for the link, and its own copies take "
-                f"{longest_s} s more than its computing hides",
-            )
+            waited = f"step {plan.step} waits {measured_of(step).exposed_s} s for the link"
+            raise LawBroken("time", f"{waited}, and its own copies take {longest_s} s more than its computing hides")

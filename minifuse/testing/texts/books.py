@@ -279,11 +279,8 @@ class TextBooks(Books):
         right = on_device <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]
         right &= on_host <= usage.host <= min(on_host + on_both, self.capacity["host"])
         if not right or usage.used + usage.host < len(kept):
-            raise LawBroken(
-                "conservation",
-                f"of the tokens written and needed, {on_device} are on the device, {on_host} on the host, {on_both} on "
-                f"both, and memory has {usage}",
-            )
+            found = f"{on_device} needed tokens are on the device, {on_host} on the host, {on_both} on both"
+            raise LawBroken("conservation", f"{found}, and memory has {usage}")
         if usage.used > self.most + 1e-6:
             raise LawBroken("budget", f"memory has {usage}, and its threshold is {self.most:g} tokens")
         ended_s, left = self.dropped  # what left with another plan that ended now counted when this one was committed
@@ -307,11 +304,8 @@ class TextBooks(Books):
             for move in plan.moves:
                 others[move.target_tier] += move.num_tokens
         if usage.kept > others["device"] or usage.kept_on_host > others["host"]:
-            raise LawBroken(
-                "conservation",
-                f"{others['device']} slots of the device and {others['host']} of the host were written and are of no "
-                f"running sequence, and memory has {usage}",
-            )
+            found = f"{others['device']} slots of the device and {others['host']} of the host may be kept"
+            raise LawBroken("conservation", f"{found}, and memory has {usage}")
 
     def abort(self, name: str, held: Collection[str]) -> None:
         self._drop(held, math.nan)
