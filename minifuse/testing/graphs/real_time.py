@@ -1,4 +1,4 @@
-"""The real engine, its workers in threads, at speeds that no test chooses."""
+"""Runs graphs on the real engine, its workers in threads, at speeds that no test chooses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0  # for a real run of a few milliseconds: after that it is stuc
 
 
 def in_real_time(case: GraphCase, seen: Observation) -> None:
-    """With one worker, in the caller's thread, with two and with three: the same results, and an end."""
+    """Check the results with one worker, in the caller's thread, with two and with three."""
     for workers in (1, 2, 3):
         _run(GraphCase(case.row, case.scenario.with_options(batching__workers=workers)))
 

@@ -1,4 +1,4 @@
-"""Random graphs of the small model's cells: chains, trees and others, each from a recipe that a request can carry."""
+"""Makes random graphs of the small model's cells, each from a recipe that a request carries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
 
 def _graph_of_all(random: Random, size: int) -> CellGraph:
-    """Every type of the model once, for it to learn what their outputs are."""
+    """Put every type of the model in one graph, for the model to learn their outputs."""
     h, z, s = Zeros((HIDDEN,)), Zeros((NARROW,)), 0.5
     leaf = Output(0, 0), Output(0, 1)
     nodes = [Node("leaf", (1,)), *(Node(f"internal{arity}", leaf * arity) for arity in (1, 2, 3))]
@@ -45,7 +45,7 @@ def _tensor(numbers: Sequence[float]) -> Any:
 
 
 def _states(random: Random) -> tuple[Any, Any]:
-    """What a recurrence begins with: mostly zeros."""
+    """Draw what a recurrence begins with: mostly zeros."""
     numbers = _tensor([_number(random) for _ in range(HIDDEN)])
     return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), numbers]), Zeros((HIDDEN,))
 
@@ -58,7 +58,7 @@ def _chain(random: Random, size: int) -> CellGraph:
 
 
 def _seq2seq(random: Random, size: int) -> CellGraph:
-    """Two segments; each node of the second produces a word, which the next one reads."""
+    """Make two segments; each node of the second produces a word, which the next one reads."""
     nodes = [Node("encoder", (random.randrange(VOCAB), *_states(random)))]
     for i in range(random.randint(0, size - 1)):
         nodes.append(Node("encoder", (random.randrange(VOCAB), Output(i, 0), Output(i, 1))))
@@ -69,7 +69,7 @@ def _seq2seq(random: Random, size: int) -> CellGraph:
 
 
 def _tree(random: Random, size: int) -> CellGraph:
-    """Some leaves, and any of the subtrees so far joined until one is left."""
+    """Make some leaves, and join subtrees at random until one is left."""
     nodes = [Node("leaf", (random.randrange(VOCAB),)) for _ in range(size)]
     roots = list(range(size))
     while len(roots) > 1 or random.random() < 0.3:
@@ -101,7 +101,7 @@ def _constant(random: Random, what: str) -> Any:
 
 
 def _dag(random: Random, size: int) -> CellGraph:
-    """Nodes of up to three cells that read what they can of those before, or constants."""
+    """Make nodes of up to three cells that read the outputs of earlier nodes, or constants."""
     chosen = random.sample(sorted(_CELLS), random.randint(1, 3))
     made: dict[str, list[Output]] = {what: [] for what in ("word", "h", "z", "s")}
     nodes: list[Node] = []
@@ -122,7 +122,7 @@ def _dag(random: Random, size: int) -> CellGraph:
 
 
 def _shuffled(random: Random, graph: CellGraph) -> CellGraph:
-    """The same graph, its nodes in another order."""
+    """Put the nodes of a graph in another order."""
     places = list(range(len(graph)))
     random.shuffle(places)
     moved = {

@@ -1,4 +1,4 @@
-"""What the laws are tried on: mixes that serve models of cells, and workloads of graphs that hypothesis makes up."""
+"""The mixes and workloads of cell graphs that the laws are tried on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minifuse.testing.subject import Scenario, mixes
 
 @dataclass(frozen=True, kw_only=True)
 class GraphScenario(Scenario):
-    """Requests to the small model of cells, in memory that the largest of them fits with `slack` slots to spare."""
+    """Requests to the small model of cells, in memory with `slack` slots more than the largest needs."""
 
     slack: int  # below 0 the largest has to be refused
     pace: int = 0  # how the seconds of plans vary: 0 for not at all
@@ -51,7 +51,7 @@ def only_chains(row: Technique) -> bool:
 
 
 def graph_mixes(**only: str) -> Iterator[Technique]:
-    """Every technique and mix that serves models of cells; those that batch cells or operators as both."""
+    """Yield every technique and mix that serves models of cells, by cell and by operator."""
     for row in mixes("cells", **only):
         yield row
         if "batching.per" in row.option_names and not only_chains(row):  # operators of a cell are no chain
@@ -75,7 +75,7 @@ OPTIONS = {
 
 @st.composite
 def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()) -> GraphScenario:
-    """Two to seven requests of one to nine cells: chains, trees and others, or only those that `row` can serve.
+    """Draw two to seven requests of one to nine cells: graphs that `row` can serve.
 
     Args:
         kinds: of graphs, to choose from.

@@ -1,4 +1,4 @@
-"""A technique on texts: small transformers in float64, on a KV cache that is checked by a shadow."""
+"""Runs a technique on texts: small transformers in float64, with a shadow of the KV cache."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TextCase(Case):
 
     @cached_property
     def most_steps(self) -> int:
-        """Even if every token recomputes the whole text, and each request is prepared in a step of its own."""
+        """Count the steps if every token recomputes its text, and each request is prepared alone."""
         limit = self.choices.policy.token_budget or math.inf
         longest: dict[str | None, int] = {None: 0}  # text behind each request, at most
         lengths: list[int] = []

@@ -94,7 +94,7 @@ class TextScenario(Scenario):
         return self.seconds_to_prepare if plan.phase is Phase.PREPROCESSING else self.seconds_per_step
 
     def settings(self, row: Technique) -> dict[str, Any]:
-        """The options that the stages of `row` have, without those that they refuse together."""
+        """Return the options that the stages of `row` have, without options refused together."""
         settings = super().settings(row)
         if stage("attention", row.attention).reads & COMPUTED_WHOLE:
             settings.pop("batching.token_budget", None)  # what is computed whole cannot keep one
