@@ -17,7 +17,7 @@ MOST_TIMES = 6  # on the clock, the patience that there is of processor time: ot
 
 @contextmanager
 def alarm(patience_s: float) -> Iterator[None]:
-    """Raise `Hung` in a block that has not ended in time, and again until the block ends.
+    """Raise `Hung` in a block that is late, and again until the block ends.
 
     Args:
         patience_s: seconds of processor time; or six times as many on the clock, since a busy machine is not a hanging

@@ -1,4 +1,4 @@
-"""Says which laws apply to a technique: some need an option, or a claim, of its stages."""
+"""Says which laws apply to a technique: some need an option or a claim."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minifuse.testing.capacity import is_counted
 
 
 def lacks(law: str, row: Technique) -> str | None:
-    """Return what the stages of `row` lack for a law to apply, or None if it applies.
+    """Return what the stages of `row` lack for a law, or None.
 
     >>> from minifuse.techniques import technique
     >>> lacks("window", technique("orca")), lacks("window", technique("dynamic"))

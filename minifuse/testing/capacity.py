@@ -1,4 +1,4 @@
-"""Counts what a technique can hold and serve, apart from its stages: functions registered by their names.
+"""Counts what a technique can hold and serve, apart from its stages.
 
 The law "refuse early" compares these counts with what was refused. A memory of your own registers how many slots it
 takes, or inherits the count of its base. Without a count the comparison is left out, and the verdict says so. A policy
@@ -31,7 +31,7 @@ _SERVES: dict[str, Serves] = {}  # by batching policy
 
 
 def count_slots(memory: str) -> Callable[[Count], Count]:
-    """Register a count of the slots that `memory` takes to hold one request's sequences at once.
+    """Register a count of the slots of `memory` that one request's sequences take.
 
     The function is called with the sequences, as they are before anything is computed, and the memory's options. It
     returns None if no capacity is enough.
@@ -52,7 +52,7 @@ def _register(functions: dict[str, F], name: str, function: F) -> F:
 
 
 def slots_needed(choices: Choices, sequences: tuple[Sequence, ...]) -> int | None:
-    """Return the slots that one request's sequences take at once, or None if they cannot be served."""
+    """Return the slots that one request's sequences take, or None if they cannot be served."""
     serves = _SERVES.get(choices.row.batching)
     if serves is not None and not all(map(serves, sequences)):
         return None
@@ -77,7 +77,7 @@ def _count_of(memory: str) -> Count | None:
 
 
 def _each_its_own(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """Count a slot for each token whose KV is ever needed, or each state held at once."""
+    """Count a slot for each token whose KV is needed, or each state held."""
     return sum(s.request.max_cached if s.graph is None else s.graph.most_held for s in sequences)
 
 
@@ -101,7 +101,7 @@ def _one_row(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("embedded")
 def _one_row_and_a_prompt_apart(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """Count as `_one_row` in the part of the rows, and the longest prompt in the other part."""
+    """Count a row for the longest in one part, the longest prompt in the other."""
     threshold, part = float(options.threshold), float(options.prefill)
     row = max(sequence.request.max_cached for sequence in sequences) / (1 - part)
     prompt = max(len(sequence.request.prompt) for sequence in sequences) / part
@@ -125,7 +125,7 @@ def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("waves")
 def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
-    """Count the blocks of the longest, divided by the layers that take turns; all must have room on the host.
+    """Count the blocks of the longest, divided by the layers that take turns.
 
     The prompts of a request may be attended in turn.
     """

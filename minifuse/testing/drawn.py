@@ -28,7 +28,7 @@ def try_each(
     seed: int | None = None,
     derandomize: bool = False,
 ) -> None:
-    """Call `attempt` with so many drawn values; those for which it returns False do not count.
+    """Call `attempt` with so many drawn values; a False result does not count.
 
     With a seed, or derandomised, the values are the same every time. An error ends the search: hypothesis makes nothing
     smaller.
@@ -98,7 +98,7 @@ def own_options(row: Technique) -> dict[str, Declared]:
 
 
 def values_of(declared: Declared) -> list[Any]:
-    """Return values of an option to try: its default first, then values near the ends of its range.
+    """Return values of an option to try: its default, then values near its limits.
 
     None is among them if the option may be None. Without a declared range, any number from the default on is tried; for
     words without choices, the default alone.
@@ -119,7 +119,7 @@ def values_of(declared: Declared) -> list[Any]:
 
 @contextmanager
 def recorded(options: set[type[Any]]) -> Iterator[set[tuple[type[Any], str]]]:
-    """Record the options that are read in this block, each with its class; `vars` reads none."""
+    """Record the options read in this block, each with its class; `vars` reads none."""
     read: set[tuple[type[Any], str]] = set()
 
     def recording(cls: Any) -> Callable[[Any, str], Any]:

@@ -1,4 +1,4 @@
-"""Decides whose mistake an error in an observed run or a law is: a stage's, or the law's."""
+"""Decides whose mistake an error in an observed run is: a stage's, or a law's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _is_of_law(frame: FrameType, stages: set[str], in_law: bool) -> bool | None:
-    """Whether a frame runs code of a law; None if a law or a stage called it."""
+    """Whether a frame runs a law's code; None if a law or stage called it."""
     module = frame.f_globals.get("__name__", "")
     package, *rooms = module.split(".")
     if module in stages:

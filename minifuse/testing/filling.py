@@ -17,7 +17,7 @@ PATIENCE = 2  # moments in a row: prompts and single tokens may take turns, and 
 
 
 class FillBooks:
-    """Counts the moments in a row at which a request waits that could have joined the batch.
+    """Counts consecutive moments at which a request waits that could have joined the batch.
 
     It could have joined if the batch has a place, the iteration tokens left, and memory room for each waiting request:
     then the order in which they are tried does not matter.

@@ -1,4 +1,4 @@
-"""Count how often requests find KV that memory keeps or shares. No law demands a hit."""
+"""Counts how often requests find KV that memory keeps or shares."""
 
 from __future__ import annotations
 

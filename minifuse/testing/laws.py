@@ -54,7 +54,7 @@ def of_one_run(case: Case, seen: Observation) -> None:
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:
-    """Check that a request is refused if, and only if, it could not be served even alone.
+    """Check that exactly the requests are refused that could not be served alone.
 
     With the text that it continues; or that it follows a refused one.
     """
@@ -142,7 +142,7 @@ def _progress(case: Case, seen: Observation) -> None:
 
 
 def _longest_wait(case: Case) -> float:
-    """Return the seconds that a policy may let a request wait: its window, or own options in seconds."""
+    """Return how long a policy may let a request wait, by its options."""
     options = vars(case.options["batching"])
     own = [name for name, declared in own_options(case.row).items() if declared.how["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
@@ -166,7 +166,7 @@ def reproducible(case: Case, seen: Observation) -> None:
 
 
 def same_in_simulation(case: Case, seen: Observation) -> None:
-    """Simulate a run from its tokens and times, on a busy host: it must decide alike.
+    """Simulate a run from its tokens and times, on a busy host; compare decisions.
 
     The durations of the "real" run vary from step to step, as a machine's do.
     """
@@ -235,7 +235,7 @@ def _same_plans(what: str, one: Observation, two: Observation, until: float) -> 
 
 
 def batch_of_one(case: Case, seen: Observation) -> None:
-    """Serve each request alone, and all at once in another order: the answers must be the same."""
+    """Serve each request alone, and all at once in another order; compare answers."""
     whole = [
         _whole(case, request, seen)
         for request in case.requests
@@ -275,7 +275,7 @@ def under_load(case: Case, seen: Observation) -> None:
 
 
 def interrupted(case: Case, seen: Observation) -> None:
-    """Interrupt a run half-way: each answer is a beginning of the whole, and memory holds nothing."""
+    """Interrupt a run half-way: answers are beginnings, and memory holds nothing."""
     if not seen.steps:
         return
     half = observe(case, run=case.replay(seen.tokens), interrupt_after=(len(seen.steps) + 1) // 2)

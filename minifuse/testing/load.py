@@ -1,4 +1,4 @@
-"""Makes many short requests from a scenario's few: a long queue, a long run, many texts."""
+"""Makes many short requests from a few: a long queue, a long run, many texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def long_run_of(case: Case) -> Case:
 
 
 def many_texts_of(case: Case) -> Case:
-    """Make a thousand different texts, half of them in memory at once, which may share blocks.
+    """Make a thousand different texts that may share blocks, half in memory at once.
 
     Each is looked up among hundreds: two of them most likely have the same key of 16 bits.
     """
@@ -63,7 +63,7 @@ def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:
 
 
 def _shifted(requests: tuple[Request, ...], later_s: float, number: int, longest: int) -> Iterator[Request]:
-    """Move requests to so much later, numbered from `number` on, in groups and conversations of their own."""
+    """Move requests to so much later, with names, groups and conversations of their own."""
     names = {request.id: f"r{number + i}" for i, request in enumerate(requests)}
     for request in requests:
         yield replace(

@@ -1,4 +1,4 @@
-"""Finds the mixes in which a stage is put through the laws, and the laws that apply."""
+"""Finds the mixes in which a stage is tried, and the laws that apply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Mixes = list[tuple[Subject, Technique]]
 
 
 def mixes_of(name: str) -> Mixes:
-    """Return the techniques, then the other valid mixes, that a stage is in; or a technique's own."""
+    """Return the techniques, then the mixes, that a stage is in; or a technique's own."""
     kinds, bare = kinds_of(name), name.rpartition(".")[2]
     found: Mixes = []
     for subject in SUBJECTS:
@@ -39,7 +39,7 @@ def can_be_computed(row: Technique) -> bool:
 
 
 def unclaimed_cuts(mixes: Mixes) -> list[str]:
-    """Return a user's policies that have a budget by default and do not declare that they cut prompts."""
+    """Return a user's policies with a budget by default that do not declare `cuts`."""
     rows = {row.batching: row for _, row in mixes if not is_own(stage("batching", row.batching))}
     uncut = {name: row for name, row in rows.items() if not stage("batching", name).cuts}
     return [name for name, row in uncut.items() if choose(row).policy.token_budget is not None]
@@ -68,7 +68,7 @@ def _with_options(row: Technique, given: Mapping[str, Any]) -> Technique:
 
 
 def applying(mixes: Mixes) -> tuple[dict[str, int], dict[str, str]]:
-    """Count the mixes that each law applies to; name what the stages lack for laws that apply to none."""
+    """Count the mixes that each law applies to; say what others lack."""
     names = [*names_of(*(subject for subject, _ in mixes)), *OWN_LAWS]
     of_subject = {subject.noun: {*names_of(subject), *OWN_LAWS} for subject, _ in mixes}
     lacking = {name: [lacks(name, row) for subject, row in mixes if name in of_subject[subject.noun]] for name in names}

@@ -51,7 +51,10 @@ class Observation:
 
 
 class Proposed(NamedTuple):
-    """What a policy proposed for a worker at a time. With work it becomes a plan, unless memory cannot place it."""
+    """What a policy proposed for a worker at a time.
+
+    A proposal with work becomes a plan, unless memory cannot place it.
+    """
 
     now: float
     worker: int

@@ -35,7 +35,7 @@ def observe(
     cost: Callable[[Plan], float] | None = None,
     interrupt_after: int | None = None,
 ) -> Observation:
-    """Run a scenario in virtual time under a technique, checking after every step what must hold between steps.
+    """Run a case in virtual time, and check after every step what must hold.
 
     Args:
         run: where tokens come from; by default the case's small model.

@@ -47,7 +47,7 @@ def check_overtaking(case: Case, seen: Observation) -> None:
 
 
 class _Overtaken(NamedTuple):
-    """Pairs of a request, and another that was admitted for the first time while it waited.
+    """Pairs of a request and another first admitted while the first waited.
 
     `later`: the other arrived later, so many seconds after the wait began. `together`: it arrived at the same moment,
     and was received after it.

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Function)
 
 
 def law(name: str, says: str) -> Callable[[F], F]:
-    """Register a law: a function of a case and its observed run that returns None if the law holds.
+    """Register a law: a function of a case and its run; None means kept.
 
     Otherwise the function returns a sentence: what was seen. An error that it raises is the law's own fault.
 

@@ -37,7 +37,7 @@ class Limit(NamedTuple):
 
     @classmethod
     def of(cls, seconds: float, since: float) -> Limit:
-        """Return the limit to end after so many seconds, even if the last scenario hangs until interrupted."""
+        """Return the limit to end after so many seconds, even if the last scenario hangs."""
         return cls(since + max(seconds / 2, seconds - PATIENCE_S), since + 0.8 * seconds)
 
 
@@ -124,7 +124,7 @@ class Search:
         return [texts]
 
     def _attempt(self, case: Case | UsageError) -> bool:
-        """Try a scenario; raise `_End` with what it breaks. Return False if its stages cannot be made."""
+        """Try a scenario, or return False if its stages cannot be made."""
         if isinstance(case, UsageError):
             self._num_refused += 1
             if not self.number and self._num_refused == MOST_REFUSED:
@@ -245,7 +245,7 @@ def put_through(
     dealt: int | None = None,
     derandomize: bool = False,
 ) -> None:
-    """Check the laws on so many scenarios for a row, each observed once for all of them.
+    """Check the laws on so many scenarios for a row, each observed once.
 
     Args:
         dealt: check only one of the laws that compare runs, which has this number.
@@ -256,5 +256,5 @@ def put_through(
 
 
 def compared_laws(subject: Subject) -> list[Law]:
-    """The laws that make runs of their own, and compare them with the one that is observed."""
+    """Return the laws that make runs of their own to compare."""
     return [law for law in laws_of(subject).values() if law is not of_one_run]

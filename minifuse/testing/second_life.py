@@ -1,4 +1,4 @@
-"""Law "second life": what a technique decides does not depend on what it has served before."""
+"""Law "second life": decisions do not depend on what was served before."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Way = Callable[[Case], Case | None]
 
 
 def smallest(case: Case, breaks: Callable[[Case], bool]) -> Case:
-    """Return the smallest case found that still breaks the law, down to one request of a few tokens."""
+    """Return the smallest case found that still breaks the law."""
     before = None
     while before is not case:
         before = case
@@ -26,7 +26,7 @@ def smallest(case: Case, breaks: Callable[[Case], bool]) -> Case:
 
 
 def _ways(case: Case) -> Iterator[Way]:
-    """Yield ways to simplify this case, or a simplified one; a way returns None if it changes nothing."""
+    """Yield ways to simplify a case; a way returns None if it changes nothing."""
     names = [request.id for request in reversed(case.requests)]
     few = 1 if len(names) <= MANY else len(names) // 8  # one by one would take long
     for size in (len(names) // 2, len(names) // 4, few) if len(names) > MOST_DRAWN else (1,):

@@ -1,4 +1,4 @@
-"""What each law says, who checks it, and where to look when it is broken: read from docs/laws.md."""
+"""What each law says and where to look when broken, read from docs/laws.md."""
 
 from __future__ import annotations
 

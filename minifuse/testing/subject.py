@@ -1,4 +1,4 @@
-"""A technique on a scenario (`Case`), for one kind of model (`Subject`): what the laws are checked on.
+"""What the laws are checked on: a technique on a scenario (`Case`), of a `Subject`.
 
 Texts (`minifuse.testing.texts`) and cell graphs (`minifuse.testing.graphs`) are the two subjects. All that differs
 between them is a method of `Case`: laws and observed runs are the same.
@@ -94,7 +94,7 @@ def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
 
 
 class Books:
-    """Independent books of one run, kept from plans alone: the stages' own books are checked by them.
+    """Independent books of one run, kept from plans alone.
 
     Called at every event of a run. A method that finds a law broken raises `LawBroken`.
     """
@@ -109,7 +109,7 @@ class Books:
         """The policy proposes this for a worker: work, or that it waits."""
 
     def submit(self, plan: Plan) -> None:
-        """A plan has been made: it runs after those of the same worker, and beside those of other workers."""
+        """A plan has been made: it runs after earlier plans of its worker."""
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
         """A worker begins with a plan."""
@@ -125,7 +125,7 @@ class Books:
 
 
 class Case(ABC):
-    """A technique on a scenario: what a run, and every law, needs to know of its kind of model."""
+    """A technique on a scenario: what runs and laws need to know of its model."""
 
     scenario: Any
 
@@ -178,7 +178,7 @@ class Case(ABC):
     @property
     @abstractmethod
     def probes(self) -> list[Sequence]:
-        """Return a smallest sequence for each slot of memory: with them its free room is measured."""
+        """Return a smallest sequence for each slot of memory, to measure its free room."""
 
     @property
     @abstractmethod
@@ -195,7 +195,7 @@ class Case(ABC):
 
     @abstractmethod
     def replay(self, tokens: Tokens) -> RunPlan:
-        """Compute nothing, and produce these tokens: -1, which is no stop token, where one is missing."""
+        """Compute nothing, and produce these tokens; -1, no stop token, where one is missing."""
 
     @abstractmethod
     def expected(self, request: Request) -> Expected:
@@ -206,7 +206,7 @@ class Case(ABC):
         """Return the answer to a request whose tokens are all -1."""
 
     def whole(self, request: Request, before: Sequence | None) -> Request:
-        """Turn a request into one that follows none, behind the text of the one that it followed."""
+        """Put the text of the request that this one follows before its prompt."""
         history = () if before is None else (*before.request.prompt, *before.answer)
         return replace(request, prompt=(*history, *request.prompt), conversation=None, after=None, delay_s=0.0)
 

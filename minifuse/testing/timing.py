@@ -39,7 +39,7 @@ def check_time(case: Case, seen: Observation) -> None:
 
 
 def _check_waits(link: Link, seen: Observation, steps: list[StepReport]) -> None:
-    """Check that a plan waits for its own copies alone, layer by layer where they are made so.
+    """Check that a plan waits for its own copies alone.
 
     One move that goes out ahead of time may have begun before.
     """

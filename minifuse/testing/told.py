@@ -12,7 +12,7 @@ from minifuse.trace.metrics import compute_metrics
 
 
 def check_trace(seen: Observation) -> None:
-    """Law "counting": check every step of the trace, kept or handed on, and the sums of the run."""
+    """Law "counting": check every step of the trace, and the sums of the run."""
     _check_steps(seen.trace.events(), seen.steps)
     _check_steps(seen.handed, seen.steps)
     computed = sum(step.plan.num_computed for step in seen.steps)  # which has been compared with the rows computed

@@ -1,4 +1,4 @@
-"""Keeps which sequences wait and run, and their order, from what a policy is told and proposes."""
+"""Keeps who waits and runs, in which order, from a policy's calls and proposals."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class WaitingBooks:
             raise LawBroken("window", f"nothing is proposed at {now:.9g} s: the oldest window closed at {closes:.9g} s")
 
     def _precedes(self, one: Sequence, two: Sequence, now: float) -> bool:
-        """Whether one precedes two: by a higher level now, or the same level and an earlier arrival."""
+        """Whether one precedes two: by a higher level, else by an earlier arrival."""
         if self.by_priority and one.request.priority != two.request.priority:
             difference = self._level(one, now) - self._level(two, now)
             return difference > (0 if self.ageing is None else ROUNDING)

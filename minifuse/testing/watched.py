@@ -55,7 +55,7 @@ class WatchedMemory:
 
 
 class WatchedTrace(Trace):
-    """A trace that keeps every event, and also records what a run without events hands on."""
+    """A trace that keeps every event, and what a run without events hands on."""
 
     def __init__(self, **header: Any) -> None:
         self.handed: list[Event] = []

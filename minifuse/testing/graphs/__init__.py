@@ -1,4 +1,4 @@
-"""Cell graphs under the laws: requests to models of cells, whose memory holds the states of nodes."""
+"""Cell graphs under the laws: requests to models of cells."""
 
 from __future__ import annotations
 

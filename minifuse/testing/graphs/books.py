@@ -1,4 +1,4 @@
-"""Keeps what is known of every node and slot of a run of cell graphs, from plans alone."""
+"""Keeps the nodes and slots of a run of cell graphs, from plans alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class GraphBooks(Books):
             self._check_whole(worker, work)
 
     def _check_wave(self, worker: int, work: tuple[Work, ...]) -> None:
-        """Check that a wave has one type of cell, is within its limit, and reads what is computed before."""
+        """Check a wave: one type of cell, its limit, and inputs computed before."""
         cells = {item.cell for item in work}
         if len(cells) > 1:
             raise LawBroken("layout", f"worker {worker} got {cells} as one batch")
@@ -97,7 +97,7 @@ class GraphBooks(Books):
             self.planned[item.sequence, item.start] = worker
 
     def _check_subgraphs(self, worker: int, work: tuple[Work, ...]) -> None:
-        """Check that a subgraph is in flight on one worker, and its outside inputs are computed."""
+        """Check that a subgraph is on one worker, and its outside inputs are computed."""
         mine = {(item.sequence, item.start) for item in work}
         for name in {item.sequence for item in work}:
             for nodes in self.graphs[name].topology.subgraphs:
@@ -126,7 +126,7 @@ class GraphBooks(Books):
                 raise LawBroken("counting", f"worker {worker} got {count} nodes of {name}, which has more")
 
     def submit(self, plan: Plan) -> None:
-        """Check that plans of other workers, which may run at any time, touch none of its slots."""
+        """Check that plans of other workers touch none of this plan's slots."""
         reads, writes = _touched(plan)
         for other in self.in_flight.values():
             if other.worker != plan.worker:
@@ -138,7 +138,7 @@ class GraphBooks(Books):
     # --- a plan begins
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """Check that a plan reads the right slots, wave by wave, and overwrites only what no node needs."""
+        """Check that a plan reads the right slots and overwrites only what no node needs."""
         for start, stop in plan.waves:
             now = list(zip(plan.work[start:stop], _states(plan)[start:stop], strict=True))
             for (name, node, _, _), place in now:
@@ -202,7 +202,7 @@ class GraphBooks(Books):
         return self.num_done[name] == len(self.graphs[name]) or self.shadows[name].why_finished() is not None
 
     def _check_usage(self, report: StepReport) -> None:
-        """Check that memory counts states yet to be read or being written, and no more than written ones."""
+        """Check that memory counts the states needed, and no more than were written."""
         usage = report.usage
         needed = {slot for plan in self.in_flight.values() for slot in _touched(plan)[1]}
         for slot, (name, node) in self.contents.items():
@@ -217,7 +217,7 @@ class GraphBooks(Books):
             raise LawBroken("conservation", f"{len(held)} slots have been written, and memory has {usage}")
 
     def _check_idle(self, worker: int) -> None:
-        """Check that an idle worker gets work that it could run, or a reason why not."""
+        """Check that an idle worker gets work that it could run, or a reason."""
         if any(plan.worker == worker for plan in self.in_flight.values()):
             return
         if waiting := self.live - {name for name, _ in self.planned}:
@@ -240,7 +240,7 @@ def _states(plan: Plan) -> tuple[State, ...]:
 
 
 def _touched(plan: Plan) -> tuple[set[int], set[int]]:
-    """Return the slots that a plan reads, and those that it writes: all rows of a padded plan."""
+    """Return the slots that a plan reads, and the slots that it writes, padding included."""
     states = _states(plan)
     written = {state.slot for state in states}
     if isinstance(plan.shape, StateRows):

@@ -112,5 +112,5 @@ def _expected(recipe: Recipe, max_new_tokens: int, stop_ids: tuple[int, ...], ig
 
 
 def expected_of(request: Request) -> Expected:
-    """Ask the oracle for a request's answer and results: one node at a time, a batch of one."""
+    """Ask the oracle for a request's answer and results, one node at a time."""
     return _expected(request.structure, request.max_new_tokens, request.stop_ids, request.ignore_eos)

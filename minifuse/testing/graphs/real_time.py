@@ -1,4 +1,4 @@
-"""Runs graphs on the real engine, its workers in threads, at speeds that no test chooses."""
+"""Runs graphs on the real engine, with workers in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes random graphs of the small model's cells, each from a recipe that a request carries."""
+"""Makes random graphs of the small model's cells from recipes that requests carry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HIDDEN, NARROW, VOCAB = 3, 2, 11
 
 
 class Recipe(NamedTuple):
-    """The graph of a request to the small model: its kind, its rough size, and the seed of all the rest."""
+    """The graph of a request: its kind, its rough size, the seed of the rest."""
 
     kind: str
     size: int
@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
 
 def _graph_of_all(random: Random, size: int) -> CellGraph:
-    """Put every type of the model in one graph, for the model to learn their outputs."""
+    """Put every type in one graph, for the model to learn their outputs."""
     h, z, s = Zeros((HIDDEN,)), Zeros((NARROW,)), 0.5
     leaf = Output(0, 0), Output(0, 1)
     nodes = [Node("leaf", (1,)), *(Node(f"internal{arity}", leaf * arity) for arity in (1, 2, 3))]
@@ -58,7 +58,7 @@ def _chain(random: Random, size: int) -> CellGraph:
 
 
 def _seq2seq(random: Random, size: int) -> CellGraph:
-    """Make two segments; each node of the second produces a word, which the next one reads."""
+    """Make two segments; each node of the second reads the word before it."""
     nodes = [Node("encoder", (random.randrange(VOCAB), *_states(random)))]
     for i in range(random.randint(0, size - 1)):
         nodes.append(Node("encoder", (random.randrange(VOCAB), Output(i, 0), Output(i, 1))))
@@ -101,7 +101,7 @@ def _constant(random: Random, what: str) -> Any:
 
 
 def _dag(random: Random, size: int) -> CellGraph:
-    """Make nodes of up to three cells that read the outputs of earlier nodes, or constants."""
+    """Make nodes of up to three cells that read earlier outputs, or constants."""
     chosen = random.sample(sorted(_CELLS), random.randint(1, 3))
     made: dict[str, list[Output]] = {what: [] for what in ("word", "h", "z", "s")}
     nodes: list[Node] = []

@@ -22,7 +22,7 @@ from minifuse.testing.subject import Scenario, mixes
 
 @dataclass(frozen=True, kw_only=True)
 class GraphScenario(Scenario):
-    """Requests to the small model of cells, in memory with `slack` slots more than the largest needs."""
+    """Requests to the small model, in memory `slack` slots larger than the largest needs."""
 
     slack: int  # below 0 the largest has to be refused
     pace: int = 0  # how the seconds of plans vary: 0 for not at all

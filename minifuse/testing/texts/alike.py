@@ -1,4 +1,4 @@
-"""Law "alike": a newcomer does not compute again what another text has of a common beginning."""
+"""Law "alike": a newcomer computes no common beginning that another text has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minifuse.testing.subject import Case
 
 
 def check_alike(case: Case, seen: Observation) -> None:
-    """Check that a newcomer computes no whole chunk that a running sequence has after the same text.
+    """Check that a newcomer computes no whole chunk that a running sequence has.
 
     For memories with the options `share` and `chunk`. Where the device has room for all that the run computes, KV that
     conversations keep counts too.
@@ -64,7 +64,7 @@ def check_alike(case: Case, seen: Observation) -> None:
 
 
 def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]) -> set[str]:
-    """Return the sequences whose KV stays after their end: none if memory may be too small for all."""
+    """Return the sequences whose KV stays after their end; none if memory may fill."""
     size, owners = options["chunk"], {request.id: request.conversation for request in case.requests}
     longest: Counter[str] = Counter()
     for name, sequence in seen.answers.items():
@@ -80,7 +80,7 @@ def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]
 
 
 def _ends(work: Work, size: int) -> range:
-    """Return the ends of the chunks that this work completes: for [3, 9) in chunks of 4, 4 and 8."""
+    """Return the ends of the chunks completed: by [3, 9) in fours, 4 and 8."""
     return range(size * (work.start // size + 1), work.stop + 1, size)
 
 

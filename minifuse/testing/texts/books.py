@@ -64,7 +64,7 @@ class TextBooks(Books):
         self.queued[plan.step] = plan
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """Make the plan's moves and compute its waves in order, among the plans that run already.
+        """Make the plan's moves and compute its waves in order, among running plans.
 
         Moves behind everything have a plan of their own, whose slots are in use until it completes.
         """
@@ -100,7 +100,7 @@ class TextBooks(Books):
         self._check_reused(plan)
 
     def _check_reused(self, plan: Plan) -> None:
-        """Check that each token of a newcomer is computed or reused before its next one is sampled."""
+        """Check that each token of a newcomer is computed or reused before sampling."""
         reused = {one.sequence: one.num_tokens for one in map(Reuse._make, plan.reused)}
         for name in plan.admitted:
             work = [item for item in plan.work if item.sequence == name]
@@ -129,7 +129,7 @@ class TextBooks(Books):
         self.slots[work.sequence] = now
 
     def _evict(self, plan: Plan) -> None:
-        """Keep what the evicted have on the host, up to the first token that is not there."""
+        """Keep what the evicted have on the host, up to the first missing token."""
         copies = {
             name: [self._copy_of(slot, name) for slot in self.slots[name][: self.written[name]]]
             for name in self.evicting
@@ -150,7 +150,7 @@ class TextBooks(Books):
                 del self.slots[name], self.written[name]  # to be computed again
 
     def _copy_of(self, slot: Slot, name: str) -> Slot:
-        """Return the host slot of an evicted sequence's copy of `slot`, or `slot` without a copy.
+        """Return the host slot of an evicted sequence's copy of `slot`, or `slot` itself.
 
         Sequences that share a slot have a copy each, in the order in which they are evicted.
         """
@@ -190,7 +190,7 @@ class TextBooks(Books):
                     self._copy(plan.step, move, source, target, mine)
 
     def _copy(self, step: int, move: Move, source: Slot, target: Slot, mine: set[str]) -> None:
-        """Copy a slot: a copy to the host leaves its owner in place, any other move takes the owner along.
+        """Copy a slot; its owner moves along unless the copy goes to the host.
 
         After an upload the KV is on both tiers.
         """
@@ -319,7 +319,7 @@ class TextBooks(Books):
                 del books[name]
 
     def _check_transfers(self, report: StepReport) -> None:
-        """Check that a step carries the bytes of its moves in each direction, and takes no less time."""
+        """Check that a step carries the bytes of its moves, and takes no less time."""
         carried, plan = measured_of(report), report.plan
         for tier, found in (("host", carried.to_host_bytes), ("device", carried.to_device_bytes)):
             tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)

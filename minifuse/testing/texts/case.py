@@ -1,4 +1,4 @@
-"""Runs a technique on texts: small transformers in float64, with a shadow of the KV cache."""
+"""Runs a technique on texts: small transformers, with a shadow of the KV cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ghost KV: a shadow cache, read by the attention under test, that shows whose tokens are read.
+"""Ghost KV: a shadow cache that shows which tokens the attention under test reads.
 
 Attention is linear in the values; with queries of zero, attention is the plain mean of what a token sees. Each token's
 shadow value is a tag of the text up to that token, so attention must return the mean of the tags of its own prefix. An
@@ -41,7 +41,7 @@ def _tag(digest: bytes, size: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=4096)
 def _tags(text: tuple[int, ...], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a vector for each prefix of a text, unique to the prefix, and the running means.
+    """Return a vector for each prefix of a text, and the running means.
 
     Returns:
         Two arrays [tokens, size].
@@ -114,7 +114,7 @@ class GhostRunner:
                 self.ghost.move(move)
 
     def _poison(self, plan: Plan, sequences: dict[str, Sequence], wave: int) -> None:
-        """Put NaN into slots that no work of a wave may depend on: written by the wave, or behind its texts.
+        """Put NaN into slots that a wave writes, and slots behind its texts.
 
         Rows cleared when a sequence is admitted are poisoned behind its text only then.
         """

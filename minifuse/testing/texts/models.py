@@ -1,4 +1,4 @@
-"""Small random models in float64: large enough to show a position error, fast enough for many runs."""
+"""Small random models in float64, fast enough for thousands of runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _expected(name: str, request: Request) -> tuple[int, ...]:
 
 
 def expected_answer(name: str, request: Request) -> tuple[int, ...]:
-    """Ask the oracle for an answer: it recomputes the whole text for every token, and draws each alone.
+    """Ask the oracle for an answer: the whole text is recomputed for every token.
 
     The answer ends before the first token whose logits have a NaN, or an infinite largest one.
     """

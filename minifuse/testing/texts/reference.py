@@ -1,4 +1,4 @@
-"""Law "batch of one", to the bit: in reference numerics, other requests do not change logits."""
+"""Law "batch of one", to the bit: other requests do not change reference logits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def same_bits(case: TextCase, seen: Observation) -> None:
-    """Check that in `reference` numerics the logits are those of a request served alone by `serial`.
+    """Check that `reference` logits equal those of a request served alone by `serial`.
 
     An attention may lack these numerics.
     """

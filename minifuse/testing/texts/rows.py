@@ -1,4 +1,4 @@
-"""Who lies in which row of a rectangle, and which columns of each row are in use."""
+"""Keeps who lies in which row of a rectangle, and the columns in use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minifuse.core.shapes import Rectangle
 
 @dataclass(slots=True)
 class _Row:
-    """A row of the rectangle that begins at `offset`; its columns [begin, stop) are in use."""
+    """A row of the rectangle at `offset`; its columns [begin, stop) are in use."""
 
     offset: int
     stride: int
@@ -26,7 +26,11 @@ class RowBooks:
         self.rows: dict[int, _Row] = {}
 
     def check_owners(self, shape: Rectangle, slots: Mapping[str, Iterable[int]]) -> None:
-        """Raise `LawBroken` if two sequences lie in one row; `slots` are those of each on the device."""
+        """Raise `LawBroken` if two sequences have slots in one row.
+
+        Args:
+            slots: the slots of each sequence on the device.
+        """
         owner: dict[int, str] = {}
         for name, own in slots.items():
             for row in {(slot - shape.offset) // shape.stride for slot in own}:
@@ -34,7 +38,7 @@ class RowBooks:
                     raise LawBroken("conservation", f"{owner[row]} and {name} lie in row {row} of {shape}")
 
     def use(self, shape: Rectangle, lying: Collection[int]) -> int:
-        """Open the rows of a plan's rectangle, and return the slots in use: rows, and what lies outside of them.
+        """Open the rows of a rectangle; count the slots in use, outside of rows too.
 
         A row stays as wide as it has become: a sequence may be behind the others in it. A rectangle that lies elsewhere
         stays in use for as long as a sequence is in one of its rows.

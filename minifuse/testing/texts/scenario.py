@@ -1,4 +1,4 @@
-"""A workload of texts in a small memory, and the options that its stages are tried with."""
+"""A workload of texts in a small memory, and the options to try."""
 
 from __future__ import annotations
 

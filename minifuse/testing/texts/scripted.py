@@ -1,4 +1,4 @@
-"""Texts without a model, and without torch: the next token is a number computed from the text."""
+"""Texts without a model or torch: the next token is computed from the text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def next_token(text: Seq[int], vocab_size: int) -> int:
 
 
 class ScriptedCase(TextCase):
-    """A technique on texts without a model: the books of slots alone check what a plan reads."""
+    """A technique on texts without a model: books alone check what is read."""
 
     @property
     def _vocab_size(self) -> int:

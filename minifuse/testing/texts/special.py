@@ -18,7 +18,7 @@ def _any(rng: Random, count: int) -> list[int]:
 
 @st.composite
 def talk(draw: st.DrawFn) -> TextScenario:
-    """Draw two or three conversations of up to four turns; most begin alike. A request of none may be added."""
+    """Draw two or three conversations of up to four turns; most begin alike."""
     rng = Random(draw(st.integers(0, 99)))
     beginning = _any(rng, 6)
     requests: list[Request] = []

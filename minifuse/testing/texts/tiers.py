@@ -1,4 +1,4 @@
-"""Law "conservation" on two tiers: nothing is dropped that has room; what is kept is counted."""
+"""Law "conservation" on two tiers: what has room stays, and is counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minifuse.testing.subject import Case
 
 
 def check_swaps(case: Case, seen: Observation) -> None:
-    """Check that evicted KV goes to the host while the host has blocks (`preemption=swap`, in blocks).
+    """Check that evicted KV goes to the host while the host has blocks.
 
     A block is free again when its sequence has ended, or the plan that swaps it in has run. Example with blocks of 4
     and 3 host blocks: a, evicted with 9 tokens, takes all three; b, evicted later, is dropped. Once the plan that
@@ -59,7 +59,7 @@ class _Stay(NamedTuple):
 
 
 def check_kept(case: Case, seen: Observation) -> None:
-    """Check that KV found by a next turn, or by an evicted sequence, was counted as kept throughout.
+    """Check that KV found by a turn, or after eviction, was counted throughout.
 
     For memories with the options `keep` and `share`, without sharing: no KV counts for two sequences.
     """
@@ -92,7 +92,7 @@ def check_kept(case: Case, seen: Observation) -> None:
 
 
 def check_found(case: Case, seen: Observation) -> None:
-    """Check that memory counted as kept the KV that a newcomer finds, unless a running sequence had it.
+    """Check that memory counted the KV that a newcomer finds.
 
     Any sequence whose text begins with the same token may have had it. Holds for every memory, with or without sharing.
     """

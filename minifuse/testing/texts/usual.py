@@ -42,7 +42,7 @@ def _usual(row: Technique) -> tuple[str, ...]:
 
 @st.composite
 def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()) -> TextScenario:
-    """Draw two to seven requests of one to twelve tokens, with arrivals and stop tokens; some prompts begin alike.
+    """Draw two to seven requests of one to twelve tokens; some begin alike.
 
     Args:
         kinds: the kinds to choose from. "few" are short of memory, with small batches; a "crowd" has room for many at

@@ -70,7 +70,7 @@ class _Kept:
                     chunk.active_s = max(chunk.active_s, arrival_s)
 
     def places(self) -> list[list[_Chunk]]:
-        """Return the chunks on the device alone, on both tiers, on the host alone; none being copied."""
+        """Return the chunks on the device alone, on both tiers, on the host alone."""
         return [
             [
                 chunk
@@ -85,7 +85,7 @@ class _Kept:
         return {block for pages, _ in self.tables.values() for block in pages.blocks}
 
     def num_without_copy(self) -> int:
-        """Count the blocks of the device that are neither free, nor backed up, nor being copied."""
+        """Count the blocks neither free, nor backed up, nor being copied."""
         alone = {chunk.device for chunk in self.places()[0]}
         return len(self.needed() | alone | self.flying) - len(self.flying)
 
@@ -95,7 +95,9 @@ class _Kept:
 
 
 def check_value(case: Case, seen: Observation) -> None:
-    """Check that the chunks of least value go first: on the device alone, on both tiers, on the host alone.
+    """Check that the chunks of least value go first.
+
+    On the device alone, on both tiers, and on the host alone: chunks being copied are left out.
 
     Value = Cost(l) / T (3.4), or the time idle under least recently used, computed from times and positions alone. A
     chunk on the device alone is taken only when none is on both tiers, unless it is copied ahead of time.
@@ -174,7 +176,7 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
 
 
 def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping[str, Any], now: float) -> None:
-    """Check that what has left each place is worth no more than what has stayed there."""
+    """Check that what has left a place is worth no more than what stayed."""
     after = kept.places()
     for chunks, stayed in zip(before, after, strict=True):
         there = set(map(id, stayed))
@@ -200,7 +202,7 @@ def _check_needed(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
 
 
 def _check_nothing_owed(kept: _Kept, options: Mapping[str, Any]) -> None:
-    """Check that a copy is under way where too little is free or backed up and the host has room."""
+    """Check that a copy is under way where too little is backed up."""
     backed, alone = kept.num_blocks - kept.num_without_copy(), kept.places()[0]
     if backed < _blocks(kept, options["ahead"]) and alone and not kept.flying and kept.host_has_room():
         found = f"{backed} of {kept.num_blocks} chunks of the device are free or backed up"
