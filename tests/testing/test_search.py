@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import signal
-import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,7 +19,7 @@ from minifuse.testing.alarm import alarm
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.graphs.recipes import Recipe
 from minifuse.testing.mixes import mixes_of
-from minifuse.testing.search import Broken, Limit, Search, compared_laws
+from minifuse.testing.search import Broken, Search
 from minifuse.testing.subject import Case
 
 ROW = next(row for row in GRAPHS.mixes() if row.name == "graph-padded")  # the cheapest of all
@@ -178,32 +176,6 @@ def test_laws_are_dealt_out_in_turn() -> None:
     laws: list[Any] = [lambda case, seen, number=number: met.append(number) for number in range(3)]
     Search(CHAINS, ROW, laws, first=1).run(5, seed=0)
     assert met == [2, 0, 1, 2, 0]
-
-
-@pytest.mark.usefixtures("no_runs")
-def test_nothing_is_tried_when_time_has_run_out() -> None:
-    late = Search(CHAINS, ROW, compared_laws(GRAPHS), limit=Limit(-math.inf, -math.inf))
-    late.run(10, seed=0)
-    assert (late.number, late.out_of_time) == (0, True)
-    found = _found(_many_nodes, limit=Limit(math.inf, -math.inf))  # no time to make it smaller
-    assert found.what == "a large graph"
-
-
-def test_a_run_that_hangs_breaks_the_law_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minifuse.batching.graph_padded import GraphPadded
-
-    def forever(self: Any, *arguments: Any) -> Any:
-        while True:
-            try:
-                time.sleep(0.01)
-            except Exception:
-                continue
-
-    monkeypatch.setattr(GraphPadded, "propose", forever)
-    monkeypatch.setattr(sys.modules[observe.__module__], "PATIENCE_S", 0.2)
-    hung = _found(_many_nodes)
-    assert (hung.law, type(hung.__cause__)) == ("progress", Hung)
-    assert hung.seen.proposals[-1].proposal is None
 
 
 def test_the_alarm_leaves_nothing_behind_and_others_alone() -> None:
