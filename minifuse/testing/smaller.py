@@ -34,7 +34,8 @@ def _ways(case: Case) -> Iterator[Way]:
     if len(names) > MANY:
         return
     yield from (partial(_without_abort, abort) for abort in case.scenario.aborts)
-    yield from (partial(_without_option, name) for name, _ in case.scenario.options)
+    defaults = {option["name"]: option["default"] for option in case.row.described_options()}
+    yield from (partial(_at_default, name, defaults[name]) for name, _ in case.scenario.options if name in defaults)
     yield from (partial(_changed, name, change) for name in names for change in CHANGES)
 
 
@@ -55,10 +56,9 @@ def _without_abort(abort: tuple[int, str], case: Case) -> Case | None:
     return case.with_requests(case.requests, left) if left != case.scenario.aborts else None
 
 
-def _without_option(name: str, case: Case) -> Case | None:
-    """Leave an option at its default."""
-    left = tuple(option for option in case.scenario.options if option[0] != name)
-    return type(case)(case.row, replace(case.scenario, options=left)) if name in case.settings else None
+def _at_default(name: str, default: object, case: Case) -> Case | None:
+    options = tuple((other, default if other == name else value) for other, value in case.scenario.options)
+    return type(case)(case.row, replace(case.scenario, options=options)) if options != case.scenario.options else None
 
 
 def _changed(name: str, change: Callable[[Request], Request], case: Case) -> Case | None:
