@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ahead_of_time import AheadOfTime
+from conformance.replaying import ReplayExecutor
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.core.clock import VirtualClock
 from minifuse.execute.link import Link
 from minifuse.serve.engine import ServingEngine
-from minifuse.testing.replay import ReplayExecutor
 from minifuse.trace.log import decisions
 from minifuse.trace.metrics import compute_metrics
 

@@ -406,8 +406,9 @@ print(f"found on scenario {tried}")
 
 # %% [markdown]
 # The sentence is not about the scenario on which the mistake was found. When a law breaks, the search makes the
-# scenario smaller for as long as the *same* law breaks: it leaves out requests, shortens prompts and answers, and drops
-# aborts. What is left is drawn here. (The requests keep their names, so numbers are missing.)
+# scenario smaller for as long as the *same* law breaks: it leaves out requests and aborts, sets options to their
+# defaults, and shortens prompts and answers. What is left is drawn here. (The requests keep their names, so numbers are
+# missing.)
 # %%
 smallest = broken.seen
 who = {request.id: request for request in smallest.case.requests}

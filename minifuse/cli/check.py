@@ -135,7 +135,7 @@ def _mixes(name: str, given: Mapping[str, str]) -> tuple[Any, Tally]:
     try:
         from minifuse.cli.verdict import Tally
         from minifuse.testing import mixes as of
-        from minifuse.testing.claims import unclaimed
+        from minifuse.testing.applies import unclaimed
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "hypothesis":
             raise
@@ -155,8 +155,7 @@ def _mixes(name: str, given: Mapping[str, str]) -> tuple[Any, Tally]:
 
 def _search_reading(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress) -> bool:
     """Search, and note which options the stages of a plugin never read. Return whether time ran out."""
-    from minifuse.testing.drawn import own_options
-    from minifuse.testing.reads import recorded
+    from minifuse.testing.drawn import own_options, recorded
 
     own = [option for _, row in mixes for option in own_options(row).items()]
     with recorded({declared.options for _, declared in own}) as read:

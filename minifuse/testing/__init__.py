@@ -1,4 +1,4 @@
-"""The conformance kit: the laws every stage must keep, as property tests (needs the `test` extra).
+"""The conformance kit: the laws of stages as property tests (needs the `test` extra).
 
 A stage of your own is put through all of them by
 

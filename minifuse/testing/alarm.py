@@ -1,4 +1,4 @@
-"""An end to what hangs."""
+"""Ends what hangs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ MOST_TIMES = 6  # on the clock, the patience that there is of processor time: ot
 
 @contextmanager
 def alarm(patience_s: float) -> Iterator[None]:
-    """Raise `Hung` in a block that has not ended after so many seconds, wherever it is, and again until it ends.
+    """Raise `Hung` in a block that is late, and again until the block ends.
 
-    They are seconds of processor time, or six times as many on the clock: a busy machine is not a hanging block. Where
-    the system has no such alarm, in other threads than the main one, and inside another such block, it does nothing. A
-    block that is in the middle of a call into C is interrupted when that call returns.
+    Args:
+        patience_s: seconds of processor time; or six times as many on the clock, since a busy machine is not a hanging
+            block.
+
+    Outside the main thread, inside another such block, and on a system without this alarm, nothing happens. A call into
+    C is interrupted when the call returns.
     """
     ours = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     if not ours or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:

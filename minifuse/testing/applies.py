@@ -1,16 +1,17 @@
-"""Which laws apply to a technique: some are about an option, or a claim, that its stages may not have."""
+"""Says which laws apply to a technique: some need an option or a claim."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from minifuse.stages import stage
-from minifuse.techniques import Technique
+from minifuse.contracts.fault import is_own
+from minifuse.stages import kinds_of, stage
+from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing.capacity import is_counted
 
 
 def lacks(law: str, row: Technique) -> str | None:
-    """What the stages of `row` lack for a law to apply; None: it applies.
+    """Return what the stages of `row` lack for a law, or None.
 
     >>> from minifuse.techniques import technique
     >>> lacks("window", technique("orca")), lacks("window", technique("dynamic"))
@@ -47,3 +48,24 @@ NEEDS: dict[str, tuple[str, Callable[[Technique], bool]]] = {
     "value": ("the options memory.eviction, chunk, share and others of tiered", _has(*_VALUE)),
     "alike": ("the options memory.share, chunk and keep", _has(*_CHUNKS)),
 }
+
+CLAIMS = {  # by attribute of a policy: the value that claims nothing, and what a claim is about
+    "overtaken_at_most": (None, "the order of admission (overtaken_at_most)"),
+    "work_conserving": (False, "how full its batch is (work_conserving)"),
+}
+
+
+def unclaimed(name: str) -> list[str]:
+    """Return what a plugin's policy claims nothing about; `name` is the policy's or its technique's.
+
+    Shipped policies, memories and attentions return nothing.
+    """
+    if name in TECHNIQUES:
+        policy = stage("batching", TECHNIQUES[name].batching)
+    elif "batching" in kinds_of(name):
+        policy = stage("batching", name.rpartition(".")[2])
+    else:
+        return []
+    if is_own(policy):
+        return []
+    return [about for claim, (default, about) in CLAIMS.items() if getattr(policy, claim) is default]

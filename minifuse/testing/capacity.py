@@ -1,8 +1,8 @@
-"""What a technique can hold and serve, counted apart from its stages: functions registered under their names.
+"""Counts what a technique can hold and serve, apart from its stages.
 
-The law "refuse early" compares what was refused with these counts. A memory of your own registers how many slots it
-takes, unless that is as for the memory that it inherits from; without a count the comparison is left out, and the
-verdict says so. A batching policy that cannot serve every graph registers which it can (`can_serve`).
+The law "refuse early" compares these counts with what was refused. A memory of your own registers how many slots it
+takes, or inherits the count of its base. Without a count the comparison is left out, and the verdict says so. A policy
+that cannot serve every graph registers those that it can (`can_serve`).
 
     @count_slots("mine")
     def _in_pairs(sequences, options):
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from minifuse.contracts.fault import is_own
 from minifuse.core.request import Sequence
@@ -24,36 +25,34 @@ from minifuse.stages import stage
 
 Count = Callable[[tuple[Sequence, ...], Any], int | None]
 Serves = Callable[[Sequence], bool]
+F = TypeVar("F", Count, Serves)
 _COUNTS: dict[str, Count] = {}  # by memory
 _SERVES: dict[str, Serves] = {}  # by batching policy
 
 
 def count_slots(memory: str) -> Callable[[Count], Count]:
-    """Register how many slots the sequences of one request take of `memory` when they are held at once.
+    """Register a count of the slots of `memory` that one request's sequences take.
 
     The function is called with the sequences, as they are before anything is computed, and the memory's options. It
     returns None if no capacity is enough.
     """
 
-    def register(count: Count) -> Count:
-        _COUNTS[memory] = count
-        return count
-
-    return register
+    return partial(_register, _COUNTS, memory)
 
 
 def can_serve(batching: str) -> Callable[[Serves], Serves]:
-    """Register which sequences the policy `batching` can serve, for one that cannot serve them all."""
+    """Register which sequences the policy `batching` can serve, if not all."""
 
-    def register(serves: Serves) -> Serves:
-        _SERVES[batching] = serves
-        return serves
+    return partial(_register, _SERVES, batching)
 
-    return register
+
+def _register(functions: dict[str, F], name: str, function: F) -> F:
+    functions[name] = function
+    return function
 
 
 def slots_needed(choices: Choices, sequences: tuple[Sequence, ...]) -> int | None:
-    """The slots that the sequences of one request take at once; None: they cannot be served at all."""
+    """Return the slots that one request's sequences take, or None if they cannot be served."""
     serves = _SERVES.get(choices.row.batching)
     if serves is not None and not all(map(serves, sequences)):
         return None
@@ -62,12 +61,12 @@ def slots_needed(choices: Choices, sequences: tuple[Sequence, ...]) -> int | Non
 
 
 def is_counted(memory: str) -> bool:
-    """Whether it is known how many slots this memory takes: if not, the law "refuse early" compares nothing with it."""
+    """Whether this memory has a count for the law "refuse early" to compare with."""
     return _count_of(memory) is not None
 
 
 def _count_of(memory: str) -> Count | None:
-    """The count of a memory, or of the nearest memory that its class inherits from; None: it has none."""
+    """Return the count of a memory, or of its nearest base with one, or None."""
     bases: tuple[type[Any], ...] = stage("memory", memory).__mro__
     for base in bases:
         name = vars(base).get("name")
@@ -78,7 +77,7 @@ def _count_of(memory: str) -> Count | None:
 
 
 def _each_its_own(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """A slot for each token whose KV is ever needed, or for each state that is held at once."""
+    """Count a slot for each token whose KV is needed, or each state held."""
     return sum(s.request.max_cached if s.graph is None else s.graph.most_held for s in sequences)
 
 
@@ -91,7 +90,10 @@ def _rectangle(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("shaped")
 def _one_row(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """A row for the longest, of the part that may be in use: the prompts of a request may be served in turn."""
+    """Count a row for the longest, of the part that may be in use.
+
+    The prompts of a request may be served in turn.
+    """
     threshold: float = options.threshold
     longest = max(sequence.request.max_cached for sequence in sequences)
     return math.ceil(longest / threshold - 1e-9)
@@ -99,31 +101,35 @@ def _one_row(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("embedded")
 def _one_row_and_a_prompt_apart(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """The same of the part that rows have, and the longest prompt in the other part."""
+    """Count a row for the longest in one part, the longest prompt in the other."""
     threshold, part = float(options.threshold), float(options.prefill)
     row = max(sequence.request.max_cached for sequence in sequences) / (1 - part)
     prompt = max(len(sequence.request.prompt) for sequence in sequences) / part
     return math.ceil(max(row, prompt) / threshold - 1e-9)
 
 
+def _whole(length: int, size: int) -> int:
+    """Return the slots of the whole blocks that so many tokens take."""
+    return -(-length // size) * size
+
+
 @count_slots("paged")
 def _blocks(sequences: tuple[Sequence, ...], options: Any) -> int:
-    size: int = options.block_size
-    return sum(-(-sequence.request.max_cached // size) * size for sequence in sequences)
+    return sum(_whole(sequence.request.max_cached, options.block_size) for sequence in sequences)
 
 
 @count_slots("tiered")
 def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
-    size: int = options.chunk
-    return sum(-(-sequence.request.max_cached // size) * size for sequence in sequences)
+    return sum(_whole(sequence.request.max_cached, options.chunk) for sequence in sequences)
 
 
 @count_slots("waves")
 def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
-    """The blocks of the longest, of one layer if layers take turns: the prompts of a request may be attended in
-    turn. All have room on the host."""
-    size: int = options.block_size
-    lengths = [-(-sequence.request.max_cached // size) * size for sequence in sequences]
+    """Count the blocks of the longest, divided by the layers that take turns.
+
+    The prompts of a request may be attended in turn.
+    """
+    lengths = [_whole(sequence.request.max_cached, options.block_size) for sequence in sequences]
     longest: int = -(-max(lengths) // (options.layers or 1))
     if options.host is not None:
         return longest if sum(lengths) <= options.host else None
@@ -144,10 +150,6 @@ def _rows(sequences: tuple[Sequence, ...], options: Any) -> int | None:
 @can_serve("graph_padded")
 def _is_chain(sequence: Sequence) -> bool:
     """Whether each node reads the one before it and nothing else."""
-    graph = unfolded(sequence)
-    starts = sum(not sources for sources in graph.topology.sources)
-    ends = sum(not readers for readers in graph.topology.readers)
-    narrow = all(len(sources) <= 1 for sources in graph.topology.sources) and all(
-        len(nodes) <= 1 for nodes in graph.topology.readers
-    )
-    return starts == ends == 1 and narrow
+    topology = unfolded(sequence).topology
+    chain = [0] + [1] * (len(topology.sources) - 1)
+    return sorted(map(len, topology.sources)) == sorted(map(len, topology.readers)) == chain

@@ -1,10 +1,15 @@
-"""Options of stages that are not minifuse's own, drawn within what they declare."""
+"""Draws scenarios, and options of a plugin's stages; records which options are read."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from typing import Any
+from unittest.mock import patch
 
+from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 from minifuse.contracts.fault import is_own
@@ -15,12 +20,49 @@ from minifuse.techniques import Technique
 from minifuse.testing.subject import Case, Subject
 
 
+def try_each(
+    drawn: st.SearchStrategy[Any],
+    attempt: Callable[[Any], object],
+    examples: int,
+    *,
+    seed: int | None = None,
+    derandomize: bool = False,
+) -> None:
+    """Call `attempt` with so many drawn values; a False result does not count.
+
+    With a seed, or derandomised, the values are the same every time. An error ends the search: hypothesis makes nothing
+    smaller.
+    """
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=derandomize,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+        report_multiple_bugs=False,
+    )
+    @given(drawn)
+    def one(value: Any) -> None:
+        if attempt(value) is False:
+            reject()
+
+    (one if seed is None else seeded(seed)(one))()
+
+
+def draw_options(draw: st.DrawFn, options: Mapping[str, st.SearchStrategy[Any]]) -> dict[str, Any]:
+    """Draw a value of each option."""
+    return {name: draw(values) for name, values in options.items()}
+
+
 @st.composite
 def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:
-    """A technique on a scenario, or the reason why its stages cannot be made with what was drawn.
+    """Draw a technique on a scenario, or the reason why its stages cannot be made.
 
-    Options that the subject's scenarios do not know, or that a stage declares otherwise, are drawn as declared. Where
-    the stages refuse these together, they have their defaults.
+    Options that the subject's scenarios do not know, or that a stage declares otherwise, are drawn as declared. If the
+    stages refuse these together, the defaults are used.
     """
     scenario = draw(subject.scenarios(row))
     if not row.options and all(is_own(stage(kind, name)) for kind, name in row.stages.items()):
@@ -44,7 +86,7 @@ def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageErro
 
 
 def own_options(row: Technique) -> dict[str, Declared]:
-    """The options, as `stage.option`, that stages of `row` declare which are not minifuse's own."""
+    """Return the options, as `stage.option`, that a user's stages of `row` declare."""
     found: dict[str, Declared] = {}
     for kind, name in row.stages.items():
         options = stage(kind, name).Options
@@ -56,10 +98,10 @@ def own_options(row: Technique) -> dict[str, Declared]:
 
 
 def values_of(declared: Declared) -> list[Any]:
-    """Values of an option to be tried: its default first, then others in its range, near its ends and the default.
+    """Return values of an option to try: its default, then values near its limits.
 
-    None is among them, if the option may be None. Where no range is declared, any number from the default on is in it;
-    of words without choices, none but the default.
+    None is among them if the option may be None. Without a declared range, any number from the default on is tried; for
+    words without choices, the default alone.
     """
     kind, default, how = declared.kind, declared.default, declared.how
     least = default if how["minimum"] is None else how["minimum"]
@@ -73,3 +115,24 @@ def values_of(declared: Declared) -> list[Any]:
         values += [default * 2] if default else []
     values.append(None)
     return list(dict.fromkeys(value for value in values if declared.accepts(value)))
+
+
+@contextmanager
+def recorded(options: set[type[Any]]) -> Iterator[set[tuple[type[Any], str]]]:
+    """Record the options read in this block, each with its class; `vars` reads none."""
+    read: set[tuple[type[Any], str]] = set()
+
+    def recording(cls: Any) -> Callable[[Any, str], Any]:
+        names, get = {field.name for field in fields(cls)}, cls.__getattribute__
+
+        def getattribute(self: Any, name: str) -> Any:
+            if name in names:
+                read.add((cls, name))
+            return get(self, name)
+
+        return getattribute
+
+    with ExitStack() as stack:
+        for cls in options:
+            stack.enter_context(patch.object(cls, "__getattribute__", recording(cls)))
+        yield read

@@ -1,4 +1,4 @@
-"""Whose mistake an error is that was raised in an observed run or in a law: a stage's, or the law's."""
+"""Decides whose mistake an error in an observed run is: a stage's, or a law's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platl
 def failure(
     error: BaseException, row: Technique, seen: Observation | None, *, in_law: bool
 ) -> StageFailed | CheckerFailed:
-    """The error to raise instead: `StageFailed` if the deepest code that tells is a stage's, else `CheckerFailed`.
+    """Return `StageFailed` if the deepest telling frame is a stage's, else `CheckerFailed`.
 
     Args:
         in_law: whether a law was called, not a run observed: then code that is not minifuse's is a law, else a stage.
@@ -38,7 +38,7 @@ def failure(
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The frames that an error passed through, the deepest last, each with its line."""
+    """Yield the frames that an error passed through, each with its line, the deepest last."""
     traceback = error.__traceback__
     while traceback is not None:
         yield traceback.tb_frame, traceback.tb_lineno
@@ -46,7 +46,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _is_of_law(frame: FrameType, stages: set[str], in_law: bool) -> bool | None:
-    """Whether a frame runs code of a law; None if a law or a stage called it."""
+    """Whether a frame runs a law's code; None if a law or stage called it."""
     module = frame.f_globals.get("__name__", "")
     package, *rooms = module.split(".")
     if module in stages:

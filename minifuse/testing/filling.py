@@ -1,4 +1,4 @@
-"""Law "work conserving": whether a policy that claims to fill its batch leaves places empty."""
+"""Law "work conserving": a policy that claims to fill its batch leaves no places empty."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PATIENCE = 2  # moments in a row: prompts and single tokens may take turns, and 
 
 
 class FillBooks:
-    """Counts the moments in a row at which a request is left waiting that could have joined the batch.
+    """Counts consecutive moments at which a request waits that could have joined the batch.
 
-    It could have if the batch has a place, the iteration tokens left, and memory room for any of those that wait, so
-    that the order in which they are tried does not matter.
+    It could have joined if the batch has a place, the iteration tokens left, and memory room for each waiting request:
+    then the order in which they are tried does not matter.
     """
 
     def __init__(self, case: Case, policy: Batching, waiting: WaitingBooks) -> None:
@@ -36,17 +36,14 @@ class FillBooks:
         self.num_idle = 0  # moments in a row with requests left out
 
     def propose(self, proposal: Proposal, memory: Memory, now: float, *, growing: bool) -> None:
-        """A worker's proposal, which the books of what waits and runs know already."""
+        """Note a worker's proposal, after the books of waiting and running sequences have."""
         if not self.claimed:
             return
         if now > self.now:
             self.num_idle = self.num_idle + 1 if self.left_out else 0
             if self.num_idle == PATIENCE:
-                raise LawBroken(
-                    "work conserving",
-                    f"at {self.now:.9g} s, as before, {self.left_out} wait and none is admitted, although the batch "
-                    "has a place, the iteration tokens left and memory room; the policy claims work_conserving",
-                )
+                found = f"at {self.now:.9g} s, as before, there is room, and {self.left_out} wait"
+                raise LawBroken("work conserving", f"{found}: the policy claims work_conserving")
             self.now, self.changes = now, False
         self.changes |= bool(proposal.admit or proposal.evict)
         could_join = not self.changes and not self._is_full(proposal) and not self._is_apart(proposal, memory)
@@ -55,7 +52,7 @@ class FillBooks:
         self.left_out = [prompt.id for prompts in units for prompt in prompts] if fit else []
 
     def _units(self, sequences: Iterable[Sequence]) -> list[list[Sequence]]:
-        """Each sequence alone, or those of one request together if the policy starts them so: each takes a place."""
+        """Group sequences into what takes one place: alone, or one request's together if so started."""
         units: dict[str, list[Sequence]] = {}
         for one in sequences:
             units.setdefault((self.waiting.together and one.request.group) or one.id, []).append(one)
@@ -66,12 +63,15 @@ class FillBooks:
         return planned >= self.tokens or len(self._units(self.waiting.running.values())) >= self.places
 
     def _is_apart(self, proposal: Proposal, memory: Memory) -> bool:
-        """Whether prompts run that a single token waits for, as it may: memory that keeps no KV has prompts alone."""
+        """Whether prompts run that a single token waits for, as it may.
+
+        A memory that keeps no KV has prompts alone.
+        """
         prompts = bool(proposal.work) and all(work.num_tokens > 1 for work in proposal.work)
         return prompts and any(num_missing(memory.missing(one)) == 1 for one in self.waiting.waiting.values())
 
     def _fits(self, prompts: list[Sequence], memory: Memory, growing: bool) -> bool:
-        """Whether memory has room for these newcomers, and for the next token of what runs if it is not reserved."""
+        """Whether memory has room for these newcomers, and for unreserved next tokens of running ones."""
         room = memory.room()
         if growing and any(room.extend(one) for one in self.waiting.running.values()):
             return False

@@ -1,4 +1,4 @@
-"""Whether stages and sequences are as they were: bytes that stay the same for as long as nothing changes."""
+"""Fingerprints stages and sequences: the bytes stay the same while nothing changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _by_identity() -> dict[type, Any]:
 
 
 def fingerprint(held: Any) -> bytes:
-    """The same bytes for as long as nothing in it changes."""
+    """Return the same bytes for as long as nothing in an object changes."""
     try:
         return _pickled(pickle.Pickler, held)
     except Exception:  # a stage may hold what cannot be pickled
@@ -41,7 +41,7 @@ def _pickled(kind: type[pickle.Pickler], held: Any) -> bytes:
 
 
 class _Tolerant(pickle.Pickler):
-    """Takes by identity what cannot be pickled: a lock, a lambda, an object whose class was made in a function."""
+    """Reduces what cannot be pickled to its identity: locks, lambdas, objects of local classes."""
 
     dispatch_table: dict[type, Any]
 
@@ -58,5 +58,5 @@ class _Tolerant(pickle.Pickler):
 
 
 def state(memory: Memory) -> Any:
-    """What a memory's attributes are, those in `__slots__` too."""
+    """Return a memory's attributes, those in `__slots__` too."""
     return object.__getstate__(memory)

@@ -1,29 +1,34 @@
-"""Count how often requests find KV that memory keeps or shares. No law demands a hit."""
+"""Counts how often requests find KV that memory keeps or shares."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from minifuse.core.places import Reuse
 from minifuse.testing.observation import Observation
 
 
-class Hits(NamedTuple):
+@dataclass
+class Hits:
     """What the scenarios of one mix showed of its memory."""
 
-    kept: bool  # it kept KV for later requests, or shares it
-    found: bool  # a newcomer found some
-    left: int  # runs at whose end it kept KV: second life compares none of them
-    runs: int
+    kept: bool = False  # it kept KV for later requests, or shares it
+    found: bool = False  # a newcomer found some
+    left: int = 0  # runs at whose end it kept KV: second life compares none of them
+    runs: int = 0
+
+    def note(self, seen: Observation) -> None:
+        """Count a run."""
+        usages = [step.usage for step in seen.steps]
+        keeps = any(usage.kept or usage.kept_on_host for usage in usages)
+        self.kept = self.kept or keeps or bool(seen.case.settings.get("memory.share"))
+        self.found = self.found or _finds(seen)
+        end = seen.usage_at_end
+        self.left += end is not None and end.kept + end.kept_on_host > 0
+        self.runs += 1
 
 
-def keeps(seen: Observation) -> bool:
-    """Whether memory kept KV for later requests, or has the option `share`, and it is on."""
-    usages = [step.usage for step in seen.steps]
-    return bool(seen.case.settings.get("memory.share")) or any(usage.kept or usage.kept_on_host for usage in usages)
-
-
-def finds(seen: Observation) -> bool:
+def _finds(seen: Observation) -> bool:
     """Whether a newcomer found KV. What an evicted sequence finds is its own."""
     evicted: set[str] = set()
     for plan in seen.plans.values():

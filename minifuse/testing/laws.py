@@ -1,6 +1,6 @@
-"""The laws of docs/laws.md, each a function of a case and its observed run that raises `LawBroken`.
+"""The laws of docs/laws.md: functions of a case and its observed run that raise `LawBroken`.
 
-`of_one_run` checks all that one run shows. The others make runs of their own and compare them with it.
+`of_one_run` checks all that one run shows. The others make runs of their own, and compare them with that run.
 """
 
 from __future__ import annotations
@@ -8,17 +8,13 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.measured import measured_of
 from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran, StepReport
 from minifuse.core.request import FinishReason, Request, Sequence
-from minifuse.execute.link import Link
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.drawn import own_options
 from minifuse.testing.graphs import GRAPHS
@@ -30,6 +26,7 @@ from minifuse.testing.own_laws import check_own_laws
 from minifuse.testing.second_life import second_life
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS
+from minifuse.testing.timing import check_time
 from minifuse.testing.told import check_trace
 from minifuse.trace.log import decisions
 
@@ -38,11 +35,10 @@ SUBJECTS = (TEXTS, GRAPHS)
 
 
 def of_one_run(case: Case, seen: Observation) -> None:
-    """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress, time, counting,
-    overtaking, and those of a researcher's own.
+    """Check the laws that one run shows, and those of a researcher's own.
 
-    The run itself has been checked for ghost, counting, layout, pure, queue, window, together, work conserving, reasons
-    and, of graphs, order and pinned.
+    While it ran, it was checked for ghost, counting, layout, pure, queue, window, together, work conserving, reasons
+    and, for graphs, order and pinned.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -50,7 +46,7 @@ def of_one_run(case: Case, seen: Observation) -> None:
     _conservation(seen)
     _budget(case, seen)
     _progress(case, seen)
-    _time(case, seen)
+    check_time(case, seen)
     check_trace(seen)
     check_overtaking(case, seen)
     case.of_one_run(seen)
@@ -58,8 +54,9 @@ def of_one_run(case: Case, seen: Observation) -> None:
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:
-    """Exactly the requests are refused that could not be served even alone, behind the text that they continue, and
-    those that follow a refused one.
+    """Check that exactly the requests are refused that could not be served alone.
+
+    With the text that it continues; or that it follows a refused one.
     """
     for prompts in case.groups:
         after = prompts[0].after
@@ -78,12 +75,12 @@ def _refuse_early(case: Case, seen: Observation) -> None:
 
 
 def _whole(case: Case, request: Request, seen: Observation) -> Request:
-    """A request with the text that it continues, as the observed run has it."""
+    """Put the text that a request continues, as observed, before its prompt."""
     return case.whole(request, None if request.after is None else seen.answers.get(request.after))
 
 
 def _in_turn(case: Case, seen: Observation) -> None:
-    """A request that follows another arrives when that one has ended and the delay has passed, with all of its text."""
+    """Check that a turn arrives when its predecessor has ended and the delay has passed."""
     for request in case.requests:
         ended = seen.answers.get(request.id)
         if request.after is None or ended is None or seen.never_arrived(request):
@@ -110,15 +107,12 @@ def _conservation(seen: Observation) -> None:
     if usage is None or usage.used or usage.reserved or usage.host:
         raise LawBroken("conservation", f"after the last request {usage} is still held")
     if seen.room_at_end != seen.room_at_start:
-        raise LawBroken(
-            "conservation",
-            f"memory had room for {seen.room_at_start} requests of one token before the first and has it for "
-            f"{seen.room_at_end} after the last",
-        )
+        found = f"memory had room for {seen.room_at_start} requests of one token, and has room for {seen.room_at_end}"
+        raise LawBroken("conservation", f"{found} after the last request")
 
 
 def _budget(case: Case, seen: Observation) -> None:
-    limit, option = case.token_budget, case.settings.get("batching.token_budget")
+    limit, option = case.choices.policy.token_budget, case.settings.get("batching.token_budget")
     if limit is not None and option is not None and limit > option:
         raise LawBroken("budget", f"the policy has a token_budget of {limit}, and its option is {option}")
     for step in seen.steps:
@@ -129,10 +123,10 @@ def _budget(case: Case, seen: Observation) -> None:
 
 
 def _progress(case: Case, seen: Observation) -> None:
-    """Every step computes something, and all of it ends in time.
+    """Check that every step computes or moves something, and that the run ends in time.
 
-    In time: in no more steps than could be needed, and idle no longer than until the last arrival and one window for
-    each request.
+    In time: in no more steps than could be needed, idle no longer than until the last arrival plus one window for each
+    request.
     """
     taken = sum(step.discarded < step.plan.num_tokens for step in seen.steps)
     if taken > case.most_steps:
@@ -148,60 +142,17 @@ def _progress(case: Case, seen: Observation) -> None:
 
 
 def _longest_wait(case: Case) -> float:
-    """Seconds that a policy may let a request wait for others: its window, or options of its own in seconds."""
+    """Return how long a policy may let a request wait, by its options."""
     options = vars(case.options["batching"])
     own = [name for name, declared in own_options(case.row).items() if declared.how["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
     return sum(options.get(name) or 0.0 for name in names)
 
 
-def _time(case: Case, seen: Observation) -> None:
-    """A plan takes the seconds that it costs: alone on a device, or of a shared one a k-th while k plans run."""
-    steps = [step for step in seen.steps if step.plan.work]
-    served = dict.fromkeys((step.plan.step for step in steps), 0.0)
-    begins = deque(sorted(steps, key=lambda step: step.started_s))
-    running: dict[int, float] = {}  # step -> when it ends
-    for start, stop in pairwise(sorted({moment for step in steps for moment in (step.started_s, step.ended_s)})):
-        while begins and begins[0].started_s <= start:
-            begun = begins.popleft()
-            running[begun.plan.step] = begun.ended_s
-        running = {number: ended_s for number, ended_s in running.items() if ended_s >= stop}
-        for number in running:
-            served[number] += (stop - start) / (len(running) if case.scenario.shared else 1)
-    for step in steps:
-        costs = seen.costs[step.plan.step] + measured_of(step).exposed_s
-        if abs(served[step.plan.step] - costs) > 1e-9:
-            raise LawBroken(
-                "time", f"step {step.plan.step} got {served[step.plan.step]} s of its device, and costs {costs}"
-            )
-    if len({step.plan.worker for step in steps}) == 1:  # the link of others may be in use
-        memory = case.stages().memory
-        _waits(case.link(memory), seen, steps)
-
-
-def _waits(link: Link, seen: Observation, steps: list[StepReport]) -> None:
-    """A plan waits for its own copies alone, and layer by layer where they are made so. One move that goes out ahead of
-    time may have begun before."""
-    ahead = (move for plan in seen.plans.values() if not plan.work for move in plan.moves)
-    begun_s = max((link.seconds([move]) for move in ahead), default=0.0)
-    for step in steps:
-        plan, costs = step.plan, seen.costs[step.plan.step]
-        longest_s = link.seconds(plan.moves)
-        if len(plan.waves) == 1 and all(move.moment == "before" for move in plan.moves if move.crosses):
-            # Layer i of L waits for its own copies: see the formula of `Link`.
-            longest_s = max(longest_s / link.num_layers, longest_s + costs / link.num_layers - costs)
-        if measured_of(step).exposed_s > longest_s + begun_s + 1e-9:
-            raise LawBroken(
-                "time",
-                f"step {plan.step} waits {measured_of(step).exposed_s} s for the link, and its own copies take "
-                f"{longest_s} s more than its computing hides",
-            )
-
-
 def reproducible(case: Case, seen: Observation) -> None:
-    """Law "pure": the same seed gives a byte-identical decision trace.
+    """Law "pure": run again, and compare the decisions byte for byte.
 
-    The second time the requests have other ids, in the same order, so that a decision that depends on a hash shows.
+    The second time the requests have other ids, in the same order: a decision that depends on a hash shows.
     """
     renamed = tuple(
         replace(request, id=request.id.replace("r", "q"), after=request.after and request.after.replace("r", "q"))
@@ -215,7 +166,7 @@ def reproducible(case: Case, seen: Observation) -> None:
 
 
 def same_in_simulation(case: Case, seen: Observation) -> None:
-    """A simulation given a real run's tokens and times decides alike, however busy the host is.
+    """Simulate a run from its tokens and times, on a busy host; compare decisions.
 
     The durations of the "real" run vary from step to step, as a machine's do.
     """
@@ -240,7 +191,7 @@ def same_in_simulation(case: Case, seen: Observation) -> None:
 
 
 def blind(case: Case, seen: Observation) -> None:
-    """Until they show, neither a later arrival nor where an answer will end changes any decision."""
+    """Leave out later arrivals, then the ends of answers: no earlier decision may change."""
     late = max(request.arrival_s for request in case.requests)
     without: dict[str | None, Request] = {}
     for request in case.requests:
@@ -261,7 +212,7 @@ def blind(case: Case, seen: Observation) -> None:
 
 
 def _was_cut(sequence: Sequence) -> bool:
-    """Whether a stop token, or none, ended the answer before its allowed length, which could not be known before."""
+    """Whether the answer ended before its allowed length, which no policy could know before."""
     request = sequence.request
     if sequence.finish_reason is FinishReason.NAN:
         return True
@@ -284,7 +235,7 @@ def _same_plans(what: str, one: Observation, two: Observation, until: float) -> 
 
 
 def batch_of_one(case: Case, seen: Observation) -> None:
-    """A request gets the same answer alone, and with all requests at once in another order; both are the oracle's."""
+    """Serve each request alone, and all at once in another order; compare answers."""
     whole = [
         _whole(case, request, seen)
         for request in case.requests
@@ -313,7 +264,7 @@ def _same_outcome(one: Sequence, two: Sequence) -> bool:
 
 
 def under_load(case: Case, seen: Observation) -> None:
-    """The laws of one run hold where many requests wait, too."""
+    """Check the laws of one run where many requests wait."""
     crowd = crowd_of(case)
     run = observe(crowd)
     try:
@@ -324,7 +275,7 @@ def under_load(case: Case, seen: Observation) -> None:
 
 
 def interrupted(case: Case, seen: Observation) -> None:
-    """Interrupted half-way, a run answers every request with the beginning of its answer, and memory holds nothing."""
+    """Interrupt a run half-way: answers are beginnings, and memory holds nothing."""
     if not seen.steps:
         return
     half = observe(case, run=case.replay(seen.tokens), interrupt_after=(len(seen.steps) + 1) // 2)
@@ -347,13 +298,8 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
     "under_load": under_load,
     "second_life": second_life,
 }
-NAMES = (  # as `LawBroken` carries them
-    *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
-    *("queue", "window", "together", "work conserving", "reasons", "overtaking", "time"),
-    *("same in simulation", "second life", "blind", "batch of one"),
-)
 
 
 def laws_of(subject: Subject) -> dict[str, Law]:
-    """The laws of one subject, by the name of their function."""
+    """Return the laws of one subject, by the names of their functions."""
     return {**LAWS, **subject.laws}

@@ -1,4 +1,4 @@
-"""Many short requests made from a scenario's few: a queue that is long, a run that is, or many texts in memory."""
+"""Makes many short requests from a few: a long queue, a long run, many texts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ NUM_TEXTS, PROMPT, ANSWER = 1000, 36, 12  # of tokens; every context has room fo
 
 
 def crowd_of(case: Case) -> Case:
-    """Forty requests within a quarter of a second, which is not enough to serve them: most of them wait."""
+    """Make forty requests within a quarter of a second: most of them wait."""
     return _repeated(case, 40, seconds=0.25, longest=4)
 
 
 def long_run_of(case: Case) -> Case:
-    """Three hundred requests in a row, for about a thousand iterations or more."""
+    """Make three hundred requests in a row, for about a thousand iterations or more."""
     return _repeated(case, 300, seconds=12.0, longest=12)
 
 
 def many_texts_of(case: Case) -> Case:
-    """A thousand different texts, half of them in memory at once, which may share blocks.
+    """Make a thousand different texts that may share blocks, half in memory at once.
 
-    Each is looked up among hundreds before it: where keys have 16 bits, most likely two of them have the same.
+    Each is looked up among hundreds: two of them most likely have the same key of 16 bits.
     """
     rng = Random(repr(case.scenario))
     texts = [tuple(rng.choices(range(VOCAB), k=PROMPT)) for _ in range(NUM_TEXTS)]
@@ -52,7 +52,7 @@ def many_texts_of(case: Case) -> Case:
 
 
 def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:
-    """The case's requests again and again, cut short, each time at another moment within so many seconds."""
+    """Repeat a case's requests, cut short, each time at another moment within so many seconds."""
     rng = Random(repr(case.scenario))
     requests: list[Request] = []
     while len(requests) < count:
@@ -63,7 +63,7 @@ def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:
 
 
 def _shifted(requests: tuple[Request, ...], later_s: float, number: int, longest: int) -> Iterator[Request]:
-    """The same requests so much later, numbered from `number` on, in groups and conversations of their own."""
+    """Move requests to so much later, with names, groups and conversations of their own."""
     names = {request.id: f"r{number + i}" for i, request in enumerate(requests)}
     for request in requests:
         yield replace(

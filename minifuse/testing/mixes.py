@@ -1,4 +1,4 @@
-"""The techniques and mixes that a stage is put through the laws in, and the laws that apply to them."""
+"""Finds the mixes in which a stage is tried, and the laws that apply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Mixes = list[tuple[Subject, Technique]]
 
 
 def mixes_of(name: str) -> Mixes:
-    """The techniques, then the other valid mixes, that a stage is in; of a technique those that it is."""
+    """Return the techniques, then the mixes, that a stage is in; or a technique's own."""
     kinds, bare = kinds_of(name), name.rpartition(".")[2]
     found: Mixes = []
     for subject in SUBJECTS:
@@ -34,19 +34,19 @@ def mixes_of(name: str) -> Mixes:
 
 
 def can_be_computed(row: Technique) -> bool:
-    """Whether its attention keeps the budget of its policy, which one that computes whole rectangles cannot."""
+    """Whether the attention keeps the policy's budget: one that computes whole rectangles cannot."""
     return not stage("attention", row.attention).reads & COMPUTED_WHOLE or choose(row).policy.token_budget is None
 
 
 def unclaimed_cuts(mixes: Mixes) -> list[str]:
-    """The policies that are not minifuse's own, have a budget by default, and do not declare that they cut prompts."""
+    """Return a user's policies with a budget by default that do not declare `cuts`."""
     rows = {row.batching: row for _, row in mixes if not is_own(stage("batching", row.batching))}
     uncut = {name: row for name, row in rows.items() if not stage("batching", name).cuts}
     return [name for name, row in uncut.items() if choose(row).policy.token_budget is not None]
 
 
 def with_options(mixes: Mixes, given: Mapping[str, Any]) -> Mixes:
-    """Those of the mixes that have all of these options, `stage.option`, which have these values in each scenario.
+    """Return the mixes that have all of these options, `stage.option`, set to these values.
 
     Raises:
         UsageError: no mix has one of them, or none all; or a value is not allowed.
@@ -68,7 +68,7 @@ def _with_options(row: Technique, given: Mapping[str, Any]) -> Technique:
 
 
 def applying(mixes: Mixes) -> tuple[dict[str, int], dict[str, str]]:
-    """Each law with the number of mixes that it applies to; and those that apply to none, with what the stages lack."""
+    """Count the mixes that each law applies to; say what others lack."""
     names = [*names_of(*(subject for subject, _ in mixes)), *OWN_LAWS]
     of_subject = {subject.noun: {*names_of(subject), *OWN_LAWS} for subject, _ in mixes}
     lacking = {name: [lacks(name, row) for subject, row in mixes if name in of_subject[subject.noun]] for name in names}

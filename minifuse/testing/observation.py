@@ -1,4 +1,4 @@
-"""Everything that the laws compare of a run that was observed."""
+"""What the laws know of an observed run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from minifuse.trace.log import Event, Trace
 
 @dataclass
 class Observation:
-    """What one run did, up to its end or to where a law was broken. `submitted_s` is when each step was decided."""
+    """What one run did, up to its end or to where a law was broken."""
 
     case: Case
     trace: Trace
     tokens: Tokens
-    submitted_s: dict[int, float]
+    submitted_s: dict[int, float]  # when each step was decided
     steps: list[StepReport] = field(default_factory=list)
     answers: dict[str, Sequence] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -51,7 +51,10 @@ class Observation:
 
 
 class Proposed(NamedTuple):
-    """What a policy proposed for a worker at a time. With work it becomes a plan, unless memory cannot place it."""
+    """What a policy proposed for a worker at a time.
+
+    A proposal with work becomes a plan, unless memory cannot place it.
+    """
 
     now: float
     worker: int

@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from minifuse.contracts.checks import Checks
 from minifuse.contracts.fault import Hung
 from minifuse.core.clock import VirtualClock
-from minifuse.core.errors import LawBroken, RequestRefused, StageFailed
+from minifuse.core.errors import CheckerFailed, LawBroken, RequestRefused, StageFailed
 from minifuse.core.plan import Plan
 from minifuse.core.request import FinishReason, Request
 from minifuse.core.stages import RunPlan
@@ -35,7 +35,7 @@ def observe(
     cost: Callable[[Plan], float] | None = None,
     interrupt_after: int | None = None,
 ) -> Observation:
-    """Run a scenario in virtual time under a technique, checking after every step what must hold between steps.
+    """Run a case in virtual time, and check after every step what must hold.
 
     Args:
         run: where tokens come from; by default the case's small model.
@@ -58,7 +58,7 @@ def observe(
     engine = ServingEngine(
         policy,  # type: ignore[arg-type]  # it has what the engine calls
         *(WatchedMemory(stages.memory, clock), stages.attention),  # type: ignore[arg-type]
-        *(WatchedExecutor(books, clock, cost or case.seconds, run, case.link(stages.memory), seen), clock),
+        *(WatchedExecutor(books, clock, cost or case.scenario.seconds, run, case.link(stages.memory), seen), clock),
         reader=case.reader,
         trace=trace,
         observers=(checks,),
@@ -68,21 +68,21 @@ def observe(
     try:
         with alarm(patience_s):
             _serve(engine, case, books, seen, policy, interrupt_after)
-    except LawBroken as broken:
-        told: LawBroken = checks.fault_of(broken, engine.requests) or broken
-        told.seen = told.seen or seen
-        raise told from (None if told is broken else broken)
-    except Hung as hung:
-        if fault := checks.fault_of(hung, engine.requests):
-            fault.seen = seen
-            raise fault from hung
-        raise StageFailed("progress", f"a run did not end within {patience_s:g} s, and hangs", seen) from hung
-    except Exception as error:
-        if found := checks.fault_of(error, engine.requests):
-            found.seen = seen
-            raise found from error
-        raise failure(error, case.row, seen, in_law=False) from error
+    except (Exception, Hung) as error:
+        told = checks.fault_of(error, engine.requests) or _told(error, seen, patience_s)
+        if isinstance(told, LawBroken):
+            told.seen = told.seen or seen
+        raise told from (None if told is error else error)
     return seen
+
+
+def _told(error: BaseException, seen: Observation, patience_s: float) -> LawBroken | CheckerFailed:
+    """Return the error to raise for one that no check of a user's stage explains."""
+    if isinstance(error, LawBroken):
+        return error
+    if isinstance(error, Hung):
+        return StageFailed("progress", f"a run did not end within {patience_s:g} s, and hangs")
+    return failure(error, seen.case.row, seen, in_law=False)
 
 
 def _serve(
@@ -110,7 +110,7 @@ def _serve(
             _abort(engine, aborts.popleft()[1], books, seen)
         if len(seen.steps) > max(MAX_STEPS, case.most_steps):
             raise LawBroken(
-                "progress", f"after {len(seen.steps)} steps {len(engine.sequences)} requests are unfinished"
+                "progress", f"{len(engine.sequences)} requests are unfinished, after {MAX_STEPS} steps or more"
             )
         # Copies behind everything that are under way then never land: what memory holds for them is held for ever.
         behind = engine.in_flight.num_running[engine.batching.workers]
@@ -127,13 +127,13 @@ def _serve(
 
 
 def _room(case: Case, memory: Memory, growing: bool, most: int | None = None) -> int:
-    """How many of the smallest sequences memory would admit now, counted up to `most`."""
+    """Count how many of the smallest sequences memory would admit now, up to `most`."""
     room, probes = memory.room(), islice(case.probes, most)
     return sum(1 for _ in takewhile(lambda probe: room.admit(probe, growing=growing) is None, probes))
 
 
 def _check_free(case: Case, memory: Memory, growing: bool) -> None:
-    """What is not set aside, in both tiers, and no more is room for newcomers, each of which takes a slot at least."""
+    """Check that memory admits no more newcomers than it has free slots, on both tiers."""
     usage = memory.usage()
     free = usage.capacity - usage.reserved + memory.host_capacity - usage.host
     if _room(case, memory, growing, free + 1) > free:
@@ -141,7 +141,7 @@ def _check_free(case: Case, memory: Memory, growing: bool) -> None:
 
 
 def _held(engine: ServingEngine) -> set[str]:
-    """The sequences that memory must hold."""
+    """Return the sequences that memory must hold."""
     return engine.sequences.keys() | engine.in_flight.leaving.keys()
 
 

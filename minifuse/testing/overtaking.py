@@ -1,4 +1,4 @@
-"""Who overtakes whom in a run, counted one by one."""
+"""Counts one by one who overtakes whom in a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from minifuse.trace.metrics import compute_metrics
 
 
 def check_overtaking(case: Case, seen: Observation) -> None:
-    """Under first come, first served, no request is overtaken by more than the policy claims (`overtaken_at_most`).
+    """Check that no request is overtaken by more than the policy claims (`overtaken_at_most`).
 
-    A policy that claims 0 admits those that arrive at the same moment in the order in which it received them, too. The
-    trace tells by how many the most overtaken one was: law "counting". Under a policy with the option
-    `batching.starve`, a request that waits is overtaken for so long at most: by none that arrives later than that.
+    Claims are about first come, first served. A policy that claims 0 also admits requests of one moment in the order
+    received. With the option `batching.starve`, no request overtakes that arrives later than that after the wait began.
+    The metrics must count how often the most overtaken request was overtaken (law "counting").
     """
     starts_s = {step.plan.step: step.started_s for step in seen.steps}
     counts = Counter(name for name, _ in _overtaken_by(case, seen, starts_s).later)
@@ -34,9 +34,7 @@ def check_overtaking(case: Case, seen: Observation) -> None:
     found = _overtaken_by(case, seen, seen.submitted_s)
     for (name, other), waited_s in found.later.items():
         if starve is not None and waited_s > starve + 1e-9:
-            raise LawBroken(
-                "overtaking", f"{name} had waited for {starve} s when {other} arrived, which was admitted first"
-            )
+            raise LawBroken("overtaking", f"{name} had waited {starve} s when {other} arrived, and {other} went first")
     if claimed is None or case.settings.get("batching.order") == "priority":
         return
     claims = f"the policy {case.row.batching} claims at most {claimed} (overtaken_at_most)"
@@ -49,7 +47,7 @@ def check_overtaking(case: Case, seen: Observation) -> None:
 
 
 class _Overtaken(NamedTuple):
-    """Pairs of a request, and another that was admitted for the first time while it waited.
+    """Pairs of a request and another first admitted while the first waited.
 
     `later`: the other arrived later, so many seconds after the wait began. `together`: it arrived at the same moment,
     and was received after it.
@@ -60,7 +58,11 @@ class _Overtaken(NamedTuple):
 
 
 def _overtaken_by(case: Case, seen: Observation, when_s: Mapping[int, float]) -> _Overtaken:
-    """Count the waits, at first and after each eviction, where what a step admits is admitted at these times."""
+    """Find who is admitted while others wait, at first or after an eviction.
+
+    Args:
+        when_s: the time of each step at which its newcomers count as admitted.
+    """
     arrived = {request.id for request in case.requests if not seen.never_arrived(request)}
     arrival_s = {name: seen.answers[name].request.arrival_s for name in seen.answers.keys() & arrived}
     order = {name: (arrival_s[name], i) for i, name in enumerate(seen.arrived_s) if name in arrival_s}

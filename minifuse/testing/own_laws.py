@@ -29,13 +29,12 @@ F = TypeVar("F", bound=Function)
 
 
 def law(name: str, says: str) -> Callable[[F], F]:
-    """Register a law: its function is called with each case and its observed run, and returns None if the law holds.
+    """Register a law: a function of a case and its run; None means kept.
 
-    A sentence that it returns is what is told of the law as broken. An error that it raises is the law's own.
+    Otherwise the function returns a sentence: what was seen. An error that it raises is the law's own fault.
 
     Raises:
-        UsageError: the name is no words in small letters, or another law has it; nothing says what the law demands;
-            it is put on something else than a function.
+        UsageError: the name is not words in small letters, or taken; `says` is empty; it decorates no function.
     """
 
     def register(function: F) -> F:

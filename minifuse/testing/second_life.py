@@ -1,4 +1,4 @@
-"""Law "second life": what a technique decides does not depend on what it has served before."""
+"""Law "second life": decisions do not depend on what was served before."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MOST_ABORTS = 2  # of requests that are suspended, beside those of the scenario
 
 
 def second_life(case: Case, seen: Observation) -> None:
-    """The same requests, served again by the same stages once the first have left, are decided alike.
+    """Serve the same requests again by the same stages: the decisions must be alike.
 
-    Memory may keep nothing meanwhile, and no stage say that it `remembers`. Some requests are aborted while they are
+    Nothing may be kept meanwhile, and no stage may declare that it `remembers`. Some requests are aborted while
     suspended: then a place, or memory on either tier, is easily lost.
     """
     if lacks("second life", case.row):
@@ -56,24 +56,21 @@ def second_life(case: Case, seen: Observation) -> None:
         for what in expected or found:
             if found.get(what) != expected.get(what):
                 moment = (expected or found)["at"]
-                broken = LawBroken(
-                    "second life",
-                    f"at {moment} s after the first, {what} is {brief(expected.get(what))}, and when all are served "
-                    f"again {brief(found.get(what))}: look for a place, blocks or KV that were not given back or not "
-                    "counted; only a stage that learns from requests declares that it `remembers`",
-                )
+                told = f"at {moment} s, {what} is {brief(expected.get(what))}, and again {brief(found.get(what))}"
+                hint = "a place, blocks or KV were not given back or not counted, or a stage `remembers`"
+                broken = LawBroken("second life", f"{told}: {hint}")
                 broken.seen = both.until(number)
                 raise broken
 
 
 def _while_suspended(seen: Observation) -> Iterator[tuple[int, str]]:
-    """Aborts of requests that are suspended: each after the step with which it was evicted."""
+    """Yield aborts of suspended requests, each after the step that evicted it."""
     evicted = [(number, name) for number, step in enumerate(seen.steps, 1) for name in step.plan.evicted]
     yield from evicted[:MOST_ABORTS]
 
 
 def _moved(request: Request, later_s: float, mark: str = "") -> Request:
-    """The same request so much later, with another name."""
+    """Move a request to so much later, under another name."""
     return replace(
         request,
         id=mark + request.id,
@@ -85,9 +82,9 @@ def _moved(request: Request, later_s: float, mark: str = "") -> Request:
 
 
 def _decided(seen: Observation, after: int) -> Iterator[dict[str, Any]]:
-    """Yield the decisions of each plan from number `after` on.
+    """Yield the decisions of each plan from number `after` on, without slots.
 
-    Slots are left out: the order of free slots may differ.
+    The order of free slots may differ.
     """
     plans = list(seen.plans.values())[after:]
     first_s = seen.submitted_s[plans[0].step] if plans else 0.0

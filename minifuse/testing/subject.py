@@ -1,7 +1,7 @@
-"""What the laws are checked on: a technique on a scenario (`Case`), of one kind of model (`Subject`).
+"""What the laws are checked on: a technique on a scenario (`Case`), of a `Subject`.
 
 Texts (`minifuse.testing.texts`) and cell graphs (`minifuse.testing.graphs`) are the two subjects. All that differs
-between them is a method of `Case`; the laws and the observed run are the same.
+between them is a method of `Case`: laws and observed runs are the same.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hypothesis.strategies import SearchStrategy
@@ -22,7 +23,7 @@ from minifuse.core.stages import Reader, RunPlan
 from minifuse.core.submitted import by_request
 from minifuse.execute.link import Link
 from minifuse.serve.assembly import Choices, Stages, choose
-from minifuse.stages import Kind, Memory, stages
+from minifuse.stages import KINDS, Kind, Memory, stages
 from minifuse.techniques import TECHNIQUES, Technique, fit, for_model, mix
 
 if TYPE_CHECKING:  # the laws take no torch but where a model computes
@@ -44,7 +45,7 @@ class Scenario:
     replayed: bool = False  # no model computes: every token is -1, which ends no answer
 
     def settings(self, row: Technique) -> dict[str, Any]:
-        """The options of the stages of `row`: those that it sets, and those drawn that its stages have."""
+        """Return the options that `row` sets, and the drawn ones that its stages have."""
         names = row.option_names
         settings = {name: value for name, value in self.options if name in names} | {**row.options}
         if settings.get("batching.order") != "priority":
@@ -52,7 +53,7 @@ class Scenario:
         return settings
 
     def with_options(self, **options: Any) -> Self:
-        """The same with other options: `with_options(batching__workers=2)`."""
+        """Change options: `with_options(batching__workers=2)`."""
         changed = {name.replace("__", "."): value for name, value in options.items()}
         return replace(self, options=tuple({**dict(self.options), **changed}.items()))
 
@@ -68,7 +69,7 @@ class Expected(NamedTuple):
     def check(
         self, request: Request, answer: tuple[int, ...], reason: FinishReason | None, results: Mapping[int, Any]
     ) -> None:
-        """Raise `LawBroken("exact")` unless the request came to this, or to the beginning of it if it was aborted."""
+        """Raise `LawBroken("exact")` unless a request has this answer, or its beginning if aborted."""
         aborted = reason is FinishReason.ABORTED
         if answer != (self.tokens[: len(answer)] if aborted else self.tokens):
             raise LawBroken("exact", f"{request} got {answer}, the oracle {self.tokens}")
@@ -93,9 +94,9 @@ def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
 
 
 class Books:
-    """Independent bookkeeping of one run, kept from plans alone: the stages' own books are what is being checked.
+    """Independent books of one run, kept from plans alone.
 
-    Called at every event of a run. A method raises `LawBroken` when it finds a law broken.
+    Called at every event of a run. A method that finds a law broken raises `LawBroken`.
     """
 
     def __init__(self) -> None:
@@ -108,7 +109,7 @@ class Books:
         """The policy proposes this for a worker: work, or that it waits."""
 
     def submit(self, plan: Plan) -> None:
-        """A plan has been made: it runs after those of the same worker, and beside those of other workers."""
+        """A plan has been made: it runs after earlier plans of its worker."""
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
         """A worker begins with a plan."""
@@ -124,7 +125,7 @@ class Books:
 
 
 class Case(ABC):
-    """A technique on a scenario: what one run, and every law, needs to know of its kind of model."""
+    """A technique on a scenario: what runs and laws need to know of its model."""
 
     scenario: Any
 
@@ -139,39 +140,29 @@ class Case(ABC):
 
     @property
     def groups(self) -> list[tuple[Request, ...]]:
-        """The requests, each as its prompts."""
+        """Group the prompts by request."""
         return [tuple(prompts) for prompts in by_request(self.requests)]
 
     def with_requests(self, requests: tuple[Request, ...], aborts: tuple[tuple[int, str], ...] = ()) -> Self:
-        """Other requests in the same memory."""
+        """Put other requests in the same memory."""
         return type(self)(self.row, replace(self.scenario.with_requests(requests), aborts=aborts))
 
     def alone(self, request: Request) -> Self:
-        """One of the requests, or prompts, served alone."""
+        """Serve one request, or prompt, alone."""
         return type(self)(self.row, self.scenario.alone(request))
-
-    def seconds(self, plan: Plan) -> float:
-        """How long a plan takes."""
-        seconds: float = self.scenario.seconds(plan)
-        return seconds
 
     @cached_property
     def choices(self) -> Choices:
-        """The options of the stages, parsed. Raises `UsageError` if one is wrong."""
+        """Parse the options of the stages. Raises `UsageError` if one is wrong."""
         return choose(self.row, self.settings)
 
     @property
     def options(self) -> Mapping[Kind, Any]:
-        """The parsed options of each stage, defaults included."""
+        """Return the parsed options of each stage, defaults included."""
         return self.choices.options
 
-    @property
-    def token_budget(self) -> int | None:
-        """Tokens of an iteration, at most, as the policy itself says; None: as many as the work has."""
-        return self.choices.policy.token_budget
-
     def stages(self) -> Stages:
-        """New stages for a run of this scenario. Raises `UsageError` if they cannot be made."""
+        """Make stages for a run. Raises `UsageError` if they cannot be made."""
         return self.choices.stages(self.capacity)
 
     @property
@@ -187,35 +178,35 @@ class Case(ABC):
     @property
     @abstractmethod
     def probes(self) -> list[Sequence]:
-        """As many of the smallest sequence as memory has slots: with them its free room is measured."""
+        """Return a smallest sequence for each slot of memory, to measure its free room."""
 
     @property
     @abstractmethod
     def most_steps(self) -> int:
-        """More steps than this are never needed."""
+        """Return the most steps that are ever needed."""
 
     @abstractmethod
     def books(self, memory: Memory) -> Books:
-        """Empty books for one run with a memory of this size."""
+        """Make empty books for one run with this memory."""
 
     @abstractmethod
     def runner(self) -> RunPlan:
-        """Computes plans with a small model in float64, and checks what each of them reads."""
+        """Compute plans with a small model in float64, and check what each of them reads."""
 
     @abstractmethod
     def replay(self, tokens: Tokens) -> RunPlan:
-        """Computes nothing, and produces these tokens; -1, which is no stop token, where there is none."""
+        """Compute nothing, and produce these tokens; -1, no stop token, where one is missing."""
 
     @abstractmethod
     def expected(self, request: Request) -> Expected:
-        """What the oracle makes of a request."""
+        """Ask the oracle for the answer to a request."""
 
     @abstractmethod
     def endless(self, request: Request) -> Expected:
-        """The answer of a request of which every token is -1."""
+        """Return the answer to a request whose tokens are all -1."""
 
     def whole(self, request: Request, before: Sequence | None) -> Request:
-        """A request as one that follows none: behind the text of the request that it follows, if that has ended."""
+        """Put the text of the request that this one follows before its prompt."""
         history = () if before is None else (*before.request.prompt, *before.answer)
         return replace(request, prompt=(*history, *request.prompt), conversation=None, after=None, delay_s=0.0)
 
@@ -224,14 +215,14 @@ class Case(ABC):
         """Whether a request with these prompts can be served at all, counted independently."""
 
     def of_one_run(self, seen: Any) -> None:  # noqa: B027  # most have none
-        """The laws of this kind of model alone that one run, an `Observation`, shows."""
+        """Check the laws of this kind of model alone that one run, an `Observation`, shows."""
 
     def link(self, memory: Memory) -> Link:
-        """What carries moves between the tiers."""
+        """Make what carries moves between the tiers."""
         return Link()
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
-        """`run` for a policy with several plans in flight on a worker."""
+        """Wrap `run` for a policy with several plans in flight on a worker."""
         return run
 
 
@@ -248,23 +239,20 @@ class Subject(NamedTuple):
 
 
 def mixes(kind: str, **only: str) -> Iterator[Technique]:
-    """Every technique that serves this kind of model, then every valid mix of stages; `batching="mine"` keeps those
-    with it."""
+    """Yield every technique that serves this kind of model, then every valid mix of stages.
+
+    Args:
+        only: stages that each must have: `batching="mine"`.
+    """
     rows = [for_model(row, kind) for row in TECHNIQUES.values() if kind in row.serves]
-    batchings, memories, attentions = _serving("batching", kind), _serving("memory", kind), _serving("attention", kind)
-    for batching in batchings:
-        for memory in memories:
-            for attention in attentions:
-                names: dict[Kind, str] = {"batching": batching, "memory": memory, "attention": attention}
-                if fit(names):
-                    rows.append(mix(rows[0], **names))
+    serving = {of: [name for name, cls in stages(of).items() if kind in cls.serves] for of in KINDS}
+    for chosen in product(*serving.values()):
+        names = dict(zip(KINDS, chosen, strict=True))
+        if fit(names):
+            rows.append(mix(rows[0], **names))
     found = set()
     for row in rows:
         key = (*row.stages.values(), *row.options.items())
         if key not in found and all(getattr(row, kind) == name for kind, name in only.items()):
             found.add(key)
             yield row
-
-
-def _serving(kind: Kind, model: str) -> list[str]:
-    return [name for name, cls in stages(kind).items() if model in cls.serves]

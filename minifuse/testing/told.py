@@ -1,4 +1,4 @@
-"""What a trace tells of a run, compared with what the run did."""
+"""Compares the trace and the metrics of a run with what the run did."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from minifuse.trace.metrics import compute_metrics
 
 
 def check_trace(seen: Observation) -> None:
-    """Law "counting": kept or handed on, every step is told as it was, and so are the sums of the run."""
+    """Law "counting": check every step of the trace, and the sums of the run."""
     _check_steps(seen.trace.events(), seen.steps)
     _check_steps(seen.handed, seen.steps)
     computed = sum(step.plan.num_computed for step in seen.steps)  # which has been compared with the rows computed
     needed = sum(work.stop - work.start for step in seen.steps for work in step.plan.work)
     told = compute_metrics(seen.handed)["tokens"]
     if (told["computed"], told["idle"]) != (computed, computed - needed):
-        raise LawBroken(
-            "counting", f"the run computed {computed} tokens, {needed} of them needed, and its metrics {told}"
-        )
+        raise LawBroken("counting", f"{computed} tokens were computed, {needed} of them needed; metrics: {told}")
 
 
 def _check_steps(events: Iterable[Event], steps: list[StepReport]) -> None:

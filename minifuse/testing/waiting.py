@@ -1,4 +1,4 @@
-"""Which sequences wait and which run, in which order they should, kept from what a policy is told and proposes."""
+"""Keeps who waits and runs, in which order, from a policy's calls and proposals."""
 
 from __future__ import annotations
 
@@ -21,26 +21,12 @@ CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 class WaitingBooks:
     """The laws "queue", "together", "window" and "reasons".
 
-    Queue, for policies with the option `batching.order`: no request is overtaken, whatever the reason. A sequence is
-    admitted only with or after all that precede it in the order. Of those that run, the first in the order is never
-    evicted; and where a policy names no victims of its own, none is that precedes one which runs on. The order is
-    computed here from requests and the time alone: the level of a request is its priority and what its waiting adds to
-    it.
+    docs/laws.md says what each demands. The order of the queue is computed here from requests and the time alone: the
+    level of a request is its priority plus what its waiting adds.
 
-    A policy that computes prompts `apart` has two queues. Prompts that are computed apart are led by the first of those
-    that wait, whatever others are computed with it; what has been computed joins the batch in order, and while others
-    run, not before a prompt of a higher priority that is still to be computed.
-
-    Together, for policies that say so (`starts_together`): the prompts of a request are admitted by one proposal. With
-    the option `batching.unify` off, sequences that miss a single token have no work beside others.
-
-    Budget, for policies with the option `batching.max_tokens`: a newcomer joins an iteration that has fewer tokens.
-
-    Window, for policies with the option `batching.window`: where nothing runs, the oldest waiting request has not
-    waited for longer than the window, whatever has arrived since.
-
-    Reasons: each has a code and a sentence, and tells of a sequence that is in the system and is not admitted by the
-    same proposal. Where nothing runs and a request waits, a policy that proposes no work gives one.
+    A policy that computes prompts `apart` has two queues. The first waiting prompt leads the prompts computed apart,
+    whatever others are computed with it. Computed prompts join the batch in order; while others run, none joins before
+    a waiting prompt of higher priority.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -64,19 +50,19 @@ class WaitingBooks:
         self._unexplained: str | None = None  # a wait for a wake, which is no law's but progress's if it is for ever
 
     def receive(self, sequence: Sequence) -> None:
-        """The policy has received a sequence."""
+        """Note that the policy has received a sequence."""
         self._check_explained()
         self.arrived.append(sequence.id)
         self.waiting[sequence.id] = sequence
 
     def release(self, sequence: Sequence, now: float) -> None:
-        """The policy has been told that a sequence has ended."""
+        """Note that the policy has been told of the end of a sequence."""
         for books in (self.waiting, self.ready, self.running):
             books.pop(sequence.id, None)
         self.idle_since = now
 
     def commit(self, now: float) -> None:
-        """The policy has been told that a plan has completed."""
+        """Note that the policy has been told of a completed plan."""
         self.num_plans -= 1
         self.idle_since = now
 
@@ -85,7 +71,7 @@ class WaitingBooks:
         return not self.running and not self.num_plans
 
     def propose(self, proposal: Proposal, now: float) -> None:
-        """The policy proposes this. Raise `LawBroken` if it breaks one of the laws."""
+        """Note a proposal. Raise `LawBroken` if it breaks one of the laws."""
         self._check_reasons(proposal)
         self._check_window(now)
         if not proposal.work:
@@ -143,7 +129,10 @@ class WaitingBooks:
             raise LawBroken("reasons", self._unexplained)
 
     def _check_threshold(self, proposal: Proposal) -> None:
-        """The work of newcomers comes last, in the order in which they join."""
+        """Check that each newcomer joins an iteration of fewer tokens than `max_tokens`.
+
+        The work of newcomers comes last, in the order in which they join.
+        """
         admitted = {sequence.id for sequence in proposal.admit}
         tokens, last = 0, ""
         for work in proposal.work:
@@ -166,13 +155,10 @@ class WaitingBooks:
         oldest = min(sequence.request.arrival_s for sequence in self.waiting.values())
         closes = max(self.idle_since, oldest + self.window)
         if now > closes + ROUNDING:
-            raise LawBroken(
-                "window",
-                f"nothing was proposed until {now:.9g} s, and the window of the oldest closed at {closes:.9g} s",
-            )
+            raise LawBroken("window", f"nothing is proposed at {now:.9g} s: the oldest window closed at {closes:.9g} s")
 
     def _precedes(self, one: Sequence, two: Sequence, now: float) -> bool:
-        """Whether one comes before two at this time: it has the higher level, or arrived first with the same."""
+        """Whether one precedes two: by a higher level, else by an earlier arrival."""
         if self.by_priority and one.request.priority != two.request.priority:
             difference = self._level(one, now) - self._level(two, now)
             return difference > (0 if self.ageing is None else ROUNDING)

@@ -1,8 +1,9 @@
-"""The stages of a run under observation, which tell the independent books what happens, and what is wrong at once."""
+"""The stages of a run under observation: they pass each event to the independent books."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -10,8 +11,8 @@ from minifuse.contracts.checks import Checks
 from minifuse.contracts.form import check_cover, check_lanes
 from minifuse.core.clock import VirtualClock
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Move, Placement, Plan, Proposal
-from minifuse.core.report import KVUsage, Ran, StepReport
+from minifuse.core.plan import Plan, Proposal
+from minifuse.core.report import Ran, StepReport
 from minifuse.core.request import Sequence
 from minifuse.core.requests import Requests
 from minifuse.core.stages import RunPlan
@@ -26,6 +27,7 @@ from minifuse.testing.waiting import WaitingBooks
 from minifuse.trace.log import Event, Trace
 
 FEW = 64  # sequences
+TIMED = ("place", "commit", "release", "ahead", "landed")  # methods of a memory whose last argument is the time
 
 
 def _check_time(clock: VirtualClock, now: float, what: str) -> None:
@@ -34,38 +36,26 @@ def _check_time(clock: VirtualClock, now: float, what: str) -> None:
 
 
 class WatchedMemory:
-    """A memory that must be told when each thing happens (law "time")."""
+    """A memory that must be given the time of each event (law "time")."""
 
     def __init__(self, memory: Memory, clock: VirtualClock) -> None:
         self.memory = memory
         self.clock = clock
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.memory, name)
+        found = getattr(self.memory, name)
+        if name not in TIMED:
+            return found
 
-    def place(self, proposal: Proposal, now: float) -> Placement:
-        _check_time(self.clock, now, "the memory's place")
-        return self.memory.place(proposal, now)
+        def timed(*arguments: Any) -> Any:
+            _check_time(self.clock, arguments[-1], f"the memory's {name}")
+            return found(*arguments)
 
-    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        _check_time(self.clock, now, "the memory's commit")
-        return self.memory.commit(plan, sampled, now)
-
-    def release(self, sequence: Sequence, now: float) -> None:
-        _check_time(self.clock, now, "the memory's release")
-        self.memory.release(sequence, now)
-
-    def ahead(self, now: float) -> tuple[Move, ...]:
-        _check_time(self.clock, now, "the memory's ahead")
-        return self.memory.ahead(now)
-
-    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
-        _check_time(self.clock, now, "the memory's landed")
-        return self.memory.landed(moves, now)
+        return timed
 
 
 class WatchedTrace(Trace):
-    """A trace that keeps every event, and the same as a run hands them on that keeps none."""
+    """A trace that keeps every event, and what a run without events hands on."""
 
     def __init__(self, **header: Any) -> None:
         self.handed: list[Event] = []
@@ -77,35 +67,27 @@ class WatchedTrace(Trace):
         self._handing._add(event)
 
 
+@dataclass(eq=False)
 class WatchedPolicy:
     """A batching policy whose `propose` must leave memory and sequences as they are (law "pure").
 
-    It is told when each thing happens (law "time").
+    The policy must be given the time of each event (law "time").
     """
 
-    def __init__(
-        self,
-        policy: Batching,
-        checks: Checks,
-        books: Books,
-        waiting: WaitingBooks,
-        clock: VirtualClock,
-        seen: Observation,
-    ) -> None:
-        self.checks = checks
-        self.clock = clock
-        self.seen = seen
-        self.policy = policy
-        self.name = policy.name
-        self.growing = False  # whether it has proposed newcomers with no more memory than they need at once
-        self.books = books
-        self.waiting = waiting
-        self.filling = FillBooks(seen.case, policy, waiting)
-        self.workers = policy.workers
-        self.depth = policy.depth
-        self.held: dict[str, Sequence] = {}
-        self.num_asked = 0
-        self.requests: Requests  # of the engine, which is made with this policy
+    policy: Batching
+    checks: Checks
+    books: Books
+    waiting: WaitingBooks
+    clock: VirtualClock
+    seen: Observation
+    growing: bool = False  # whether it has proposed newcomers with no more memory than they need at once
+    num_asked: int = 0
+    held: dict[str, Sequence] = field(default_factory=dict)
+    requests: Requests = field(init=False)  # of the engine, which is made with this policy
+
+    def __post_init__(self) -> None:
+        self.name, self.workers, self.depth = self.policy.name, self.policy.workers, self.policy.depth
+        self.filling = FillBooks(self.seen.case, self.policy, self.waiting)
 
     def receive(self, sequence: Sequence) -> None:
         self.seen.arrived_s[sequence.id] = self.clock.now()
@@ -147,7 +129,7 @@ class WatchedPolicy:
 
 
 class WatchedExecutor(VirtualExecutor):
-    """Tells the books of every plan that is submitted, begins, and has been computed."""
+    """Passes every plan to the books: submitted, begun, and computed."""
 
     def __init__(
         self,
@@ -186,13 +168,13 @@ class WatchedExecutor(VirtualExecutor):
 
 
 def _check_layout(plan: Plan) -> None:
-    """Waves are consecutive ranges that cover the work; lanes, if there are any, name each piece of work once."""
+    """Raise `Wrong` unless waves cover the work, and lanes, if any, name each piece once."""
     check_cover(f"step {plan.step} has the waves ", plan.waves, len(plan.work))
     check_lanes(f"step {plan.step} has the lanes ", plan.layout.lanes, len(plan.work))
 
 
 def _check_work(worker: int, proposal: Proposal) -> None:
-    """No token, or node, is computed twice by one plan."""
+    """Raise `LawBroken` if one plan computes a token, or a node, twice."""
     for one, two in pairwise(sorted(proposal.work)):
         if one.sequence == two.sequence and two.start < one.stop:
             raise LawBroken("conservation", f"worker {worker} got the same work twice in one plan: {one} and {two}")

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from conformance.test_defects import DEFECTS
-from hypothesis import Phase
 
 from minifuse import stages
 from minifuse.core.errors import LawBroken
@@ -23,7 +22,7 @@ from minifuse.core.request import Request
 from minifuse.show.observed import decided, timeline
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe, search
-from minifuse.testing.claims import unclaimed
+from minifuse.testing.applies import unclaimed
 from minifuse.testing.load import crowd_of
 from minifuse.testing.statements import statement
 from minifuse.testing.texts import TextScenario
@@ -96,9 +95,7 @@ class Newest(QueuePolicy):
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hypothesis finds is not made smaller by it, but only by leaving requests out; and a long run has the length
-    of a crowd."""
-    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+    """A long run has the length of a crowd."""
     monkeypatch.setattr(search, "long_run_of", crowd_of)
 
 

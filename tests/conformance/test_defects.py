@@ -3,44 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from conformance.defects import (
-    attention,
-    batching,
-    blocks,
-    cells,
-    conversations,
-    engine,
-    fluid,
-    graph_batching,
-    lives,
-    load,
-    memory,
-    promises,
-    rebatch,
-    states,
-    told,
-    transfers,
-)
-from conformance.defects.harness import DEFECTS, Defect, caught
+from conformance.defects.harness import Defect, all_defects, caught
 
-FILES = (
-    attention,
-    batching,
-    blocks,
-    cells,
-    conversations,
-    engine,
-    fluid,
-    graph_batching,
-    lives,
-    load,
-    memory,
-    promises,
-    rebatch,
-    states,
-    told,
-    transfers,
-)  # each registers its own
+DEFECTS = all_defects()
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.id)

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 import torch
 from helpers import asks, make_engine, make_real_engine
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from minifuse.core.errors import UsageError
 from minifuse.core.request import FinishReason, Request
@@ -21,6 +20,7 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import serve
 from minifuse.techniques import Technique, serving
 from minifuse.testing import TEXTS, observe
+from minifuse.testing.drawn import try_each
 from minifuse.testing.laws import of_one_run
 from minifuse.testing.texts import TextCase, TextScenario
 from minifuse.testing.texts.models import expected_answer, small_model
@@ -35,15 +35,6 @@ def _logits_are_the_oracles(row: Technique, examples: int, number: int, *kinds: 
     """Compare the logits that every token was drawn from. Returns the number of tokens."""
     compared = 0
 
-    @seed(number)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(TEXTS.scenarios(row, kinds))
     def attempt(scenario: TextScenario) -> None:
         nonlocal compared
         if scenario.replayed:
@@ -62,7 +53,7 @@ def _logits_are_the_oracles(row: Technique, examples: int, number: int, *kinds: 
                 torch.testing.assert_close(found, expected[position - 1], rtol=1e-9, atol=1e-9)
                 compared += 1
 
-    attempt()
+    try_each(TEXTS.scenarios(row, kinds), attempt, examples, seed=number)
     return compared
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from minifuse.core.plan import Plan
 from minifuse.core.request import Request
 from minifuse.techniques import TECHNIQUES, mix
 from minifuse.testing import TEXTS, Case, observe
+from minifuse.testing.drawn import try_each
 from minifuse.testing.laws import of_one_run
 from minifuse.testing.search import compared_laws
 from minifuse.testing.texts import TextScenario
@@ -29,19 +29,8 @@ def _on_each(
     examples: int, check: Callable[[Case], None], kinds: tuple[str, ...] = ("growing",), **options: Any
 ) -> None:
     """Check so many scenarios with these options, in which sequences outgrow memory."""
-
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(TEXTS.scenarios(VLLM, kinds))
-    def attempt(scenario: TextScenario) -> None:
-        check(TEXTS.case(VLLM, scenario.with_options(**options)))
-
-    attempt()
+    cases = TEXTS.scenarios(VLLM, kinds).map(lambda one: TEXTS.case(VLLM, one.with_options(**options)))
+    try_each(cases, check, examples, derandomize=True)
 
 
 def _plans(case: Case) -> list[Plan]:

@@ -6,6 +6,7 @@ import random
 import time
 
 import pytest
+from conformance.replaying import ReplayExecutor
 
 from minifuse.core.clock import RealClock, VirtualClock
 from minifuse.core.errors import LawBroken
@@ -19,7 +20,6 @@ from minifuse.model.text.reader import TextReader
 from minifuse.serve.assembly import Stages, choose
 from minifuse.serve.engine import ServingEngine
 from minifuse.techniques import TECHNIQUES, Technique, serving
-from minifuse.testing.replay import ReplayExecutor
 from minifuse.testing.texts.models import CONFIGS, VOCAB, small_model
 from minifuse.trace.log import Trace, decisions
 

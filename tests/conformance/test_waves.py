@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ def report(done: Plan, host: int) -> StepReport:
 
 
 def books_before() -> TextBooks:
-    books = TextBooks(SLOTS, 8, 1)
+    memory = SimpleNamespace(capacity=SLOTS, host_capacity=8, layers_in_turn=1, offers={"extents"}, reclaims=False)
+    books = TextBooks(memory, None, 1)  # type: ignore[arg-type]
     for number, prompt in enumerate(prompts()):
         books.begin(prompt, sequences())
         books.complete(report(prompt, 3 * (number + 1)), {"a", "b"})

@@ -13,7 +13,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import Phase
 
 from minifuse import stages as register_of_stages
 from minifuse.cli import main
@@ -24,7 +23,7 @@ from minifuse.core.errors import LawBroken
 from minifuse.serve.assembly import choose
 from minifuse.stages import Attention, Batching, Kind, Memory
 from minifuse.techniques import mix, technique
-from minifuse.testing import TEXTS, capacity, mixes, put_through, search
+from minifuse.testing import TEXTS, capacity, mixes, put_through
 from minifuse.testing.statements import OWN_LAWS
 
 DOC = Path(__file__).parents[2] / "docs" / "stages.md"
@@ -88,8 +87,7 @@ def test_its_memory_is_checked_without_a_count_and_with_it(
 
 
 @pytest.mark.parametrize("kind", ["memory"])
-def test_a_leak_is_looked_for_in_its_own_methods(kind: Kind, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+def test_a_leak_is_looked_for_in_its_own_methods(kind: Kind, plugin: Path) -> None:
     plugin.write_text(plugin.read_text().replace("self.free.append(extent.offset // self.size)", "pass"))
     load_plugin(str(plugin))
     with pytest.raises(LawBroken) as broken:
@@ -173,7 +171,6 @@ def test_its_law_holds_of_its_policy_and_is_named_where_it_does_not(
     law = plugin.with_name("fewest_law.py")
     law.write_text(_shown("fewest_law.py"))
     monkeypatch.setitem(sys.modules, "minifuse_plugin_fewest_law", sys)
-    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
     monkeypatch.setattr(mixes, "mixes_of", lambda name: [(TEXTS, mix(technique("orca"), batching="fewest-tokens"))])
     typed = ["check", "--plugin", str(plugin), "--plugin", str(law), "fewest-tokens", "--scenarios", "4"]
     with patch.dict(OWN_LAWS, clear=True):

@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 import torch
+from conformance.replaying import ReplayExecutor
 from helpers import asks
 from torch import Tensor
 
@@ -28,7 +29,6 @@ from minifuse.serve.settings import Settings
 from minifuse.techniques import serving, technique
 from minifuse.testing.laws import LAWS
 from minifuse.testing.observed import observe
-from minifuse.testing.replay import ReplayExecutor
 from minifuse.testing.texts import TextCase, TextScenario, models
 from minifuse.testing.texts import case as case_module
 from minifuse.testing.texts.models import CONFIGS, VOCAB

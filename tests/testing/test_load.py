@@ -10,7 +10,6 @@ from hashlib import blake2b
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 from testing.right_stages import Node, Radix
 
 from minifuse.batching.iteration import Iteration
@@ -21,6 +20,7 @@ from minifuse.memory.tiered import owners
 from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
 from minifuse.testing import GRAPHS, TEXTS, Case, Subject, observe
+from minifuse.testing.drawn import try_each
 from minifuse.testing.laws import of_one_run, under_load
 from minifuse.testing.load import crowd_of, long_run_of, many_texts_of
 from minifuse.testing.search import Limit, Search
@@ -29,20 +29,8 @@ from minifuse.testing.texts import TextScenario
 
 def _on_some(subject: Subject, technique: str, examples: int, check: Callable[[Case], None]) -> None:
     row = for_model(TECHNIQUES[technique], subject.kind)
-
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(subject.scenarios(row))
-    def attempt(scenario: Any) -> None:
-        check(subject.case(row, scenario))
-
-    attempt()
+    cases = subject.scenarios(row).map(lambda scenario: subject.case(row, scenario))
+    try_each(cases, check, examples, derandomize=True)
 
 
 def test_in_a_crowd_many_wait() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minifuse.batching.iteration import Iteration
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Layout, Proposal, Span
+from minifuse.core.plan import Proposal
 from minifuse.core.request import Request
 from minifuse.memory.contiguous import Contiguous
 from minifuse.stages import Kind, register
@@ -20,7 +19,6 @@ from minifuse.testing import TEXTS, Observation, observe
 from minifuse.testing.fingerprint import fingerprint
 from minifuse.testing.laws import of_one_run
 from minifuse.testing.texts import TextScenario
-from minifuse.testing.watched import _check_layout
 
 SCENARIO = TextScenario(
     requests=tuple(Request(f"r{i}", (1, 2), max_new_tokens=2) for i in range(2)), options=(), model="gptj", capacity=20
@@ -109,12 +107,3 @@ def test_a_policy_that_wakes_itself(wakes: int, law: str) -> None:
     with pytest.raises(LawBroken) as broken:
         _observe("batching", "waker")
     assert broken.value.law == law
-
-
-@pytest.mark.parametrize(
-    "layout", [Layout((Span(0, 1),)), Layout((Span(0, 1), Span(0, 2))), Layout((Span(0, 2),), lanes=((0, 0),))]
-)
-def test_waves_and_lanes_are_checked_of_every_stage(layout: Layout) -> None:
-    plan: Any = SimpleNamespace(step=0, waves=layout.waves, layout=layout, work=(0, 1))
-    with pytest.raises(LawBroken, match="layout"):
-        _check_layout(plan)

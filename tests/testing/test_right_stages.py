@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.right_stages import Lingers, Radix, StallFree
 
@@ -19,15 +20,15 @@ from minifuse.options import declared_options
 from minifuse.serve.assembly import choose
 from minifuse.stages import register
 from minifuse.techniques import Technique, mix, technique
-from minifuse.testing import TEXTS, check_laws, observe, put_through, search
+from minifuse.testing import TEXTS, check_laws, observe, put_through
 from minifuse.testing.drawn import cases, own_options, values_of
 from minifuse.testing.laws import of_one_run, second_life
 from minifuse.testing.mixes import can_be_computed, mixes_of, unclaimed_cuts, with_options
-from minifuse.testing.search import Search, compared_laws
+from minifuse.testing.search import Limit, Search, compared_laws
 from minifuse.testing.texts import TextScenario
 
 pytestmark = pytest.mark.usefixtures("own_register")
-STAGES: list[Any] = [StallFree, Lingers, Radix]
+AS_FOUND = Limit(math.inf, -math.inf)  # no time to make it smaller
 many = pytest.mark.parametrize("examples", [5, pytest.param(150, marks=pytest.mark.long)])
 
 
@@ -57,20 +58,16 @@ def _twice(memory: Any) -> KVUsage:
         (Radix, {"usage": lambda self: Radix.usage(self)._replace(kept=0), "remembers": True}, "conservation"),
     ],
 )
-def test_what_is_wrong_with_them_is_told(
-    stage: Any, wrong: dict[str, Any], law: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+def test_what_is_wrong_with_them_is_told(stage: Any, wrong: dict[str, Any], law: str) -> None:
     with pytest.raises(LawBroken) as broken:
-        Search(TEXTS, _row(type(stage.__name__, (stage,), wrong)), ()).run(60, derandomize=True)
+        Search(TEXTS, _row(type(stage.__name__, (stage,), wrong)), (), limit=AS_FOUND).run(60, derandomize=True)
     assert broken.value.law == law
 
 
-def test_what_is_kept_and_not_counted_shows_in_a_second_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+def test_what_is_kept_and_not_counted_shows_in_a_second_life() -> None:
     forgetful = type("Forgetful", (Radix,), {"usage": lambda self: Radix.usage(self)._replace(kept=0)})
     with pytest.raises(LawBroken) as broken:
-        Search(TEXTS, _row(forgetful), [second_life]).run(20, derandomize=True)
+        Search(TEXTS, _row(forgetful), [second_life], limit=AS_FOUND).run(20, derandomize=True)
     assert broken.value.law == "second life"
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import signal
-import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import Phase
 from hypothesis import strategies as st
 
 from minifuse.contracts.fault import Hung
@@ -22,7 +19,7 @@ from minifuse.testing.alarm import alarm
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.graphs.recipes import Recipe
 from minifuse.testing.mixes import mixes_of
-from minifuse.testing.search import Limit, Search, compared_laws
+from minifuse.testing.search import Broken, Search
 from minifuse.testing.subject import Case
 
 ROW = next(row for row in GRAPHS.mixes() if row.name == "graph-padded")  # the cheapest of all
@@ -79,13 +76,6 @@ def test_the_smallest_scenario_is_the_one_that_is_told() -> None:
 
 
 @pytest.mark.usefixtures("no_runs")
-def test_requests_are_left_out_without_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
-    (request,) = _found(_many_nodes).seen.case.requests
-    assert request.structure.size > 3
-
-
-@pytest.mark.usefixtures("no_runs")
 def test_many_requests_are_left_out_in_parts() -> None:
     tried: list[int] = []
 
@@ -96,8 +86,8 @@ def test_many_requests_are_left_out_in_parts() -> None:
 
     many = tuple(Request(f"r{i}", (), structure=Recipe("chain", 1)) for i in range(300))
     case = GRAPHS.case(ROW, replace(SCENARIO, requests=many))
-    smallest, _, _ = Search(CHAINS, ROW, [law])._smaller(case, LawBroken("queue", "many"), law)
-    assert len(smallest.requests) == 13
+    broken = Search(CHAINS, ROW, [law])._smallest(Broken(case, LawBroken("queue", "many"), law))
+    assert len(broken.seen.case.requests) == 13
     assert sum(count > 50 for count in tried) < 20  # each of which takes long to run
 
 
@@ -186,32 +176,6 @@ def test_laws_are_dealt_out_in_turn() -> None:
     laws: list[Any] = [lambda case, seen, number=number: met.append(number) for number in range(3)]
     Search(CHAINS, ROW, laws, first=1).run(5, seed=0)
     assert met == [2, 0, 1, 2, 0]
-
-
-@pytest.mark.usefixtures("no_runs")
-def test_nothing_is_tried_when_time_has_run_out() -> None:
-    late = Search(CHAINS, ROW, compared_laws(GRAPHS), limit=Limit(-math.inf, -math.inf))
-    late.run(10, seed=0)
-    assert (late.number, late.out_of_time) == (0, True)
-    found = _found(_many_nodes, limit=Limit(math.inf, -math.inf))  # no time to make it smaller
-    assert found.what == "a large graph"
-
-
-def test_a_run_that_hangs_breaks_the_law_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minifuse.batching.graph_padded import GraphPadded
-
-    def forever(self: Any, *arguments: Any) -> Any:
-        while True:
-            try:
-                time.sleep(0.01)
-            except Exception:
-                continue
-
-    monkeypatch.setattr(GraphPadded, "propose", forever)
-    monkeypatch.setattr(sys.modules[observe.__module__], "PATIENCE_S", 0.2)
-    hung = _found(_many_nodes)
-    assert (hung.law, type(hung.__cause__)) == ("progress", Hung)
-    assert hung.seen.proposals[-1].proposal is None
 
 
 def test_the_alarm_leaves_nothing_behind_and_others_alone() -> None:

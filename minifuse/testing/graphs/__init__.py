@@ -1,4 +1,4 @@
-"""Cell graphs under the laws: requests to models of cells, whose memory holds the states of nodes."""
+"""Cell graphs under the laws: requests to models of cells."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["GRAPHS", "GraphScenario"]
 
 
 def graph_case(row: Technique, scenario: GraphScenario) -> Case:
-    """A technique on a scenario of cell graphs. Imports torch, as its small model does."""
+    """Make a case of cell graphs. Imports torch, as the small model does."""
     from minifuse.testing.graphs.case import GraphCase
 
     return GraphCase(row, scenario)
 
 
 def in_real_time(case: GraphCase, seen: Observation) -> None:
-    """`minifuse.testing.graphs.real_time`."""
+    """Call `minifuse.testing.graphs.real_time`, which imports torch."""
     from minifuse.testing.graphs import real_time
 
     real_time.in_real_time(case, seen)

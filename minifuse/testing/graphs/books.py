@@ -1,12 +1,12 @@
-"""What is known of every node and every slot of a run of cell graphs, kept from the plans alone."""
+"""Keeps the nodes and slots of a run of cell graphs, from plans alone."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from itertools import pairwise
 
+from minifuse.contracts.form import check_cover
 from minifuse.core.cell_graph import CellGraph
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import State
@@ -26,8 +26,8 @@ BY_SUBGRAPH = ("cellular",)  # policies that pin subgraphs to workers
 class GraphBooks(Books):
     """Plans submitted, begun and completed, and what each slot of states holds.
 
-    A worker runs its plans in order, and plans of several workers in any. So what a plan reads has been computed when
-    it is submitted, or will have been by an earlier plan of its worker or an earlier wave of its own; and no slot is
+    A worker runs its plans in order; plans of several workers run in any. So a plan reads what has been computed when
+    the plan is submitted, or what an earlier plan of its worker or an earlier wave of its own computes. No slot is
     touched by plans of two workers if one of them writes it.
     """
 
@@ -57,7 +57,7 @@ class GraphBooks(Books):
         self.shadows[sequence.id] = Sequence(sequence.request)
         self.num_done[sequence.id] = 0
 
-    # --- work is proposed: it must be right whatever the plans of other workers do meanwhile
+    # --- proposed work must be right whatever the plans of other workers do meanwhile
 
     def propose(self, worker: int, proposal: Proposal) -> None:
         work = proposal.work
@@ -68,19 +68,16 @@ class GraphBooks(Books):
         newcomers = {item.sequence for item in work} - {name for name, _ in self.planned}
         if sorted(sequence.id for sequence in proposal.admit) != sorted(newcomers):
             raise LawBroken("counting", f"worker {worker} begins with {newcomers} and admits {proposal.admit}")
-        waves = proposal.waves or (Span(0, len(work)),)
-        bounds = [0, *(wave.stop for wave in waves)]
-        if [tuple(wave) for wave in waves] != list(pairwise(bounds)) or bounds[-1] != len(work):
-            raise LawBroken("layout", f"worker {worker} has {len(work)} pieces of work in the waves {waves}")
+        check_cover(f"worker {worker} has the waves ", proposal.waves, len(work))
         if self.by_subgraph:
             self._check_subgraphs(worker, work)
-        for start, stop in waves:
+        for start, stop in proposal.waves or (Span(0, len(work)),):
             self._check_wave(worker, work[start:stop])
         if self.whole:
             self._check_whole(worker, work)
 
     def _check_wave(self, worker: int, work: tuple[Work, ...]) -> None:
-        """One type, no more than may be, and all that it reads computed before."""
+        """Check a wave: one type of cell, its limit, and inputs computed before."""
         cells = {item.cell for item in work}
         if len(cells) > 1:
             raise LawBroken("layout", f"worker {worker} got {cells} as one batch")
@@ -96,13 +93,11 @@ class GraphBooks(Books):
                 at = self.planned.get((name, source))
                 if at is None or (at != worker and (name, source) not in self.done):
                     raise LawBroken("order", f"worker {worker} got {name}'s node {node} before node {source}")
-        if len(set(work)) < len(work):
-            raise LawBroken("conservation", f"worker {worker} got a node twice: {work}")
         for item in work:
             self.planned[item.sequence, item.start] = worker
 
     def _check_subgraphs(self, worker: int, work: tuple[Work, ...]) -> None:
-        """No subgraph has tasks in flight on two workers, and all that it reads outside of it has been computed."""
+        """Check that a subgraph is on one worker, and its outside inputs are computed."""
         mine = {(item.sequence, item.start) for item in work}
         for name in {item.sequence for item in work}:
             for nodes in self.graphs[name].topology.subgraphs:
@@ -117,12 +112,12 @@ class GraphBooks(Books):
         return {source for node in nodes for source in self.graphs[name].topology.sources[node]}.difference(nodes)
 
     def _workers_at(self, name: str, nodes: Collection[int]) -> set[int]:
-        """The workers that have one of these nodes in a plan in flight."""
+        """Return the workers that have one of these nodes in a plan in flight."""
         flying = {(name, node) for node in nodes} - self.done
         return {self.planned[key] for key in flying if key in self.planned}
 
     def _check_whole(self, worker: int, work: tuple[Work, ...]) -> None:
-        """Graph batching: a plan has all nodes of its requests."""
+        """Check that a plan of graph batching has all nodes of its requests."""
         counts = Counter(item.sequence for item in work)
         if len(counts) > self.max_batch:
             raise LawBroken("budget", f"worker {worker} got {len(counts)} graphs, of {self.max_batch}")
@@ -131,7 +126,7 @@ class GraphBooks(Books):
                 raise LawBroken("counting", f"worker {worker} got {count} nodes of {name}, which has more")
 
     def submit(self, plan: Plan) -> None:
-        """Other workers' plans may run before, after or beside this one: they must not touch what it touches."""
+        """Check that plans of other workers touch none of this plan's slots."""
         reads, writes = _touched(plan)
         for other in self.in_flight.values():
             if other.worker != plan.worker:
@@ -143,7 +138,7 @@ class GraphBooks(Books):
     # --- a plan begins
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """It reads what its slots hold now, wave by wave, and writes over what no node needs any more."""
+        """Check that a plan reads the right slots and overwrites only what no node needs."""
         for start, stop in plan.waves:
             now = list(zip(plan.work[start:stop], _states(plan)[start:stop], strict=True))
             for (name, node, _, _), place in now:
@@ -172,7 +167,7 @@ class GraphBooks(Books):
     # --- a plan has completed
 
     def ran(self, plan: Plan, ran: Ran) -> None:
-        """Each node of a type that produces a token has produced one."""
+        """Check that each node of a producing type has produced a token."""
         produced = {name: list(tokens) for name, tokens in ran.tokens.items()}
         for name, node, _, cell in plan.work:
             if cell in self.producing:
@@ -183,7 +178,7 @@ class GraphBooks(Books):
             raise LawBroken("counting", f"step {plan.step} produces {produced}, which no node does")
 
     def complete(self, report: StepReport, held: Collection[str]) -> None:
-        """Its nodes are done, and exactly the requests leave that have no more, or have produced their last token."""
+        """Check that exactly the requests leave that have no more nodes, or their last token."""
         plan = report.plan
         del self.in_flight[plan.step]
         discarded = sum(work.sequence not in self.live for work in plan.work)
@@ -196,8 +191,7 @@ class GraphBooks(Books):
             raise LawBroken("counting", f"step {plan.step} computed {discarded} nodes in vain, not {report.discarded}")
         leaving = {name for name in plan.sequences if name in self.live and self._ends(name)}
         if leaving != report.finished.keys():
-            text = f"with step {plan.step} {leaving} are done, and {set(report.finished)} leave"
-            raise LawBroken("progress", text)
+            raise LawBroken("progress", f"{leaving} are done with step {plan.step}, and {set(report.finished)} leave")
         self._check_usage(report)
         self.live -= leaving
 
@@ -208,7 +202,7 @@ class GraphBooks(Books):
         return self.num_done[name] == len(self.graphs[name]) or self.shadows[name].why_finished() is not None
 
     def _check_usage(self, report: StepReport) -> None:
-        """States that are yet to be read, and those being written, are counted; and never more than there are."""
+        """Check that memory counts the states needed, and no more than were written."""
         usage = report.usage
         needed = {slot for plan in self.in_flight.values() for slot in _touched(plan)[1]}
         for slot, (name, node) in self.contents.items():
@@ -223,7 +217,7 @@ class GraphBooks(Books):
             raise LawBroken("conservation", f"{len(held)} slots have been written, and memory has {usage}")
 
     def _check_idle(self, worker: int) -> None:
-        """A worker without a plan gets what it could run, or a reason why not."""
+        """Check that an idle worker gets work that it could run, or a reason."""
         if any(plan.worker == worker for plan in self.in_flight.values()):
             return
         if waiting := self.live - {name for name, _ in self.planned}:
@@ -246,7 +240,7 @@ def _states(plan: Plan) -> tuple[State, ...]:
 
 
 def _touched(plan: Plan) -> tuple[set[int], set[int]]:
-    """The slots that a plan reads and those that it writes; a padded plan writes all of its rows."""
+    """Return the slots that a plan reads, and the slots that it writes, padding included."""
     states = _states(plan)
     written = {state.slot for state in states}
     if isinstance(plan.shape, StateRows):

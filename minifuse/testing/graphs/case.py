@@ -1,4 +1,4 @@
-"""A technique on cell graphs: a small model of cells in float64, on storage full of rubbish."""
+"""Runs a technique on cell graphs: a small model, storage full of rubbish."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GraphCase(Case):
 
     @cached_property
     def reader(self) -> CellModel:
-        """The small model, whose nodes are cells or single operators."""
+        """Return the small model, whose nodes are cells or single operators."""
         return cell_model(self.choices.policy.granularity)
 
     def slots_needed(self, request: Request) -> int | None:
@@ -52,7 +52,7 @@ class GraphCase(Case):
 
     @cached_property
     def most_steps(self) -> int:
-        """A step for each node."""
+        """Count a step for each node."""
         return sum(len(self.reader.unfold(request)) for request in self.requests)
 
     def books(self, memory: Memory) -> GraphBooks:
@@ -60,7 +60,7 @@ class GraphCase(Case):
 
     @cached_property
     def _producing(self) -> set[str]:
-        """The types of cell that produce a token."""
+        """Return the types of cell that produce a token."""
         return {name for name, cell in self.reader.types.items() if cell.token_output is not None}
 
     def runner(self) -> RunPlan:

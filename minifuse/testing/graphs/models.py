@@ -1,6 +1,6 @@
-"""A small model of cells in float64, and what the oracle makes of its requests.
+"""A small model of cells in float64, and the oracle's answers to its requests.
 
-Its cells read every input, each in a way of its own, so that a wrong slot, part or order shows in the results.
+Its cells read every input, each in its own way: a wrong slot, part or order shows in the results.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Join(nn.Module):
 
 
 class Weigh(nn.Module):
-    """z, h, s -> s, z, word: narrow states, a weight for each row, and a word that is no part of the answer"""
+    """z, h, s -> s, z, word: narrow states, a weight for each row, a word outside the answer"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def _unfold(request: Request) -> CellGraph:
 
 @cache
 def cell_model(by: str = "cell") -> CellModel:
-    """The model, made once; its nodes are whole cells, or operators if `by` is "operator"."""
+    """Make the model, once; its nodes are whole cells, or operators if `by` is "operator"."""
     if by == "operator":
         return by_operator(cell_model())
     torch.manual_seed(7)
@@ -112,5 +112,5 @@ def _expected(recipe: Recipe, max_new_tokens: int, stop_ids: tuple[int, ...], ig
 
 
 def expected_of(request: Request) -> Expected:
-    """What the oracle makes of a request: one node at a time, a batch of one."""
+    """Ask the oracle for a request's answer and results, one node at a time."""
     return _expected(request.structure, request.max_new_tokens, request.stop_ids, request.ignore_eos)

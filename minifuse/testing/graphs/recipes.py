@@ -1,4 +1,4 @@
-"""Random graphs of the small model's cells: chains, trees and others, each from a recipe that a request can carry."""
+"""Makes random graphs of the small model's cells from recipes that requests carry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HIDDEN, NARROW, VOCAB = 3, 2, 11
 
 
 class Recipe(NamedTuple):
-    """The graph of a request to the small model: its kind, its rough size, and the seed of all the rest."""
+    """The graph of a request: its kind, its rough size, the seed of the rest."""
 
     kind: str
     size: int
@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
 
 def _graph_of_all(random: Random, size: int) -> CellGraph:
-    """Every type of the model once, for it to learn what their outputs are."""
+    """Put every type in one graph, for the model to learn their outputs."""
     h, z, s = Zeros((HIDDEN,)), Zeros((NARROW,)), 0.5
     leaf = Output(0, 0), Output(0, 1)
     nodes = [Node("leaf", (1,)), *(Node(f"internal{arity}", leaf * arity) for arity in (1, 2, 3))]
@@ -45,7 +45,7 @@ def _tensor(numbers: Sequence[float]) -> Any:
 
 
 def _states(random: Random) -> tuple[Any, Any]:
-    """What a recurrence begins with: mostly zeros."""
+    """Draw what a recurrence begins with: mostly zeros."""
     numbers = _tensor([_number(random) for _ in range(HIDDEN)])
     return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), numbers]), Zeros((HIDDEN,))
 
@@ -58,7 +58,7 @@ def _chain(random: Random, size: int) -> CellGraph:
 
 
 def _seq2seq(random: Random, size: int) -> CellGraph:
-    """Two segments; each node of the second produces a word, which the next one reads."""
+    """Make two segments; each node of the second reads the word before it."""
     nodes = [Node("encoder", (random.randrange(VOCAB), *_states(random)))]
     for i in range(random.randint(0, size - 1)):
         nodes.append(Node("encoder", (random.randrange(VOCAB), Output(i, 0), Output(i, 1))))
@@ -69,7 +69,7 @@ def _seq2seq(random: Random, size: int) -> CellGraph:
 
 
 def _tree(random: Random, size: int) -> CellGraph:
-    """Some leaves, and any of the subtrees so far joined until one is left."""
+    """Make some leaves, and join subtrees at random until one is left."""
     nodes = [Node("leaf", (random.randrange(VOCAB),)) for _ in range(size)]
     roots = list(range(size))
     while len(roots) > 1 or random.random() < 0.3:
@@ -80,21 +80,13 @@ def _tree(random: Random, size: int) -> CellGraph:
     return CellGraph(tuple(nodes))
 
 
-_INPUTS: dict[str, tuple[str, ...]] = {
-    "wide": ("word", "h"),
-    "wide again": ("word", "h"),
-    "join": ("h", "h", "z"),
-    "weigh": ("z", "h", "s"),
-    "squash": ("h",),
-    "lstm": ("word", "h", "h"),
-}
-_OUTPUTS: dict[str, tuple[str, ...]] = {
-    "wide": ("h",),
-    "wide again": ("h",),
-    "join": ("h", "z"),
-    "weigh": ("s", "z", "word"),
-    "squash": ("h",),
-    "lstm": ("h", "h"),
+_CELLS = {  # inputs and outputs
+    "wide": ("word h", "h"),
+    "wide again": ("word h", "h"),
+    "join": ("h h z", "h z"),
+    "weigh": ("z h s", "s z word"),
+    "squash": ("h", "h"),
+    "lstm": ("word h h", "h h"),
 }
 
 
@@ -109,29 +101,28 @@ def _constant(random: Random, what: str) -> Any:
 
 
 def _dag(random: Random, size: int) -> CellGraph:
-    """Nodes of up to three cells that read what they can of those before, or constants."""
-    chosen = random.sample(sorted(_INPUTS), random.randint(1, 3))
+    """Make nodes of up to three cells that read earlier outputs, or constants."""
+    chosen = random.sample(sorted(_CELLS), random.randint(1, 3))
     made: dict[str, list[Output]] = {what: [] for what in ("word", "h", "z", "s")}
     nodes: list[Node] = []
     for number in range(size):
         cell = random.choice(chosen)
+        reads, writes = _CELLS[cell]
         inputs = [
             random.choice(made[what][-5:]) if made[what] and random.random() < 0.7 else _constant(random, what)
-            for what in _INPUTS[cell]
+            for what in reads.split()
         ]
         if cell == "squash" and made["z"] and random.random() < 0.5:
             inputs = [random.choice(made["z"])]  # of another shape, and so of another type
-            outputs: tuple[str, ...] = ("z",)
-        else:
-            outputs = _OUTPUTS[cell]
+            writes = "z"
         nodes.append(Node(cell, tuple(inputs)))
-        for part, what in enumerate(outputs):
+        for part, what in enumerate(writes.split()):
             made[what].append(Output(number, part))
     return CellGraph(tuple(nodes))
 
 
 def _shuffled(random: Random, graph: CellGraph) -> CellGraph:
-    """The same graph, its nodes in another order."""
+    """Put the nodes of a graph in another order."""
     places = list(range(len(graph)))
     random.shuffle(places)
     moved = {

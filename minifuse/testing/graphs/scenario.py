@@ -1,4 +1,4 @@
-"""What the laws are tried on: mixes that serve models of cells, and workloads of graphs that hypothesis makes up."""
+"""The mixes and workloads of cell graphs that the laws are tried on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from minifuse.core.unfolded import Unfolded
 from minifuse.serve.assembly import choose
 from minifuse.techniques import Technique
 from minifuse.testing.capacity import slots_needed
+from minifuse.testing.drawn import draw_options
 from minifuse.testing.graphs.recipes import CHAINS, GRAPHS, Recipe
 from minifuse.testing.subject import Scenario, mixes
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphScenario(Scenario):
-    """Requests to the small model of cells, in memory that the largest of them fits with `slack` slots to spare."""
+    """Requests to the small model, in memory `slack` slots larger than the largest needs."""
 
     slack: int  # below 0 the largest has to be refused
     pace: int = 0  # how the seconds of plans vary: 0 for not at all
@@ -50,16 +51,31 @@ def only_chains(row: Technique) -> bool:
 
 
 def graph_mixes(**only: str) -> Iterator[Technique]:
-    """Every technique and mix that serves models of cells; those that batch cells or operators as both."""
+    """Yield every technique and mix that serves models of cells, by cell and by operator."""
     for row in mixes("cells", **only):
         yield row
         if "batching.per" in row.option_names and not only_chains(row):  # operators of a cell are no chain
             yield replace(row, name=f"{row.name} by operator", options={**row.options, "batching.per": "operator"})
 
 
+OPTIONS = {
+    "batching.max_batch": st.integers(1, 6),
+    "batching.order": st.sampled_from(["fcfs", "priority"]),
+    "batching.ageing": st.sampled_from([None, 0.004, 0.03]),
+    "batching.min_batch": st.sampled_from([1, 1, 2, 3]),
+    "batching.max_batches": st.sampled_from([None, None, "decoder=7,leaf=3,lstm=4,wide=3"]),
+    "batching.priorities": st.sampled_from([None, None, "leaf,encoder,wide"]),
+    "batching.max_tasks": st.integers(1, 5),
+    "batching.workers": st.sampled_from([1, 1, 2, 2, 3]),
+    "batching.bucket_width": st.sampled_from([1, 2, 3, 10]),
+    "batching.pad": st.sampled_from(["bucket", "longest"]),
+    "batching.overlap": st.booleans(),
+}
+
+
 @st.composite
 def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()) -> GraphScenario:
-    """Two to seven requests of one to nine cells: chains, trees and others, or only those that `row` can serve.
+    """Draw two to seven requests of one to nine cells: graphs that `row` can serve.
 
     Args:
         kinds: of graphs, to choose from.
@@ -83,20 +99,8 @@ def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()
         )
         for i in range(count)
     )
-    max_batch = draw(st.integers(1, 6))
-    options = {
-        "batching.order": draw(st.sampled_from(["fcfs", "priority"])),
-        "batching.ageing": draw(st.sampled_from([None, 0.004, 0.03])),
-        "batching.max_batch": max_batch,
-        "batching.min_batch": min(max_batch, draw(st.sampled_from([1, 1, 2, 3]))),
-        "batching.max_batches": draw(st.sampled_from([None, None, "decoder=7,leaf=3,lstm=4,wide=3"])),
-        "batching.priorities": draw(st.sampled_from([None, None, "leaf,encoder,wide"])),
-        "batching.max_tasks": draw(st.integers(1, 5)),
-        "batching.workers": draw(st.sampled_from([1, 1, 2, 2, 3])),
-        "batching.bucket_width": draw(st.sampled_from([1, 2, 3, 10])),
-        "batching.pad": draw(st.sampled_from(["bucket", "longest"])),
-        "batching.overlap": draw(st.booleans()),
-    }
+    options = draw_options(draw, OPTIONS)
+    options["batching.min_batch"] = min(options["batching.max_batch"], options["batching.min_batch"])
     return GraphScenario(
         requests=requests,
         aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 6).map("r{}".format)), max_size=2))),

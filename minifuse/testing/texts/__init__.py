@@ -5,7 +5,8 @@ from functools import partial
 from minifuse.testing.subject import Subject, mixes
 from minifuse.testing.texts.case import TextCase
 from minifuse.testing.texts.reference import same_bits
-from minifuse.testing.texts.scenario import TextScenario, text_scenarios
+from minifuse.testing.texts.scenario import TextScenario
+from minifuse.testing.texts.usual import text_scenarios
 
 __all__ = ["TEXTS", "TextCase", "TextScenario"]
 

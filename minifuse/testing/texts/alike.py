@@ -1,4 +1,4 @@
-"""The law "alike": what another text has computed of a common beginning is not computed again."""
+"""Law "alike": a newcomer computes no common beginning that another text has."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from minifuse.testing.subject import Case
 
 
 def check_alike(case: Case, seen: Observation) -> None:
-    """With the options `share` and `chunk` of a memory, an admitted sequence computes no whole chunk, from its first
-    token on, that a running sequence has, whose text up to the end of that chunk is the same. Where the device has room
-    for all that the run computes, so that nothing need be reclaimed, what conversations keep counts, too.
+    """Check that a newcomer computes no whole chunk that a running sequence has.
 
-    The last token of a text is always computed, and so is a chunk that has it. What two sequences computed at once lies
-    in memory twice, and only one of both is found: such chunks are left out. So are runs whose events have no single
-    order, and those with a token budget.
+    For memories with the options `share` and `chunk`. Where the device has room for all that the run computes, KV that
+    conversations keep counts too.
+
+    The last token of a text is always computed, and so is its chunk. A chunk that two sequences computed at once is
+    left out: it lies in memory twice, and only one of both is found. Runs with several workers or plans in flight,
+    whose events have no single order, are left out, and runs with a token budget.
 
     >>> # chunks of 4: a has computed 1 2 3 4 5 6; b with 1 2 3 4 9 computes 9 alone, and b with 1 2 3 4 all of it
     """
@@ -54,9 +55,8 @@ def check_alike(case: Case, seen: Observation) -> None:
                 again = work.sequence in event.admitted and work.start <= end - size and end <= last
                 holder = _holder(text[:end], computed | kept, texts) if again and times[text[:end]] == 1 else None
                 if holder is not None:
-                    raise LawBroken(
-                        "alike", f"step {event.step} computes [{end - size}, {end}) of {work.sequence}, as {holder} has"
-                    )
+                    found = f"step {event.step} computes [{end - size}, {end}) of {work.sequence}"
+                    raise LawBroken("alike", f"{found}, which {holder} has")
         for work in event.work:
             for end in _ends(work, size):
                 times[texts.get(work.sequence, ())[:end]] += 1
@@ -64,7 +64,7 @@ def check_alike(case: Case, seen: Observation) -> None:
 
 
 def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]) -> set[str]:
-    """The sequences whose KV stays after their end; none if memory may be too small for all texts of the run."""
+    """Return the sequences whose KV stays after their end; none if memory may fill."""
     size, owners = options["chunk"], {request.id: request.conversation for request in case.requests}
     longest: Counter[str] = Counter()
     for name, sequence in seen.answers.items():
@@ -80,12 +80,12 @@ def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]
 
 
 def _ends(work: Work, size: int) -> range:
-    """Where the chunks end that this work completes: of [3, 9) in chunks of 4, at 4 and 8."""
+    """Return the ends of the chunks completed: by [3, 9) in fours, 4 and 8."""
     return range(size * (work.start // size + 1), work.stop + 1, size)
 
 
 def _holder(beginning: tuple[int, ...], computed: dict[str, int], texts: dict[str, tuple[int, ...]]) -> str | None:
-    """A sequence that has computed this text, and whose KV is there."""
+    """Return a sequence that has computed this text, and whose KV is there."""
     length = len(beginning)
     return next(
         (name for name, count in computed.items() if count >= length and texts.get(name, ())[:length] == beginning),

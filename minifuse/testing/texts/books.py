@@ -1,12 +1,12 @@
-"""What every slot of KV holds and which sequence owns it, kept from the plans alone."""
+"""Keeps the contents and the owner of every slot of KV, from plans alone."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Set
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.measured import measured_of
@@ -15,54 +15,34 @@ from minifuse.core.plan import Move, Place, Plan, Work
 from minifuse.core.report import NOT_FINITE, Ran, StepReport
 from minifuse.core.request import FinishReason, Sequence
 from minifuse.core.shapes import Rectangle
+from minifuse.stages import Memory
 from minifuse.testing.subject import Books
+from minifuse.testing.texts.rows import RowBooks
 
 Slot = tuple[str, int]  # on the "device" or on the "host"
-
-
-@dataclass(slots=True)
-class _Row:
-    """A row of the rectangle that begins at `offset`, of which the columns [begin, stop) are in use."""
-
-    offset: int
-    stride: int
-    begin: int
-    stop: int
 
 
 class TextBooks(Books):
     """The owner and the contents of every slot.
 
-    Plans that run at the same time may end in any order. So no plan may read what another of them is still writing, nor
-    write what another still has to copy from. Two sequences may have the same slot for the same token after the same
-    text, and for nothing else. A row of a rectangle is one sequence's, whichever of its columns are in use.
+    Plans that run at the same time may end in any order: no plan may read what another is still writing, or write what
+    another has yet to copy. Two sequences may share a slot only for the same token after the same text. A row of a
+    rectangle belongs to one sequence, whichever of its columns are in use.
 
     Args:
-        layers_in_turn: layers that have the device's slots one after the other.
-        pads: memory keeps rectangles: in use is also what is between two sequences.
-        reclaims: memory may drop the KV of evicted sequences, wherever it lies in the text: it counts as kept.
-        threshold: the part of the device that may be in use.
-        of_conversations: nothing is kept but for conversations, and of evicted sequences.
+        memory: the memory whose sizes and claims the books take; they read nothing else of it.
+        options: the memory's options.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        host_capacity: int,
-        slot_bytes: int,
-        *,
-        layers_in_turn: int = 1,
-        pads: bool = False,
-        reclaims: bool = False,
-        threshold: float = 1.0,
-        of_conversations: bool = False,
-    ) -> None:
+    def __init__(self, memory: Memory, options: Any, slot_bytes: int) -> None:
         super().__init__()
-        self.capacity = {"device": capacity, "host": host_capacity}
-        self.num_slots = self.capacity | {"device": layers_in_turn * capacity}
-        self.most = threshold * capacity
+        self.capacity = {"device": memory.capacity, "host": memory.host_capacity}
+        self.num_slots = self.capacity | {"device": memory.layers_in_turn * memory.capacity}
+        self.most = getattr(options, "threshold", 1.0) * memory.capacity
         self.slot_bytes = slot_bytes
-        self.pads, self.reclaims, self.of_conversations = pads, reclaims, of_conversations
+        self.pads = "rectangle" in memory.offers  # in use is also what is between two sequences
+        self.reclaims = memory.reclaims  # may drop KV of evicted sequences anywhere in the text: such KV counts as kept
+        self.of_conversations = hasattr(options, "keep")  # keeps KV only for conversations and evicted sequences
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
         self.turns: dict[str, int] = {}  # conversation, or evicted sequence -> tokens computed of its text, at most
         self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
@@ -78,15 +58,15 @@ class TextBooks(Books):
         self.running: set[str] = set()  # sequences of plans that have not completed
         self.found: dict[str, int] = {}  # sequence that was admitted and has no work yet -> tokens that others have
         self.dropped: tuple[float, set[Slot]] = (0.0, set())  # slots of those that left last, and when
-        self.rows: dict[int, _Row] = {}  # of rectangles, by their first slot
+        self.rows = RowBooks()
 
     def submit(self, plan: Plan) -> None:
         self.queued[plan.step] = plan
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """Its moves are made and its waves computed in the order in which they run, among the plans that run already.
+        """Make the plan's moves and compute its waves in order, among running plans.
 
-        Moves behind everything are in a plan of their own, whose slots are in use until it completes.
+        Moves behind everything have a plan of their own, whose slots are in use until it completes.
         """
         self.queued.pop(plan.step, None)
         mine = {work.sequence for work in plan.work}
@@ -112,11 +92,15 @@ class TextBooks(Books):
         }
         self._check_owners(fresh)
         if isinstance(plan.shape, Rectangle):
-            self._check_rows(plan.shape)
+            here = {
+                name: [at for tier, at in slots if tier == "device" and (tier, at) not in self.twins]
+                for name, slots in self.slots.items()
+            }
+            self.rows.check_owners(plan.shape, here)
         self._check_reused(plan)
 
     def _check_reused(self, plan: Plan) -> None:
-        """Of an admitted sequence whose next token the plan samples, each token is computed or reused."""
+        """Check that each token of a newcomer is computed or reused before sampling."""
         reused = {one.sequence: one.num_tokens for one in map(Reuse._make, plan.reused)}
         for name in plan.admitted:
             work = [item for item in plan.work if item.sequence == name]
@@ -145,7 +129,7 @@ class TextBooks(Books):
         self.slots[work.sequence] = now
 
     def _evict(self, plan: Plan) -> None:
-        """What the evicted have on the host stays theirs, up to the first token that is not there; the rest is lost."""
+        """Keep what the evicted have on the host, up to the first missing token."""
         copies = {
             name: [self._copy_of(slot, name) for slot in self.slots[name][: self.written[name]]]
             for name in self.evicting
@@ -166,7 +150,7 @@ class TextBooks(Books):
                 del self.slots[name], self.written[name]  # to be computed again
 
     def _copy_of(self, slot: Slot, name: str) -> Slot:
-        """Return the host slot of an evicted sequence's copy of `slot`, or `slot` without a copy.
+        """Return the host slot of an evicted sequence's copy of `slot`, or `slot` itself.
 
         Sequences that share a slot have a copy each, in the order in which they are evicted.
         """
@@ -180,8 +164,8 @@ class TextBooks(Books):
     def _find_swapped(self) -> list[str]:
         """Return the evicted sequences that were copied to the host, in the order of eviction.
 
-        Sequences that share a slot may have fewer copies than there are sequences: then some were dropped. A copy of a
-        slot that only one sequence has tells that this sequence was copied.
+        Sequences that share a slot may outnumber its copies: then some were dropped. A copy of a slot with one owner
+        shows that this owner was copied.
         """
         kept = {name: self.slots[name][: self.written[name]] for name in self.evicting}
         holders = Counter(slot for slots in kept.values() for slot in {*slots})
@@ -206,7 +190,10 @@ class TextBooks(Books):
                     self._copy(plan.step, move, source, target, mine)
 
     def _copy(self, step: int, move: Move, source: Slot, target: Slot, mine: set[str]) -> None:
-        """A copy to the host leaves the owner where it is, and others take it along. An upload has it on both tiers."""
+        """Copy a slot; its owner moves along unless the copy goes to the host.
+
+        After an upload the KV is on both tiers.
+        """
         owners = {name for name, slots in self.slots.items() if source in slots}
         stays = move.kind == "copy" or move.target_tier == "host"
         if not stays and (owners & self.running) - mine:
@@ -227,7 +214,7 @@ class TextBooks(Books):
             self.slots[name] = [target if slot == source else slot for slot in self.slots[name]]
 
     def _write(self, step: int, slot: Slot, text: tuple[int, ...]) -> None:
-        """What was in a slot is lost, unless it has been copied to the host."""
+        """Overwrite a slot: its contents are lost unless they have been copied to the host."""
         if any(slot in slots for other, slots in self.leaving.items() if other != step):
             raise LawBroken("conservation", f"step {step} writes {slot}, which another step may yet copy")
         if slot[0] == "host":
@@ -246,7 +233,7 @@ class TextBooks(Books):
         self.arriving[slot] = step
 
     def _check_owners(self, fresh: Set[Slot]) -> None:
-        """Sequences share a slot for the same text only, and none that is being written: that takes a copy."""
+        """Check that sequences share slots only for the same text, and no slot being written."""
         owner: dict[Slot, tuple[str, int]] = {}
         for name, slots in self.slots.items():
             for i, slot in enumerate(slots):
@@ -257,14 +244,6 @@ class TextBooks(Books):
                     raise LawBroken("conservation", f"slot {slot} belongs to {other} and to {name}")
                 if not 0 <= slot[1] < self.num_slots[slot[0]]:
                     raise LawBroken("budget", f"{name} uses slot {slot} of {self.num_slots}")
-
-    def _check_rows(self, shape: Rectangle) -> None:
-        owner: dict[int, str] = {}
-        for name, slots in self.slots.items():
-            here = [slot for tier, slot in slots if tier == "device" and (tier, slot) not in self.twins]
-            for row in {(slot - shape.offset) // shape.stride for slot in here}:
-                if 0 <= row < shape.rows and owner.setdefault(row, name) != name:
-                    raise LawBroken("conservation", f"{owner[row]} and {name} lie in row {row} of {shape}")
 
     def ran(self, plan: Plan, ran: Ran) -> None:
         for name, stop in {work.sequence: work.stop for work in plan.work}.items():  # the last of several spans
@@ -289,8 +268,10 @@ class TextBooks(Books):
         self._drop(held, report.ended_s)
 
     def _check_usage(self, report: StepReport, kept: Collection[Slot]) -> None:
-        """Memory counts every token that is written and needed, those on both tiers on one of them; and no others, but
-        for padding."""
+        """Check that memory counts the tokens written and needed, and no others but padding.
+
+        A token on both tiers counts on one of them.
+        """
         usage = report.usage
         on_both = sum(slot in self.twins for slot in kept)
         on_host = sum(slot[0] == "host" for slot in kept)
@@ -298,11 +279,8 @@ class TextBooks(Books):
         right = on_device <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]
         right &= on_host <= usage.host <= min(on_host + on_both, self.capacity["host"])
         if not right or usage.used + usage.host < len(kept):
-            raise LawBroken(
-                "conservation",
-                f"of the tokens written and needed, {on_device} are on the device, {on_host} on the host, {on_both} on "
-                f"both, and memory has {usage}",
-            )
+            found = f"{on_device} needed tokens are on the device, {on_host} on the host, {on_both} on both"
+            raise LawBroken("conservation", f"{found}, and memory has {usage}")
         if usage.used > self.most + 1e-6:
             raise LawBroken("budget", f"memory has {usage}, and its threshold is {self.most:g} tokens")
         ended_s, left = self.dropped  # what left with another plan that ended now counted when this one was committed
@@ -314,10 +292,7 @@ class TextBooks(Books):
                 lying |= {("device", slot) for slot in place.slots(0, work.stop)}
         most = len(lying) + sum(self.found.values())
         if isinstance(report.plan.shape, Rectangle):
-            self._use_rows(report.plan.shape, lying)
-            ranges = [range(first, first + row.stride) for first, row in self.rows.items()]
-            outside = [slot for _, slot in lying if all(slot not in one for one in ranges)]
-            most = len(outside) + sum(row.stop - row.begin for row in self.rows.values())
+            most = self.rows.use(report.plan.shape, [slot for _, slot in lying])
         elif self.pads:
             most = usage.reserved
         if usage.used > most:
@@ -329,31 +304,8 @@ class TextBooks(Books):
             for move in plan.moves:
                 others[move.target_tier] += move.num_tokens
         if usage.kept > others["device"] or usage.kept_on_host > others["host"]:
-            raise LawBroken(
-                "conservation",
-                f"{others['device']} slots of the device and {others['host']} of the host were written and are of no "
-                f"running sequence, and memory has {usage}",
-            )
-
-    def _use_rows(self, shape: Rectangle, lying: Collection[Slot]) -> None:
-        """In use are the rows of a plan's rectangle, as wide as they have become (a sequence may be behind the others
-        in it), and of other rectangles those that lie elsewhere, for as long as a sequence is in one of them."""
-        end = shape.offset + shape.rows * shape.stride
-        rows = {
-            first: _Row(shape.offset, shape.stride, shape.begin, shape.stop)
-            for first in range(shape.offset, end, shape.stride)
-        }
-        for first, row in rows.items():
-            if (before := self.rows.get(first)) is not None and (before.offset, before.stride) == (
-                row.offset,
-                row.stride,
-            ):
-                row.stop = max(row.stop, before.stop)
-        others = {first: row for first, row in self.rows.items() if first >= end or first + row.stride <= shape.offset}
-        used = {
-            row.offset for first, row in others.items() if any(first <= slot < first + row.stride for _, slot in lying)
-        }
-        self.rows = rows | {first: row for first, row in others.items() if row.offset in used}
+            found = f"{others['device']} slots of the device and {others['host']} of the host may be kept"
+            raise LawBroken("conservation", f"{found}, and memory has {usage}")
 
     def abort(self, name: str, held: Collection[str]) -> None:
         self._drop(held, math.nan)
@@ -367,7 +319,7 @@ class TextBooks(Books):
                 del books[name]
 
     def _check_transfers(self, report: StepReport) -> None:
-        """A step carries the bytes of its moves, each in its direction, and takes no less time than they do."""
+        """Check that a step carries the bytes of its moves, and takes no less time."""
         carried, plan = measured_of(report), report.plan
         for tier, found in (("host", carried.to_host_bytes), ("device", carried.to_device_bytes)):
             tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)

@@ -1,4 +1,4 @@
-"""A technique on texts: small transformers in float64, on a KV cache that is checked by a shadow."""
+"""Runs a technique on texts: small transformers, with a shadow of the KV cache."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class TextCase(Case):
 
     @cached_property
     def most_steps(self) -> int:
-        """Even if every token recomputes the whole text, and each request is prepared in a step of its own."""
-        limit = self.token_budget or math.inf
+        """Count the steps if every token recomputes its text, and each request is prepared alone."""
+        limit = self.choices.policy.token_budget or math.inf
         longest: dict[str | None, int] = {None: 0}  # text behind each request, at most
         lengths: list[int] = []
         for request in self.requests:
@@ -62,16 +62,7 @@ class TextCase(Case):
         return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
 
     def books(self, memory: Memory) -> TextBooks:
-        pads = "rectangle" in memory.offers
-        options = vars(self.options["memory"])
-        return TextBooks(
-            *(memory.capacity, memory.host_capacity, self._slot_bytes),
-            layers_in_turn=memory.layers_in_turn,
-            pads=pads,
-            reclaims=memory.reclaims,
-            threshold=options.get("threshold", 1.0),
-            of_conversations="keep" in options,
-        )
+        return TextBooks(memory, self.options["memory"], self._slot_bytes)
 
     @property
     def _slot_bytes(self) -> int:

@@ -1,11 +1,11 @@
-"""Ghost KV: a shadow cache whose contents show which tokens they belong to, read by the attention under test itself.
+"""Ghost KV: a shadow cache that shows which tokens the attention under test reads.
 
-Attention is linear in the values, and with queries of zero it is a plain mean over what a token sees. So each token's
-shadow value is a tag of the text up to it, and what attention returns for a token must be the mean of its own prefix's
-tags. A slot that was overwritten, a mask one column too wide, a stale block: each shows as another mean.
+Attention is linear in the values; with queries of zero, attention is the plain mean of what a token sees. Each token's
+shadow value is a tag of the text up to that token, so attention must return the mean of the tags of its own prefix. An
+overwritten slot, a mask one column too wide, a stale block: each shows as another mean.
 
-A slot that holds no token's KV holds NaN instead: one that was never written, that is about to be written, or that
-lies behind a sequence's text. What attention reads there and multiplies with 0 is NaN, too.
+A slot without a token's KV holds NaN: a slot never written, about to be written, or behind a sequence's text. NaN
+multiplied with 0 is NaN, too.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from minifuse.model.text.transformer import Transformer
 
 @lru_cache(maxsize=65536)
 def _tag(digest: bytes, size: int) -> NDArray[np.float64]:
-    """A random-looking vector."""
+    """Return a random-looking vector."""
     return np.random.default_rng(int.from_bytes(digest, "little")).normal(size=size)
 
 
 @lru_cache(maxsize=4096)
 def _tags(text: tuple[int, ...], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A vector for each prefix of a text, which belongs to that prefix alone, and the mean of those up to each.
+    """Return a vector for each prefix of a text, and the running means.
 
     Returns:
         Two arrays [tokens, size].
@@ -114,8 +114,9 @@ class GhostRunner:
                 self.ghost.move(move)
 
     def _poison(self, plan: Plan, sequences: dict[str, Sequence], wave: int) -> None:
-        """Put NaN into slots whose contents no work of a wave may depend on: those that it writes itself, and those
-        behind its texts. What is cleared when a sequence is admitted is poisoned behind its text only then.
+        """Put NaN into slots that a wave writes, and slots behind its texts.
+
+        Rows cleared when a sequence is admitted are poisoned behind its text only then.
         """
         start, stop = plan.waves[wave]
         slots: list[int] = []

@@ -1,4 +1,4 @@
-"""Small random models in float64: big enough to see a position error, small enough for thousands of runs."""
+"""Small random models in float64, fast enough for thousands of runs."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ LONG = "one-kv-head"  # whose texts may be longer than a tile, a chunk or a page
 
 @cache
 def model_config(name: str) -> ModelConfig:
-    """The shape of one of `CONFIGS`, or of the shipped model."""
+    """Return the shape of one of `CONFIGS`, or of the shipped model."""
     return resolve_text(TINY).config if name == TINY else CONFIGS[name]
 
 
 @cache
 def small_model(name: str, numerics: str = "fast") -> Transformer:
-    """The random model of one family, or the shipped one, in float64; made once."""
+    """Make the random model of one family, or the shipped one, in float64, once."""
     if name == TINY:
         return load_weights(resolve_text(TINY), "float64", numerics=numerics)
     model = random_weights(build(CONFIGS[name], "float64"), seed=7)
@@ -68,8 +68,8 @@ def _expected(name: str, request: Request) -> tuple[int, ...]:
 
 
 def expected_answer(name: str, request: Request) -> tuple[int, ...]:
-    """What the oracle answers: the whole text recomputed for every token, and each token drawn by itself.
+    """Ask the oracle for an answer: the whole text is recomputed for every token.
 
-    It ends before the first token whose logits have a NaN, or an infinite one as their largest.
+    The answer ends before the first token whose logits have a NaN, or an infinite largest one.
     """
     return _expected(name, replace(request, id="", group=None, arrival_s=0.0))  # the same, whenever and beside whatever

@@ -1,4 +1,4 @@
-"""Law "batch of one", to the bit: in the reference numerics a request's logits do not depend on what runs beside it."""
+"""Law "batch of one", to the bit: other requests do not change reference logits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def same_bits(case: TextCase, seen: Observation) -> None:
-    """In `reference` numerics the logits are those of the request served alone by `serial`.
+    """Check that `reference` logits equal those of a request served alone by `serial`.
 
-    An attention may do without these numerics.
+    An attention may lack these numerics.
     """
     import torch
 
@@ -43,7 +43,7 @@ def same_bits(case: TextCase, seen: Observation) -> None:
 
 @lru_cache(maxsize=4096)
 def _logits_alone(model: str, request: Request) -> dict[int, Tensor]:
-    """The logits that each token of the answer is drawn from, by position."""
+    """Return the logits that each token of the answer is drawn from, by position."""
     scenario = TextScenario(model=model, requests=(request,), capacity=request.max_cached, options=())
     case = TextCase(technique("serial"), scenario)
     runner = case.runner("reference")

@@ -1,4 +1,4 @@
-"""Texts under the laws without a model: the next token is a number computed from the text, so nothing needs torch."""
+"""Texts without a model or torch: the next token is computed from the text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minifuse.testing.texts.models import model_config
 
 
 def next_token(text: Seq[int], vocab_size: int) -> int:
-    """The token that follows a text: any, but always the same.
+    """Return the token that follows a text: any, but always the same.
 
     >>> next_token([1, 2, 3], 29) == next_token((1, 2, 3), 29) != next_token([1, 2, 4], 29)
     True
@@ -26,7 +26,7 @@ def next_token(text: Seq[int], vocab_size: int) -> int:
 
 
 class ScriptedCase(TextCase):
-    """A technique on a scenario of texts. What a plan reads is known from the books of slots alone."""
+    """A technique on texts without a model: books alone check what is read."""
 
     @property
     def _vocab_size(self) -> int:

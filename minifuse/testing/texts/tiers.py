@@ -1,4 +1,4 @@
-"""Law "conservation", of two tiers: what has room on the host is not dropped, and what is kept is counted."""
+"""Law "conservation" on two tiers: what has room stays, and is counted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from minifuse.testing.subject import Case
 
 
 def check_swaps(case: Case, seen: Observation) -> None:
-    """With `preemption=swap`, in blocks, the KV of an evicted sequence goes to the host while that has blocks for it.
+    """Check that evicted KV goes to the host while the host has blocks.
 
-    A block is free again when the sequence has ended, or the plan has run that swaps it in. Example with blocks of 4
+    A block is free again when its sequence has ended, or the plan that swaps it in has run. Example with blocks of 4
     and 3 host blocks: a, evicted with 9 tokens, takes all three; b, evicted later, is dropped. Once the plan that
     admits a has run, all three are free for b.
     """
@@ -45,11 +45,8 @@ def check_swaps(case: Case, seen: Observation) -> None:
                 away[name] = blocks
         moved = sum(move.num_tokens for move in event.moves if move.kind == "swap_out")
         if moved != expected:
-            raise LawBroken(
-                "conservation",
-                f"step {event.step}, which evicts {', '.join(event.evicted) or 'none'}, swaps out {moved} tokens, and "
-                f"the host had room for {expected}",
-            )
+            found = f"step {event.step} evicts {event.evicted} and swaps out {moved} tokens"
+            raise LawBroken("conservation", f"{found}: the host has room for {expected}")
         returning[event.step] = sum(away.pop(name, 0) for name in event.admitted)
 
 
@@ -62,9 +59,9 @@ class _Stay(NamedTuple):
 
 
 def check_kept(case: Case, seen: Observation) -> None:
-    """What a conversation's next turn finds, or a sequence that was evicted, was counted as kept all the while.
+    """Check that KV found by a turn, or after eviction, was counted throughout.
 
-    Of a memory with the options `keep` and `share`, without sharing, where nothing counts for two sequences.
+    For memories with the options `keep` and `share`, without sharing: no KV counts for two sequences.
     """
     options: dict[str, Any] = vars(case.options["memory"])
     if "keep" not in options or options.get("share", True):
@@ -91,13 +88,11 @@ def check_kept(case: Case, seen: Observation) -> None:
         usage = event.usage
         promised = usage.reserved - usage.used  # what is kept may lie there until it is taken, and counts no more
         if usage.kept + usage.kept_on_host + promised < count:
-            raise LawBroken(
-                "conservation", f"{count} tokens were found later that lay in memory then, which counted {usage}"
-            )
+            raise LawBroken("conservation", f"{count} tokens in memory were found later, and memory counted {usage}")
 
 
 def check_found(case: Case, seen: Observation) -> None:
-    """Memory counted the KV that a newcomer finds as kept, unless a running sequence had it.
+    """Check that memory counted the KV that a newcomer finds.
 
     Any sequence whose text begins with the same token may have had it. Holds for every memory, with or without sharing.
     """
@@ -131,6 +126,4 @@ def _check_counted(found: Reuse, usage: KVUsage) -> None:
     full = usage.reserved + usage.kept >= usage.capacity
     counted = usage.kept + usage.kept_on_host + usage.host + (usage.reserved - usage.used if full else 0)
     if found.num_tokens > counted:
-        raise LawBroken(
-            "conservation", f"{found.sequence} finds {found.num_tokens} tokens that memory kept, which counted {usage}"
-        )
+        raise LawBroken("conservation", f"{found.sequence} finds {found.num_tokens} tokens, and memory counted {usage}")

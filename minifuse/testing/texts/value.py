@@ -1,5 +1,7 @@
-"""The law "value": of the KV that may be reclaimed, what is worth least goes first (Pensieve, 3.4.3.1); the thresholds
-from which on it is copied ahead of time, and up to which newcomers are admitted (3.4.3.2, 3.4.3.5)."""
+"""Law "value": the KV of least value is reclaimed first (Pensieve, 3.4.3.1).
+
+Also the thresholds below which KV is copied ahead of time, and up to which newcomers are admitted (3.4.3.2, 3.4.3.5).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class _Chunk:
 
 @dataclass
 class _Kept:
-    """Every idle chunk, as plans and reports tell."""
+    """Every idle chunk, as plans and reports give them."""
 
     size: int
     num_blocks: int  # of the device
@@ -48,12 +50,10 @@ class _Kept:
     tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # of each sequence, with the tokens computed
     flying: set[int] = field(default_factory=set)  # blocks of the device that are being copied behind everything
     fetched: set[int] = field(default_factory=set)  # blocks of the host that the plan in flight swaps in
-    arrivals: list[tuple[float, str]] = field(
-        default_factory=list
-    )  # of requests yet to come: when, and whose; latest first
+    arrivals: list[tuple[float, str]] = field(default_factory=list)  # yet to come: when, and whose; latest first
 
     def leave(self, name: str, owner: str, now: float) -> None:
-        """A sequence has ended, or is evicted: its chunks are idle."""
+        """Make the chunks of a sequence that has ended, or is evicted, idle."""
         if name not in self.tables:
             return
         pages, computed = self.tables.pop(name)
@@ -62,7 +62,7 @@ class _Kept:
             self.chunks.append(_Chunk(owner, i, now, block, flying=block in self.flying))
 
     def arrive(self, now: float) -> None:
-        """Requests have come by now: what their conversations have counts as idle since then."""
+        """Let the chunks of conversations count as idle since their requests have arrived by now."""
         while self.arrivals and self.arrivals[-1][0] <= now:
             arrival_s, owner = self.arrivals.pop()
             for chunk in self.chunks:
@@ -70,7 +70,7 @@ class _Kept:
                     chunk.active_s = max(chunk.active_s, arrival_s)
 
     def places(self) -> list[list[_Chunk]]:
-        """The chunks on the device alone, on both tiers, and on the host alone, but those that are being copied."""
+        """Return the chunks on the device alone, on both tiers, on the host alone."""
         return [
             [
                 chunk
@@ -81,11 +81,11 @@ class _Kept:
         ]
 
     def needed(self) -> set[int]:
-        """Blocks of the device that admitted sequences have."""
+        """Return the blocks of the device that admitted sequences have."""
         return {block for pages, _ in self.tables.values() for block in pages.blocks}
 
     def num_without_copy(self) -> int:
-        """Blocks of the device that are neither free nor backed up, nor on their way to that."""
+        """Count the blocks neither free, nor backed up, nor being copied."""
         alone = {chunk.device for chunk in self.places()[0]}
         return len(self.needed() | alone | self.flying) - len(self.flying)
 
@@ -95,17 +95,19 @@ class _Kept:
 
 
 def check_value(case: Case, seen: Observation) -> None:
-    """Of the chunks on the device alone, on both tiers, and on the host alone, those of least value go first.
+    """Check that the chunks of least value go first.
 
-    Value = Cost(l) / T (3.4), or under least recently used the time idle, computed from times and positions alone. A
-    chunk is taken from the device alone only when none is on both tiers, unless it is copied ahead of time.
+    On the device alone, on both tiers, and on the host alone: chunks being copied are left out.
+
+    Value = Cost(l) / T (3.4), or the time idle under least recently used, computed from times and positions alone. A
+    chunk on the device alone is taken only when none is on both tiers, unless it is copied ahead of time.
 
     Under a policy that admits with no more than is needed at once, chunks are copied ahead of time if, and only if,
-    less than the part `ahead` of the device is free or backed up; and newcomers leave the part `reserve` of it
-    available to sequences that run (law "budget").
+    less than the part `ahead` of the device is free or backed up; newcomers leave the part `reserve` of the device to
+    running sequences (law "budget").
 
-    It holds for one worker without aborts, whose events have one order, and for memories with the option `eviction`
-    that share nothing.
+    For one worker without aborts, whose events have one order, and for memories with the option `eviction` that share
+    nothing.
     """
     options, policy = vars(case.options["memory"]), case.choices.policy
     if lacks("value", case.row) or case.scenario.aborts or options["share"]:
@@ -142,7 +144,7 @@ def check_value(case: Case, seen: Observation) -> None:
 
 
 def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> None:
-    """What a plan does to idle chunks: those of admitted sequences are used, others copied, overwritten or dropped."""
+    """Apply a plan to idle chunks: used by newcomers, copied, overwritten or dropped."""
     for name in plan.evicted:
         kept.leave(name, owners[name], now)
     used = {owners[name] for name in plan.admitted}
@@ -174,7 +176,7 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
 
 
 def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping[str, Any], now: float) -> None:
-    """What has left each of the three places is worth no more than what has stayed there."""
+    """Check that what has left a place is worth no more than what stayed."""
     after = kept.places()
     for chunks, stayed in zip(before, after, strict=True):
         there = set(map(id, stayed))
@@ -192,29 +194,23 @@ def _blocks(kept: _Kept, part: float) -> int:
 
 
 def _check_needed(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
-    """No more is copied ahead of time than lacks to the threshold."""
+    """Check that no more is copied ahead of time than the threshold lacks."""
     backed = kept.num_blocks - kept.num_without_copy()
     if backed + len(plan.moves) > _blocks(kept, options["ahead"]):
-        raise LawBroken(
-            "value",
-            f"step {plan.step} copies {len(plan.moves)} chunks ahead of time, and {backed} of {kept.num_blocks} are "
-            f"free or backed up: {options['ahead']:.0%} was asked for",
-        )
+        found = f"step {plan.step} copies {len(plan.moves)} chunks ahead of time, and {backed} of {kept.num_blocks}"
+        raise LawBroken("value", f"{found} are free or backed up: {options['ahead']:.0%} was asked for")
 
 
 def _check_nothing_owed(kept: _Kept, options: Mapping[str, Any]) -> None:
-    """Where too little is free or backed up, and the host has room, a copy is under way."""
+    """Check that a copy is under way where too little is backed up."""
     backed, alone = kept.num_blocks - kept.num_without_copy(), kept.places()[0]
     if backed < _blocks(kept, options["ahead"]) and alone and not kept.flying and kept.host_has_room():
-        raise LawBroken(
-            "value",
-            f"{backed} of {kept.num_blocks} chunks of the device are free or backed up, less than "
-            f"{options['ahead']:.0%}, and {alone[0]} is not copied",
-        )
+        found = f"{backed} of {kept.num_blocks} chunks of the device are free or backed up"
+        raise LawBroken("value", f"{found}, less than {options['ahead']:.0%}, and {alone[0]} is not copied")
 
 
 def _check_reserve(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
-    """Newcomers leave the reserve to the sequences that run, and to each other."""
+    """Check that newcomers leave the reserve to running sequences, and to each other."""
     if not plan.admitted or kept.tables.keys() == {plan.admitted[0]}:
         return
     available, reserve = kept.num_blocks - len(kept.needed() | kept.flying), _blocks(kept, options["reserve"])
@@ -251,7 +247,7 @@ def _value(chunk: _Chunk, options: Mapping[str, Any], now: float) -> float:
 
 
 def _interpolated(profile: Profile, end: int) -> float:
-    """Between the two neighbours that were measured; before the first as there, behind the last as between the last."""
+    """Interpolate between measured neighbours; extrapolate from the last two, and not before the first."""
     points = list(zip(profile.contexts, profile.attention, strict=True))
     if end <= points[0][0]:
         return profile.other + points[0][1]

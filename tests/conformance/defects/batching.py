@@ -155,6 +155,8 @@ def overtaken_when_memory_is_full(fill: Any, self: QueuePolicy, *arguments: Any)
 
 
 @defect("vllm", "queue", kinds=("growing",), memory__preemption="recompute")
+@defect("vllm", "queue", kinds=("growing",), memory__preemption="swap", memory__host=None)
+@defect("vllm", "queue", kinds=("growing",), memory__preemption="recompute", batching__order="priority")
 @instead_of(QueuePolicy, "_fill")
 def evicted_to_the_end_of_the_queue(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     proposal = fill(self, *arguments)

@@ -15,33 +15,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as seeded
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.turns import Turns
 from minifuse.serve.requests import ServedRequests
 from minifuse.techniques import Technique
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, laws_of, observe
-
-__all__ = [
-    "DEFECTS",
-    "FIRST",
-    "SIMPLEST",
-    "Defect",
-    "Patch",
-    "caught",
-    "defect",
-    "graph_defect",
-    "instead_of",
-    "leak_arrivals",
-    "one_slot_less",
-    "search",
-]
+from minifuse.testing.drawn import try_each
+from minifuse.testing.waiting import WaitingBooks
 
 FIRST = Path(__file__).with_name("first.json")
 SIMPLEST = 3  # scenarios, which cost next to nothing
@@ -88,6 +74,13 @@ def defect(
     return register
 
 
+def all_defects() -> list[Defect]:
+    """Import the files beside this one, each of which registers its own defects."""
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        import_module(f"conformance.defects.{path.stem}")
+    return DEFECTS
+
+
 graph_defect = partial(defect, subject=GRAPHS)
 
 
@@ -112,6 +105,11 @@ def one_slot_less(check: Any, memory: Any, *arguments: Any) -> None:
         check(memory, *arguments)
     finally:
         memory.capacity += 1
+
+
+def unseen_by_queue(patch: Patch) -> None:
+    """Hide the order of admission from the law "queue"."""
+    patch.setattr(WaitingBooks, "_precedes", lambda *arguments: False)
 
 
 class _Future:
@@ -150,15 +148,6 @@ def search(
     law = laws_of(defect.subject)[defect.check]
     number = -1
 
-    @seeded(seed)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(defect.subject.scenarios(row, defect.kinds))
     def attempt(scenario: Any) -> None:
         nonlocal number
         number += 1
@@ -169,7 +158,7 @@ def search(
             raise _Caught(broken) from None
 
     try:
-        attempt()
+        try_each(defect.subject.scenarios(row, defect.kinds), attempt, examples, seed=seed)
     except _Caught as found:
         return found.broken, number
     return None, number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.defects.harness import Patch, defect, instead_of
+from conformance.defects.harness import Patch, defect, instead_of, unseen_by_queue
 
 from minifuse.batching.growing import GrowingFill
 from minifuse.batching.instances import Instances
@@ -14,12 +14,6 @@ from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.reranking import rerank
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
-from minifuse.testing.waiting import WaitingBooks
-
-
-def _unseen(patch: Patch) -> None:
-    """Not for the law "queue" to see."""
-    patch.setattr(WaitingBooks, "_precedes", lambda *arguments: False)
 
 
 @defect("orca", "queue", check="under_load", batching__order="fcfs")
@@ -34,13 +28,13 @@ def the_newest_first_once_many_wait(fill: Any, self: QueuePolicy, *arguments: An
 @defect("vllm", "overtaking", check="under_load", batching__order="fcfs")
 def the_newest_first_once_many_wait_and_no_order(patch: Patch) -> None:
     """As of a policy without the option, which claims that none is overtaken."""
-    _unseen(patch)
+    unseen_by_queue(patch)
     the_newest_first_once_many_wait(patch)
 
 
 @defect("orca", "overtaking", batching__order="fcfs")
 def the_prompts_of_a_request_reversed(patch: Patch) -> None:
-    _unseen(patch)
+    unseen_by_queue(patch)
     patch.setattr(
         QueuePolicy,
         "rank",

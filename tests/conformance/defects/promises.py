@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from conformance.defects.harness import Patch, defect, graph_defect, instead_of
+from conformance.defects.harness import Patch, defect, graph_defect, instead_of, unseen_by_queue
 
 from minifuse.batching import fusion, instances
 from minifuse.batching.cellular import Cellular
@@ -17,7 +17,6 @@ from minifuse.batching.queue import QueueOptions
 from minifuse.batching.static import Static
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
-from minifuse.testing.waiting import WaitingBooks
 
 
 @defect("orca", "conservation")
@@ -84,16 +83,11 @@ def a_group_started_apart(patch: Patch) -> None:
         patch.setattr(module, "prompts_of_first", lambda waiting: (next(iter(waiting)),))
 
 
-def _unseen(patch: Patch) -> None:
-    """Not for the law "queue" to see."""
-    patch.setattr(WaitingBooks, "_precedes", lambda *arguments: False)
-
-
 @defect("static", "overtaking", batching__order="fcfs")
 def the_newest_first(patch: Patch) -> None:
     """And the policy claims that no request is overtaken."""
     patch.setattr(QueueOptions, "rank", lambda options, request: -request.arrival_s)
-    _unseen(patch)
+    unseen_by_queue(patch)
 
 
 @defect("orca", "overtaking", batching__order="fcfs")
@@ -101,15 +95,3 @@ def overtaken_by_one_more_than_is_claimed(patch: Patch) -> None:
     """And it claims that no request is overtaken by more than one."""
     the_newest_first(patch)
     patch.setattr(Iteration, "overtaken_at_most", 1)
-
-
-@defect("vllm", "queue", kinds=("growing",), memory__preemption="swap", memory__host=None)
-@defect("vllm", "queue", kinds=("growing",), memory__preemption="recompute", batching__order="priority")
-@instead_of(QueuePolicy, "_fill")
-def evicted_to_the_tail_of_the_queue(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
-    proposal = fill(self, *arguments)
-    for sequence in proposal.evict:
-        self.waiting.num_joined += 1
-        rank, _, _ = self.waiting.remove(sequence.id)
-        self.waiting.add((rank, self.waiting.num_joined, sequence))
-    return proposal
