@@ -17,8 +17,8 @@ from hypothesis import Phase
 
 from minifuse import stages as register_of_stages
 from minifuse.cli import main
+from minifuse.cli.look_at import look_at
 from minifuse.cli.plugin import load_plugin
-from minifuse.cli.verdict import look_at
 from minifuse.core.declarations import defaults
 from minifuse.core.errors import LawBroken
 from minifuse.serve.assembly import choose
