@@ -30,7 +30,8 @@ class Status:
         self._next_s = 0.0
         stream = sys.stderr
         dumb = os.environ.get("TERM", "dumb") in ("dumb", "unknown")
-        self.live = stream is not None and stream.isatty() and not dumb
+        self._shown = False
+        self._live = stream is not None and stream.isatty() and not dumb
 
     def __enter__(self) -> Status:
         return self
@@ -42,28 +43,33 @@ class Status:
         """Show a step, and its details on a terminal."""
         new = what != self._last
         self._last = what
-        if not self.live:
+        if not self._live:
             if new:
                 tell(f"{self._name}: {what}")
         elif new or time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + GAP_S
-            self._write(shortened(one_line(f"{self._name}: {what}{details}"), get_terminal_size().columns - 1))
+            self.show(f"{self._name}: {what}{details}")
+
+    def show(self, text: str) -> None:
+        """Put a text on the line, on a terminal."""
+        if self._live:
+            self.clear()
+            sys.stderr.write(shortened(one_line(text), get_terminal_size().columns - 1))
+            sys.stderr.flush()
+            self._shown = True
 
     def clear(self) -> None:
         """Take the line away."""
-        if self.live:
+        if self._shown:
             with uninterrupted():
-                self._write("")
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(f"{CLEAR}{text}")
-        sys.stderr.flush()
+                sys.stderr.write(CLEAR)
+                sys.stderr.flush()
+                self._shown = False
 
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
     """Show on a terminal what is being loaded. Nothing may be printed in the block."""
-    with Status("loading") as status:
-        if status.live:
-            status.say(f"{what} ...")
+    with Status(what) as status:
+        status.show(f"loading {what} ...")
         yield

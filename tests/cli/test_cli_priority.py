@@ -35,7 +35,8 @@ def test_the_order_is_that_of_priority(minifuse: Cli, prioritised: Path) -> None
     done = minifuse(*typed)
     assert [line.split()[0] for line in done.out.splitlines()] == ["low", "high", "middle"]
     assert _notes(done) == [
-        "note: the priorities of the requests are not followed by serial: add --set batching.order=priority, for serial."
+        "note: the priorities of the requests are not followed by serial: add --set batching.order=priority, for "
+        "serial."
     ]
 
 
