@@ -1,4 +1,4 @@
-"""The command line. `main` is its edge: whatever goes wrong inside becomes one sentence on stderr and an exit code.
+"""The command line: `main` turns whatever goes wrong into a sentence and an exit code.
 
 | exit code | meaning |
 |---|---|
@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from minifuse.cli.failures import one_sentence, told
-from minifuse.cli.spinner import loading
+from minifuse.cli.status import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
 from minifuse.cli.text import tell
 from minifuse.core.errors import LONGEST, shortened
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_for_a_result(typed: list[str]) -> bool:
-    """Whether standard output is for a result alone, as --json, --trace - and --out - ask. Plugins print meanwhile."""
+    """Whether standard output is for a result alone, as with --json and --trace -."""
     options = typed[: typed.index("--")] if "--" in typed else typed
     if {"--help", "-h", "--version"} & {*options}:
         return False
@@ -78,7 +78,7 @@ def _work(typed: list[str]) -> int:
 
 
 def _parse(typed: list[str]) -> Callable[[], int]:
-    """The work of a command line. typer only parses; the work is done outside of it."""
+    """Parse a command line into its work, which is done outside of typer."""
     with loading("minifuse"):
         import typer
 
@@ -97,7 +97,7 @@ def _parse(typed: list[str]) -> Callable[[], int]:
 
 
 def _fail_text(error: Any) -> str:
-    """A usage error of typer as one sentence that ends with the help to read."""
+    """Write a usage error of typer as a sentence that names the help to read."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "minifuse"
     if getattr(error, "option_name", None) == "--plugin":

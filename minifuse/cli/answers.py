@@ -1,8 +1,9 @@
-"""Answers as lines and as JSON, and the metrics of a run beneath them."""
+"""Answers as lines and as JSON, and the metrics of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
@@ -11,23 +12,29 @@ from rich.text import Text
 from minifuse.cli.requests import Workload
 from minifuse.cli.tables import by_group, metric_rows
 from minifuse.cli.text import console, counted, tell
+from minifuse.contracts.fault import is_own
 from minifuse.core.errors import one_line, shortened
 from minifuse.core.request import FinishReason
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.serve.assembly import Choices
-from minifuse.serve.run import Answer, Served
+from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import ResolvedRun, resolve_run
+from minifuse.serve.run import Answer, Served, serve
+from minifuse.show.figures import first_few
+from minifuse.stages import stage
+from minifuse.techniques import technique
 from minifuse.trace.metrics import Groups, Metrics
 
 PLACEHOLDER = -1
 PROMPT_WIDTH = 36
 SHOWN = 3  # numbers of a result, and results of a graph
+NAMED = 8  # wrong answers
 
 
 def answer_line(workload: Workload, answer: Answer) -> Text:
-    """`r3 [length, wrong: expected 42] add 17 and 25 -> 43`; of several prompts each has a line, `r3/0`, `r3/1`, ...
+    """Write an answer as `r3 [length, wrong: expected 42] add 17 and 25 -> 43`.
 
-    A graph of cells that produces no tokens: `r3: h = 0.0123 -0.2310 0.0088 ... (1024 numbers)`, the beginning of the
-    first output of its result.
+    A graph of cells without tokens shows where its result begins: `r3: h = 0.0123 -0.2310 0.0088 ... (1024 numbers)`.
     """
     line = Text(one_line(answer.request.id), style="bold")
     marks = [] if answer.finish_reason is FinishReason.STOP else [Text(answer.finish_reason.value, "yellow")]
@@ -66,7 +73,7 @@ def _results(workload: Workload, answer: Answer) -> str:
 
 
 def is_right(workload: Workload, answer: Answer) -> bool | None:
-    """Whether a task was solved; None for a request that is no task, or was not answered to its end."""
+    """Whether a task was solved; None for no task, or for no whole answer."""
     expected = workload.expected.get(answer.request.id)
     if expected is None or not answer.complete:
         return None
@@ -90,11 +97,7 @@ def answer_json(workload: Workload, answer: Answer) -> dict[str, Any]:
 
 
 def note_unevicted(served: Iterable[tuple[Choices, Metrics]]) -> None:
-    """Say once, on stderr, which stage options changed nothing because no request was evicted.
-
-    Args:
-        served: the techniques, each with the metrics of its run.
-    """
+    """Say on stderr which stage options changed nothing because no request was evicted."""
     idle: dict[str, None] = {}
     for choices, metrics in served:
         of_evictions = {option["name"] for option in choices.row.described_options() if option["of_evictions"]}
@@ -110,7 +113,7 @@ def note_unevicted(served: Iterable[tuple[Choices, Metrics]]) -> None:
 
 
 def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:
-    """Print the metrics of a run on stderr; of one in which nothing was served there are none."""
+    """Print the metrics of a run on stderr, unless nothing was served."""
     if not metrics["iterations"] and metrics["requests"]["total"]:
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -129,7 +132,32 @@ def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:
     console(stderr=True).print(table)
 
 
-def show_groups(groups: Groups, by: str, kind: str) -> None:
-    """Print the latencies of each user, priority or conversation of a run on stderr."""
-    out = console(stderr=True)
-    out.print("", *by_group({"": groups}, by, kind, out.width), sep="\n")
+def show_groups(groups: Groups | None, by: str | None, kind: str) -> None:
+    """Print the latencies of each group of a run on stderr, if they are wanted."""
+    if groups is not None and by is not None:
+        out = console(stderr=True)
+        out.print("", *by_group({"": groups}, by, kind, out.width), sep="\n")
+
+
+def report_wrong(resolved: ResolvedRun, workload: Workload, served: Served, model: Any) -> bool:
+    """Say on stderr which greedy answers a plugin's stages made wrong.
+
+    Returns whether there are any. The model itself makes mistakes: a wrong answer counts only if the technique naive
+    answers otherwise.
+    """
+    own = [f"{kind} {name!r}" for kind, name in resolved.row.stages.items() if not is_own(stage(kind, name))]
+    wrong = {a.request.id: a for a in served.answers if is_right(workload, a) is False and a.request.sampling.greedy}
+    if not own or not wrong:
+        return False
+    again = [replace(answer.request, arrival_s=0.0, group=None) for answer in wrong.values()]
+    naive = resolve_run(technique("naive"), workload.source, replace(resolved.settings, stage_options={}))
+    alone = serve(build_engine(naive, model), again).whole().answers
+    faults = [answer.request.id for answer in alone if answer.token_ids != wrong[answer.request.id].token_ids]
+    if faults:
+        text = (
+            f"error: {len(faults)} of {len(served.answers)} answers are wrong, and naive answers otherwise "
+            f"({first_few(faults, NAMED)}): "
+            f"correct the {' or the '.join(own)}; its laws say what is wrong: minifuse check."
+        )
+        console(stderr=True).print(Text(one_line(text), "bold red"), soft_wrap=True)
+    return bool(faults)

@@ -1,4 +1,4 @@
-"""The commands, as typer parses them. Each returns its work, to be done outside of typer."""
+"""The commands as typer parses them: each returns its work."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def lab(context: typer.Context) -> None:
 
 
 def _deferred(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
-    """The same command for typer, returning its work instead of doing it."""
+    """Make a command return its work instead of doing it."""
 
     @wraps(command)
     def prepared(**typed: Any) -> Callable[[], int]:
@@ -81,7 +81,7 @@ def _deferred(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
 
 
 def parser() -> Callable[..., Any]:
-    """The parser of command lines. Its help has frames and colours only on a terminal."""
+    """Make the parser of command lines; its help is fancy only on a terminal."""
     return _parser(sys.stdout.isatty())
 
 

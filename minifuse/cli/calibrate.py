@@ -1,4 +1,4 @@
-"""`minifuse calibrate`: what it costs this machine to compute a chunk of KV again (Pensieve, 3.4.3.1)."""
+"""`minifuse calibrate`: the cost of computing a chunk of KV again (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minifuse.cli.declare import STDOUT, file_or_stdout, option, takes, whole
+from minifuse.cli.declare import option, takes, whole
+from minifuse.cli.files import STDOUT, file_or_stdout, refuse_overwriting
 from minifuse.cli.options import ModelOptions
-from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.run import load_weights
 from minifuse.cli.streams import print_result
-from minifuse.cli.tables import BUSY, in_time, plain
+from minifuse.cli.tables import BUSY
 from minifuse.cli.text import console, tell
 from minifuse.core.errors import UsageError
 from minifuse.execute.cores import OtherWork, usable_cores
@@ -22,6 +22,7 @@ from minifuse.io.parsing import number
 from minifuse.model.choices import find_device
 from minifuse.model.source import resolve
 from minifuse.model.text.load import resolve_text
+from minifuse.show.figures import in_time, plain
 
 if TYPE_CHECKING:
     from minifuse.simulate.calibration import Measured
@@ -33,20 +34,18 @@ OUT = "write the profile here instead of to the cache folder (- is standard outp
 
 @dataclass(frozen=True)
 class CalibrateOptions(ModelOptions):
-    """The options of `calibrate`: a model, the chunk whose cost is measured, and where the profile goes."""
+    """The options of `calibrate`."""
 
-    chunk: Annotated[
-        int, option("--chunk", "tokens of a chunk, as memory.chunk", "N", parse=whole(1, MOST_CHUNK), default="32")
-    ]
+    chunk: Annotated[int, option("--chunk", "tokens of a chunk, as memory.chunk", "N", parse=whole(1, MOST_CHUNK))] = 32
     rounds: Annotated[
-        int, option("--rounds", "times that each context is measured", "N", parse=whole(1, MOST_ROUNDS), default="15")
-    ]
-    out: Annotated[Path | Literal["-"] | None, option("--out", OUT, "FILE", parse=file_or_stdout)]
+        int, option("--rounds", "times that each context is measured", "N", parse=whole(1, MOST_ROUNDS))
+    ] = 15
+    out: Annotated[Path | Literal["-"] | None, option("--out", OUT, "FILE", parse=file_or_stdout)] = None
 
 
 @takes(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> int:
-    """Measure what it costs this machine to compute a chunk of KV again, and how many tokens saturate it.
+    """Measure the cost of computing a chunk of KV again, and the tokens that saturate this machine.
 
     Memory that drops KV of conversations (pensieve) drops what is cheap to compute again. In real time it finds the
     profile of its machine, model, dtype, device and chunk in the cache folder; --set memory.profile=FILE gives another.
@@ -57,8 +56,7 @@ def calibrate(options: CalibrateOptions) -> int:
             f"--model is {options.model}, made of cells, whose states are not computed again: give a transformer."
         )
     source = resolve_text(options.model)
-    if isinstance(options.out, Path):
-        refuse_overwriting(options.out, options.model, None, "--out")
+    refuse_overwriting([("--out", options.out)], [options.model])
     from minifuse.simulate.calibration import COUNTS, contexts_of, measure
     from minifuse.simulate.profiles import SATURATING, KeptProfile
 
@@ -70,14 +68,9 @@ def calibrate(options: CalibrateOptions) -> int:
         kept.check()
     others = OtherWork()
     measured = measure(model, contexts, options.chunk, options.rounds, COUNTS)
-    about: dict[str, Any] = {
-        "model": source.name,
-        "dtype": dtype,
-        "device": device,
-        "chunk": options.chunk,
-    }
-    about |= {SATURATING: measured.saturating_tokens}
-    text = measured.profile.text(**about, machine=kept.machine, rounds=options.rounds)
+    about: dict[str, Any] = {"model": source.name, "dtype": dtype, "device": device, "chunk": options.chunk}
+    about |= {SATURATING: measured.saturating_tokens, "machine": kept.machine, "rounds": options.rounds}
+    text = measured.profile.text(**about)
     _show(measured, f"{source.name} in {dtype} on {kept.machine}", options)
     if (used := others.cores() or 0.0) >= BUSY:
         busy = f"other processes used {plain(used)} of {len(usable_cores())} cores"
@@ -94,7 +87,7 @@ def calibrate(options: CalibrateOptions) -> int:
 
 
 def _show(measured: Measured, of: str, options: CalibrateOptions) -> None:
-    """The medians and their spread; on stderr where standard output is for the profile."""
+    """Print medians and their spread, on stderr if standard output has the profile."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

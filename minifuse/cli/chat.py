@@ -1,4 +1,4 @@
-"""`minifuse chat`: a conversation on the terminal, and what every turn found of the text before it."""
+"""`minifuse chat`: a conversation, and what each turn reused of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from functools import partial
 from typing import Annotated, Any
 
 from minifuse.cli.declare import option, takes
-from minifuse.cli.requests import tell_of_unused_sampling
+from minifuse.cli.files import refuse_overwriting
+from minifuse.cli.requests import check_sampling
 from minifuse.cli.run import RunOptions, chosen, load
-from minifuse.cli.spinner import loading
-from minifuse.cli.state import open_state, refuse_overwriting_state, report_unstored
+from minifuse.cli.state import open_state, report_unstored
+from minifuse.cli.status import loading
 from minifuse.cli.streams import print_result, silence
 from minifuse.cli.text import tell
 from minifuse.core.errors import ModelError, RequestRefused, UsageError, one_line
@@ -38,6 +39,7 @@ NOT_HERE = (
     *("texts", "prompts", "requests", "workload", "prompts_per_request", "prompt_length", "output_length", "arrival"),
     *("users", "ignore_eos", "clock", "hardware", "goodput", "by", "trace", "why", "live", "replay", "max_batch"),
 )
+STATED = f"which of the state file's to go on with: {CONVERSATION}"
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,10 @@ class ChatOptions(RunOptions):
 
     technique: Annotated[
         str | None, option("--technique", f"see minifuse list: {TECHNIQUE}", "NAME", panel="Technique")
-    ]
+    ] = None
     conversation: Annotated[
-        str | None,
-        option(
-            *("--conversation", f"which of the state file's to go on with: {CONVERSATION}", "NAME"),
-            panel="Workload",
-            parse=check_name,
-        ),
-    ]
+        str | None, option("--conversation", STATED, "NAME", panel="Workload", parse=check_name)
+    ] = None
 
 
 @takes(ChatOptions, without=NOT_HERE)
@@ -85,8 +82,8 @@ def chat(options: ChatOptions) -> int:
             "leave it out."
         )
     row = chosen(options, source.kind, TECHNIQUE)
-    refuse_overwriting_state(options.state, options.model, None, None)
-    tell_of_unused_sampling([Request("", (), sampling=options.sampling)], options)
+    refuse_overwriting([("--state", options.state)], [options.model])
+    check_sampling([Request("", (), sampling=options.sampling)], options)
     choices, tokenizer = options.choices(row), source.tokenizer()
     with loading(source.name):
         resolved = resolve_run(choices, source, options.settings)
@@ -113,7 +110,7 @@ class _Chat:
         self.code = 0
 
     def run(self) -> int:
-        """Until the input ends: 0, or 1 if a prompt was refused or an answer failed, or that of Ctrl-C."""
+        """Answer until the input ends; return the exit code."""
         if self.on_terminal:
             tell(f"{self.source.name}: Ctrl-C ends an answer, Ctrl-D the chat.")
         if self.talk.num_turns:
@@ -191,7 +188,7 @@ class _Chat:
         return exchange
 
     def _told(self, exchange: Exchange) -> str:
-        """`turn 3: 12 reused on the device, 0 swapped in, 0 recomputed, 4 new; 3 tokens in 0.02 s, stored`."""
+        """Write `turn 3: 12 reused on the device, 0 swapped in, 0 recomputed, 4 new; ...`."""
         answer = exchange.answer
         found = f"{exchange.on_device} reused on the device, {exchange.on_host} swapped in"
         seconds = (answer.finish_s or 0.0) - answer.request.arrival_s
@@ -237,7 +234,7 @@ class _Chat:
 
 
 class _Stream:
-    """Prints an answer as it comes, without the space that many tokenizers put before its first word."""
+    """Prints an answer as it comes, without the tokenizer's leading space."""
 
     def __init__(self, tokenizer: Tokenizer, shown: bool) -> None:
         self._tokenizer, self._shown = tokenizer, shown

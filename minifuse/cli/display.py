@@ -1,14 +1,16 @@
-"""Output while requests are served: answers on stdout, and on a terminal a live picture of the run on stderr.
+"""Answers on stdout, and a live picture of the run on stderr.
 
-The picture costs at most one percent of the run, and with lanes two: it is drawn at most ten times a second, and never
-again before a hundred times, or fifty times, the last drawing's cost has passed. Answers that end in between wait for
-it, so that stdout and stderr do not write into each other on a terminal; without a picture they are printed at once.
+The picture costs at most two percent of the run: it is drawn at most ten times a second, and never again before fifty
+times the last drawing's cost has passed. Answers that end in between wait for it, so that stdout and stderr do not
+write into each other on a terminal; without a picture they are printed at once.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -17,36 +19,35 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from minifuse.cli.lanes import Lanes
-from minifuse.cli.progress import ProgressLines
 from minifuse.cli.requests import Workload
 from minifuse.cli.text import UNITS, console, counted, time_left
-from minifuse.core.errors import one_line
+from minifuse.core.errors import MinifuseError, one_line
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Request
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.refusals import Refusals
+from minifuse.show.figures import in_bytes
+from minifuse.show.summary import picture, timeline_of
+from minifuse.trace.history import History, Story
+from minifuse.trace.log import Event
 
 MIN_GAP_S = 0.1
-COST_SHARE = 0.01
-LANES_COST_SHARE = 0.02
-SIZES = ("B", "KiB", "MiB")
-AROUND_LANES = 8  # lines of the picture that are no lanes, with one of their legend
+COST_SHARE = 0.02
+AROUND_LANES = 12  # lines of the picture that are no lanes
 
 
-def in_use(used: int, capacity: int) -> str:
-    """Bytes of memory, each in a unit in which it does not vanish.
+def lanes(events: Iterable[Event], width: int, rows: int) -> Iterator[str]:
+    """Draw a run so far: running requests, then waiting ones, then the last to end."""
 
-    >>> in_use(3 * 2**20 // 2, 64 * 2**20), in_use(2304, 2**20), in_use(2304, 300_000), in_use(0, 512)
-    ('1.5 of 64 MiB', '2.2 KiB of 1 MiB', '2.2 of 293 KiB', '0 of 512 B')
-    """
-    part, whole = (
-        max(i for i in range(len(SIZES)) if not i or size >= 1024**i) for size in (used or capacity, capacity)
-    )
-    unit = f" {SIZES[part]}" if part != whole else ""
-    digits = 1 if part and used else 0
-    return f"{used / 1024**part:.{digits}f}{unit} of {capacity / 1024**whole:.0f} {SIZES[whole]}"
+    def urgency(story: Story) -> tuple[bool, bool, float]:
+        return story.ended_s is not None, story.admitted_s is None, -(story.ended_s or 0.0)
+
+    history = History.of(events)
+    timeline = timeline_of(history, width, len(history.stories))
+    shown = {story.id for story in sorted(history.by_arrival, key=urgency)[:rows]}
+    kept = {name: signs for name, signs in timeline.rows.items() if name in shown}
+    yield from picture(history, replace(timeline, rows=kept, left_out=len(timeline.rows) - len(kept)), width)
 
 
 class Display:
@@ -56,12 +57,16 @@ class Display:
         title: what is being served, such as `orca on tiny`.
         engine: that runs; the header of its trace says how many bytes a slot of memory has.
         live: draw the picture, where stderr is a terminal; not if other lines are written there.
-        lanes: the picture has lanes and memory, and its last state is left standing; where there is no terminal, a line
-            is written for every so many iterations.
+        lanes: the picture has a lane for each request, and its last state is left standing; the trace keeps its events.
     """
 
     def __init__(
-        self, title: str, workload: Workload, engine: ServingEngine, live: bool = True, lanes: bool = False
+        self,
+        title: str,
+        workload: Workload,
+        engine: ServingEngine,
+        live: bool = True,
+        lanes: bool = False,
     ) -> None:
         self._title = title
         requests = workload.requests
@@ -75,8 +80,7 @@ class Display:
         self._out = console()
         self._err = console(stderr=True)
         self._is_live = live and sys.stderr.isatty() and not self._err.is_dumb_terminal
-        self._lanes = Lanes(engine, requests) if lanes and self._is_live else None
-        self._told = ProgressLines(engine, self._total) if lanes and not self._is_live else None
+        self._lanes = lanes
         self._live: Live | None = None
         self._held: list[tuple[Console, Text]] = []
         self._next_s = 0.0
@@ -94,45 +98,37 @@ class Display:
         with uninterrupted():
             self._clear()
             if kind is None or not issubclass(kind, BrokenPipeError):
-                if self._lanes is not None:
-                    self._print_held()
+                self._print_held()
+                if self._lanes:
                     self._err.print(self._picture())
-                if self._told is not None and (line := self._told.last()) is not None:
-                    self._held.append((self._err, Text(line)))
                 self._held += [(self._err, Text(f"error: {one_line(rest)}")) for rest in self._refusals.rest()]
                 self._print_held()
 
     def answer(self, line: Text | None) -> None:
-        """A request has been answered: show its line, if it has one, on stdout."""
+        """Show the line of an answered request on stdout, if it has one."""
         self._ended += 1
         if line is not None:
             self._print(self._out, line)
 
     def refused(self, request: Request, why: str) -> None:
-        """A request was refused: say why on stderr, unless it is one of many with the same cause."""
+        """Say on stderr why a request was refused, unless many have the same cause."""
         self._ended += 1
         if (sentence := self._refusals.sentence(request, why)) is not None:
             self._print(self._err, Text(f"error: {one_line(sentence)}"))
 
     def step(self, report: StepReport) -> None:
-        """An iteration has completed."""
-        if self._told is not None and (line := self._told.step(report)) is not None:
-            self._print(self._err, Text(line))
-        if not self._is_live:
-            return
-        if self._lanes is not None:
-            self._lanes.step(report)
+        """Count an iteration that has completed, and draw if it is time."""
         self._made += len(report.plan.work) if self._of_cells else sum(map(len, report.tokens.values()))
         self._running.update(report.plan.admitted)
         self._running.difference_update(report.finished, report.plan.evicted)
         self._report = report
         now = time.perf_counter()
-        if now >= self._next_s or (self._held and not self._running):  # in a lull the next step may be far away
+        due = now >= self._next_s or (self._held and not self._running)  # in a lull the next step may be far away
+        if self._is_live and due:
             with uninterrupted():
                 self._draw()
             cost = time.perf_counter() - now
-            share = COST_SHARE if self._lanes is None else LANES_COST_SHARE
-            self._next_s = now + max(MIN_GAP_S, cost / share)
+            self._next_s = now + max(MIN_GAP_S, cost / COST_SHARE)
 
     def _print(self, where: Console, line: Text) -> None:
         self._held.append((where, line))
@@ -140,7 +136,7 @@ class Display:
             self._print_held()
 
     def _print_held(self) -> None:
-        """Print what was held back. A line is one line: wrapping it is left to the terminal."""
+        """Print what was held back; the terminal wraps lines."""
         while self._held:
             where, line = self._held[0]
             where.print(line, soft_wrap=True)
@@ -156,19 +152,19 @@ class Display:
         if self._held:
             self._clear()
             self._print_held()
-        if self._live is None:
-            self._live = Live(
-                self._picture(),
-                console=self._err,
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-                vertical_overflow="crop",
-            )
-            self._live.start(refresh=True)
-        else:
+        if self._live is not None:
             self._live.update(self._picture(), refresh=True)
+            return
+        self._live = Live(
+            self._picture(),
+            console=self._err,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._live.start(refresh=True)
 
     def _picture(self) -> Group:
         now, usage = (self._report.ended_s, self._report.usage) if self._report else (0.0, KVUsage(0, 0, 0))
@@ -184,9 +180,12 @@ class Display:
         figures = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for name in ("running", "waiting", f"{self._work}/s", f"{self._memory} in use"):
             figures.add_column(name, justify="right", no_wrap=True, header_style="dim")
-        kv = in_use(usage.used * self._slot_bytes, usage.capacity * self._slot_bytes)
+        kv = f"{in_bytes(usage.used * self._slot_bytes)} of {in_bytes(usage.capacity * self._slot_bytes)}"
         figures.add_row(str(len(self._running)), str(waiting), speed, kv)
-        if self._lanes is None:
+        if not self._lanes or self._report is None:
             return Group(bar, figures)
-        lines = self._lanes.lines(self._err.width, max(3, self._err.height - AROUND_LANES))
+        try:
+            lines = [*lanes(self._engine.trace.kept(), self._err.width, max(3, self._err.height - AROUND_LANES))]
+        except MinifuseError as error:  # a stage of a plugin may have decided anything
+            lines = [str(error)]
         return Group(bar, figures, Text("\n".join(lines), no_wrap=True, overflow="crop"))

@@ -1,4 +1,4 @@
-"""`minifuse explain NAME`: what a technique, a stage or a term is, where its code is, and how to run it."""
+"""`minifuse explain NAME`: what a technique, a stage or a term is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import minifuse
+from minifuse.cli.declare import argument
 from minifuse.cli.glossary import Term, folded, terms
 from minifuse.cli.list import first_line
 from minifuse.cli.text import console
@@ -23,25 +24,23 @@ from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage, stages
 from minifuse.techniques import MODELS, TECHNIQUES, Technique, fit, for_model
 
-Line = tuple[str | tuple[str, str], ...]  # parts of a text, some with a style
+SHOWN = {None: "none", True: "on", False: "off"}  # defaults as --set takes them
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is shown of one technique, stage or term: a title, a text, and named facts, each of some lines."""
+    """What is shown of one technique, stage, option or term."""
 
-    title: Line
-    text: str
-    facts: list[tuple[str, list[Line]]]
-    commands: list[str]  # that run it, each shown on a line of its own, however long
+    name: str
+    what: str
+    text: str = ""
+    facts: dict[str, list[str]] = field(default_factory=dict)  # lines, by what they are about
+    commands: list[str] = field(default_factory=list)  # that run it, each shown on a line of its own, however long
 
 
 def explain(
     context: typer.Context,
-    name: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help="a technique, a stage, an option or a term", show_default=False),
-    ] = None,
+    name: Annotated[list[str] | None, argument("NAME", "a technique, a stage, an option or a term")] = None,
 ) -> int:
     """Explain a technique, a stage, or a term such as ttft, kv or idle.
 
@@ -57,28 +56,26 @@ def explain(
 
 
 def _explanations(name: str, plugins: str) -> list[Explanation]:
-    """Everything of this name, or else the terms of which it is a word."""
+    """Explain everything of this name, or else terms that have it as a word."""
     kind_wanted, dot, bare = name.rpartition(".")
     wanted, kind_wanted = folded(bare), folded(kind_wanted)
-    rows = [row for row in TECHNIQUES.values() if not dot and folded(row.name) == wanted]
-    parts = [
-        *(_technique(row, plugins) for row in rows),
-        *(
-            _stage(kind, cls, plugins)
-            for kind in KINDS
-            for stage_name, cls in stages(kind).items()
-            if folded(stage_name) == wanted and kind_wanted in ("", kind)
-        ),
+    kinds = [kind for kind in KINDS if kind_wanted in ("", kind)]
+    found = [_technique(row, plugins) for row in TECHNIQUES.values() if not dot and folded(row.name) == wanted]
+    found += [
+        _stage(kind, cls, plugins)
+        for kind in kinds
+        for stage_name, cls in stages(kind).items()
+        if folded(stage_name) == wanted
     ]
-    found = [*parts, *(_term(term) for term in terms() if term.is_called(folded(name)))]
-    found += [] if parts else _option(wanted, kind_wanted)  # a stage tells its options itself
-    if found:
+    called = [] if found else [one for one in _stage_options() if folded(one[2]["name"]) == wanted and one[0] in kinds]
+    found += [_term(term) for term in terms() if term.is_called(folded(name))]
+    if called:  # of no stage of that name, which tells its options itself
+        facts = {f"{kind} {stage_name}": _options([option], f"{kind}.") for kind, stage_name, option in called}
+        found.append(Explanation(called[0][2]["name"], ", an option, for --set:", facts=facts))
+    if found := found or [_term(term) for term in terms() if term.has_word(folded(name))]:
         return found
-    if near := [_term(term) for term in terms() if term.has_word(folded(name))]:
-        return near
-    known = dict.fromkeys([*TECHNIQUES, *(stage_name for kind in KINDS for stage_name in stages(kind))])
-    known |= dict.fromkeys(name for term in terms() for name in term.names)
-    known |= dict.fromkeys(option["name"] for _, _, option in _stage_options())
+    known = [*TECHNIQUES, *(name for term in terms() for name in term.names)]
+    known += [each for kind, stage_name, option in _stage_options() for each in (stage_name, option["name"])]
     raise UsageError(
         f"There is no technique, stage or term {name!r}{did_you_mean(name, known)}: give one that minifuse explain "
         "lists."
@@ -86,7 +83,7 @@ def _explanations(name: str, plugins: str) -> list[Explanation]:
 
 
 def _show_names() -> None:
-    """Every name that can be explained."""
+    """Print every name that can be explained."""
     from rich.text import Text
 
     chapters: dict[str, list[str]] = {"Techniques": list(TECHNIQUES)}
@@ -99,20 +96,9 @@ def _show_names() -> None:
 
 
 def _term(term: Term) -> Explanation:
-    facts: list[tuple[str, list[Line]]] = [("part of", [(term.chapter,)]), ("defined in", [(term.defined_in,)])]
+    facts = {"part of": [term.chapter], "defined in": [term.defined_in]}
     commands = [] if term.command is None else [term.command]
-    return Explanation(((", ".join(term.names), "bold"), f": {term.meaning}."), "", facts, commands)
-
-
-def _option(wanted: str, kind_wanted: str) -> list[Explanation]:
-    """The option of this folded name, of every stage that has it; of none, nothing."""
-    found = [
-        (kind, stage_name, option)
-        for kind, stage_name, option in _stage_options()
-        if folded(option["name"]) == wanted and kind_wanted in ("", kind)
-    ]
-    facts = [(f"{kind} {stage_name}", _options([option], f"{kind}.")) for kind, stage_name, option in found]
-    return [Explanation(((found[0][2]["name"], "bold"), ", an option, for --set:"), "", facts, [])] if found else []
+    return Explanation(", ".join(term.names), f": {term.meaning}.", facts=facts, commands=commands)
 
 
 def _stage_options() -> Iterator[tuple[Kind, str, dict[str, Any]]]:
@@ -129,24 +115,25 @@ def _show(explanations: list[Explanation]) -> None:
     from rich.text import Text
 
     out = console()
-    for number, explanation in enumerate(explanations):
+    for number, one in enumerate(explanations):
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(ratio=1)
-        for name, fact in explanation.facts:
-            table.add_row(name, Text("\n").join(Text.assemble(*line) for line in fact))
-        text = [Padding(Text(explanation.text), (0, 0, 0, 2))] if explanation.text else []
-        out.print(
-            *[""] * (number > 0), Text.assemble(*explanation.title), *text, Padding(table, (0, 0, 0, 2)), sep="\n"
-        )
-        if explanation.commands:
-            out.print(
-                Text("  run it", "dim"), *(Text(f"    {one}") for one in explanation.commands), sep="\n", soft_wrap=True
-            )
+        for name, lines in one.facts.items():
+            table.add_row(name, Text("\n".join(lines)))
+        if number:
+            out.print()
+        out.print(Text.assemble((one.name, "bold"), one.what))
+        if one.text:
+            out.print(Padding(Text(one.text), (0, 0, 0, 2)))
+        out.print(Padding(table, (0, 0, 0, 2)))
+        if one.commands:
+            commands = [Text(f"    {command}") for command in one.commands]
+            out.print(Text("  run it", "dim"), *commands, sep="\n", soft_wrap=True)
 
 
 def where(cls: type[Any]) -> str:
-    """The module of a stage, and its file relative to the package's folder; of an attention, the half with tensors."""
+    """Name the module and the file of a stage; of an attention, of its half with tensors."""
     if cls.kind == "attention" and cls.tensors:
         module = cls.tensors.partition(":")[0]
         return f"{module} ({module.replace('.', '/')}.py)"
@@ -157,35 +144,26 @@ def where(cls: type[Any]) -> str:
 
 def _technique(row: Technique, plugins: str) -> Explanation:
     serves = [model for model in MODELS if model in row.serves]
-    used: list[tuple[str, list[Line]]] = [
-        (kind, _stage_lines(stage(kind, name), models if len(models) < len(serves) else []))
-        for kind in KINDS
-        for name, models in _by_model(row, kind).items()
-    ]
     variants = [for_model(row, model) for model in serves]
     options = {option["name"]: option for variant in variants for option in variant.described_options()}
-    return Explanation(
-        ((row.name, "bold"), f", a technique: {row.summary}."),
-        "",
-        [
-            ("paper", [(row.paper if row.paper != "-" else "none",)]),
-            ("section", [(row.section,)]),
-            ("serves", [(", ".join(MODELS[model] for model in serves),)]),
-            *used,
-            ("options", _options(options.values())),
-        ],
-        [_run(row.name, model, plugins) for model in serves],
-    )
-
-
-def _stage_lines(cls: type[Any], models: list[str]) -> list[Line]:
-    """What a stage of a technique does, and where; `models` are those for which it is this stage, if not all."""
-    for_which = f" for {' and '.join(MODELS[model] for model in models)}" if models else ""
-    return [((cls.name, "bold"), f"{for_which}: {first_line(cls)}"), ((where(cls), "dim"),)]
+    facts = {
+        "paper": [row.paper if row.paper != "-" else "none"],
+        "section": [row.section],
+        "serves": [", ".join(MODELS[model] for model in serves)],
+    }
+    for kind in KINDS:
+        lines = facts[kind] = []
+        for name, models in _by_model(row, kind).items():
+            cls = stage(kind, name)
+            which = f" for {' and '.join(MODELS[model] for model in models)}" if len(models) < len(serves) else ""
+            lines += [f"{name}{which}: {first_line(cls)}", where(cls)]
+    facts["options"] = _options(options.values())
+    commands = [_run(row.name, model, plugins) for model in serves]
+    return Explanation(row.name, f", a technique: {row.summary}.", facts=facts, commands=commands)
 
 
 def _by_model(row: Technique, kind: Kind) -> dict[str, list[str]]:
-    """The stages of this kind that a technique has: name -> the kinds of model for which it is that one."""
+    """List a technique's stages of this kind, each with the models that it serves."""
     found: dict[str, list[str]] = {}
     for model in MODELS:
         if model in row.serves:
@@ -194,54 +172,45 @@ def _by_model(row: Technique, kind: Kind) -> dict[str, list[str]]:
 
 
 def _run(technique: str, model: str, plugins: str, flags: str = "") -> str:
-    """A command line that runs a technique on a kind of model, with some stages exchanged."""
+    """Write a command line that runs a technique on a kind of model."""
     which = " --model lstm --workload wmt15" if model == "cells" else ""
     return f"minifuse{plugins} run --technique {technique}{flags}{which}"
 
 
 def _stage(kind: Kind, cls: type[Any], plugins: str) -> Explanation:
     text = inspect.cleandoc(inspect.getdoc(cls) or "").partition(">>>")[0].strip()
-    return Explanation(
-        ((cls.name, "bold"), f", a stage for {kind}."),
-        text.replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n"),
-        [
-            ("used by", [(", ".join(row.name for row in _users(kind, cls.name)) or "no technique by default",)]),
-            ("serves", [(", ".join(name for model, name in MODELS.items() if model in cls.serves),)]),
-            ("code", [(where(cls),)]),
-            ("options", _options(describe_options(cls.Options), f"{kind}.")),
-        ],
-        [_command(kind, cls, plugins)],
-    )
+    users = [row.name for row in TECHNIQUES.values() if cls.name in _by_model(row, kind)]
+    facts = {
+        "used by": [", ".join(users) or "no technique by default"],
+        "serves": [", ".join(name for model, name in MODELS.items() if model in cls.serves)],
+        "code": [where(cls)],
+        "options": _options(describe_options(cls.Options), f"{kind}."),
+    }
+    paragraphs = "\n".join(part.replace("\n", " ") for part in text.split("\n\n"))
+    return Explanation(cls.name, f", a stage for {kind}.", paragraphs, facts, [_command(kind, cls, plugins)])
 
 
-def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> list[Line]:
-    lines: list[Line] = []
+def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> list[str]:
+    lines = []
     for option in described:
         default = option["default"]
         if default is None or isinstance(default, bool):
-            default = {None: "none", True: "on", False: "off"}[default]
-        help = f" {option['help']}; give {option['allowed']}"
-        lines.append(((f"{prefix}{option['name']}={default}", "bold"), help))
-    return lines or [("none",)]
-
-
-def _users(kind: Kind, name: str) -> list[Technique]:
-    return [row for row in TECHNIQUES.values() if name in _by_model(row, kind)]
+            default = SHOWN[default]
+        lines.append(f"{prefix}{option['name']}={default} {option['help']}; give {option['allowed']}")
+    return lines or ["none"]
 
 
 def _command(kind: Kind, cls: type[Any], plugins: str) -> str:
-    """A command line that runs a stage: a technique that has it, else one with as few stages exchanged as possible."""
-    name, model = cls.name, next(model for model in MODELS if model in cls.serves)
-    users = [row for row in TECHNIQUES.values() if model in _by_model(row, kind).get(name, ())]
+    """Write a command line that runs a stage, with few others exchanged."""
+    model = next(model for model in MODELS if model in cls.serves)
+    others = [other for other in KINDS if other != kind]
+    choices = [[None, *stages(other)] for other in others]
+    rows = [row for row in TECHNIQUES.values() if model in row.serves]
+    users = [row for row in rows if model in _by_model(row, kind).get(cls.name, ())]
     if users:
         return _run(users[0].name, model, plugins)
-    others = [other for other in KINDS if other != kind]
-    exchanges = sorted(
-        product(*([None, *stages(other)] for other in others)), key=lambda picks: len(picks) - picks.count(None)
-    )
-    rows = [row for row in TECHNIQUES.values() if model in row.serves]
-    for picks, row in product(exchanges, rows):
-        exchanged = {kind: name, **{other: pick for other, pick in zip(others, picks, strict=True) if pick}}
+    for picks, row in product(sorted(product(*choices), key=lambda picks: -picks.count(None)), rows):
+        exchanged = {kind: cls.name, **{other: pick for other, pick in zip(others, picks, strict=True) if pick}}
         mixed = {**for_model(row, model).stages, **exchanged}
         if fit(mixed) and all(model in stage(place, other).serves for place, other in mixed.items()):
             return _run(row.name, model, plugins, "".join(f" --{other} {pick}" for other, pick in exchanged.items()))

@@ -16,7 +16,7 @@ TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows
 
 
 def told(error: BaseException) -> tuple[str, int]:
-    """The sentence that tells the user of an error, and the exit code; a defect is raised again if `TRACEBACK` is set.
+    """Give the sentence and the exit code of an error; with `TRACEBACK` set, raise a defect again.
 
     A `MinifuseError` has a sentence of its own. Anything else is a mistake of a plugin, if the error passed through its
     code, or a defect of minifuse.
@@ -53,7 +53,7 @@ def told(error: BaseException) -> tuple[str, int]:
 
 
 def _lacks_memory(error: BaseException | None) -> str | None:
-    """What an allocation that failed says, of Python or of torch; None: the error is another."""
+    """What a failed allocation of Python or torch says; None for other errors."""
     what = one_sentence(error)
     if isinstance(error, MemoryError):
         return what or type(error).__name__
@@ -61,5 +61,5 @@ def _lacks_memory(error: BaseException | None) -> str | None:
 
 
 def one_sentence(message: object) -> str:
-    """On one line, without its full stop."""
+    """Write a message on one line, without its full stop."""
     return " ".join(str(message).split()).rstrip(".")

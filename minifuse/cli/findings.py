@@ -6,20 +6,18 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from minifuse.cli.status import Status
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import cut_to
-from minifuse.cli.text import console, tell, time_left
+from minifuse.cli.text import console, time_left
 from minifuse.io.output import write_whole
 from minifuse.papers import EXPERIMENTS
-from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Say
-from minifuse.serve.interrupt import uninterrupted
+from minifuse.papers.experiment import Conditions, Experiment, Finding, Say
 
 SCHEMA, LIST_SCHEMA = "minifuse.reproduce/1", "minifuse.reproduce.list/1"
 PIPE_WIDTH = 160  # of tables where no terminal limits them
@@ -43,23 +41,20 @@ def show_list(as_json: bool) -> None:
 
 
 def show(row: Experiment, finding: Finding) -> None:
-    """A finding on stdout: its tables, then what their reader must know."""
+    """Print a finding on stdout: its tables, then its notes."""
     out = console()
     if not sys.stdout.isatty():
         out.width = PIPE_WIDTH
     out.print(Text.assemble((row.name, "bold"), f": {row.shows} ({row.paper}, {row.figure})."), soft_wrap=True)
     for panel in finding.panels:
-        out.print("", Text(panel.title, "bold"), *_tables(panel, out.width), sep="\n")
+        rows = [[column.cell(point) for column in panel.columns] for point in panel.points]
+        tables = cut_to(out.width, [column.head for column in panel.columns], rows, named=False)
+        out.print("", Text(panel.title, "bold"), *tables, sep="\n")
     out.print()
     for note in finding.notes:
         out.print(Text(f"- {note}"), soft_wrap=True)
     out.print()
     out.file.flush()
-
-
-def _tables(panel: Panel, width: int) -> list[Table]:
-    rows = [[column.cell(point) for column in panel.columns] for point in panel.points]
-    return cut_to(width, [column.head for column in panel.columns], rows, named=False)
 
 
 def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
@@ -83,9 +78,9 @@ def _row(cells: list[str]) -> str:
 
 
 def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
-    """NAME.json and NAME.md, or NAME-SCALE of another scale than the usual; each whole or not at all.
+    """Write NAME.json and NAME.md, or NAME-SCALE of another scale than the usual.
 
-    What was found before Ctrl-C came is written to NAME-interrupted, and replaces no whole finding.
+    What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding.
     """
     name = row.name if scale == Conditions().scale else f"{row.name}-{scale}"
     path = folder / (f"{name}-interrupted" if finding.interrupted else name)
@@ -95,35 +90,12 @@ def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: d
 
 
 class Progress(Say):
-    """What is being measured, on stderr: one line that changes on a terminal, a line for each point elsewhere.
-
-    Nothing is drawn in between: that would take time from what is measured.
-    """
+    """Shows on stderr what is being measured; nothing is drawn while it is."""
 
     def __init__(self, name: str) -> None:
+        self.status = Status(name)
         super().__init__(self._tell)
-        self._name = name
         self._began = 0.0
-        self._err = console(stderr=True)
-        self._live: Live | None = None
-
-    def __enter__(self) -> Progress:
-        if sys.stderr.isatty() and not self._err.is_dumb_terminal:
-            self._live = Live(
-                Text(self._name),
-                console=self._err,
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start(refresh=True)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._live is not None:
-            with uninterrupted():
-                self._live.stop()
 
     def expect(self, reports: int) -> None:
         super().expect(reports)
@@ -135,9 +107,6 @@ class Progress(Say):
         return Finding({}, tuple(self.kept.values()), (note,), interrupted=True)
 
     def _tell(self, what: str) -> None:
-        if self._live is not None:
-            done = self.said - 1
-            count = f" ({done} of {self.expected} done{time_left(done, self.expected, self._began)})"
-            self._live.update(Text(f"{self._name}: {what}{count if self.expected else ''}"), refresh=True)
-        else:
-            tell(f"{self._name}: {what}")
+        done = self.said - 1
+        left = f" ({done} of {self.expected} done{time_left(done, self.expected, self._began)})"
+        self.status.say(what, left if self.expected else "")

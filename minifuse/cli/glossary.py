@@ -12,7 +12,7 @@ PLACES = places("glossary.md", "docs/glossary.md")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A row of the glossary: terms that are explained together."""
+    """A row of the glossary: terms explained together."""
 
     names: tuple[str, ...]
     meaning: str
@@ -21,17 +21,17 @@ class Term:
     chapter: str
 
     def is_called(self, name: str) -> bool:
-        """Whether one of the terms is this name, as `folded` gives it; of a plural its singular, too."""
+        """Whether a folded name, or its singular, is one of the terms."""
         own = {folded(term) for term in self.names}
         return name in own or name.removesuffix("s") in own
 
     def has_word(self, name: str) -> bool:
-        """Whether this name, as `folded` gives it, is a word of one of the terms."""
+        """Whether a folded name is a word of one of the terms."""
         return any(name in folded(term).split() for term in self.names)
 
 
 def folded(name: str) -> str:
-    """A name as it is looked up: upper and lower case, blanks, hyphens and underscores are the same.
+    """Fold a name for look-up: case, blanks, hyphens and underscores do not matter.
 
     >>> folded("Graph_Padded"), folded("TTFT")
     ('graph padded', 'ttft')

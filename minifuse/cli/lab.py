@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,20 +22,25 @@ if TYPE_CHECKING:
 
 SCHEMA = "minifuse.lab/1"
 HERE = "."
-NUMBER = argument("NN", "a lab, by its number")
-OUT = option("-o", "the folder that is made", "DIR")
-SEED = option(
-    "--seed",
-    "of the workloads that are drawn; the course's secret, to see what will be graded",
-    "TEXT",
-    default="public",
-)
-
-
-HAND_INS = argument("HAND-IN", "what was handed in for one lab: folders with a solution.py each, or files", many=True)
-WHICH = option("--lab", "the lab; without it, as the first line of the skeleton says", "NN")
 REFERENCE = "(reference)"
 SHOWN = 30  # pairs
+SEEDED = "of the workloads that are drawn; the course's secret, to see what will be graded"
+SECRET = "of the course, from which hidden workloads are drawn; without one, a new one"
+HANDED_IN = "what was handed in for one lab: folders with a solution.py each, or files"
+
+
+def _filled(text: str, flag: str) -> str:
+    """Parse what workloads are drawn from, as a grader reads it from its file."""
+    if not (found := text.strip()):
+        raise UsageError(f"{flag} is empty: give a text, from which workloads are drawn.")
+    return found
+
+
+NUMBER = argument("NN", "a lab, by its number")
+OUT = option("-o", "the folder that is made", "DIR")
+SEED = option("--seed", SEEDED, "TEXT", parse=_filled)
+HAND_INS = argument("HAND-IN", HANDED_IN)
+WHICH = option("--lab", "the lab; without it, as the first line of the skeleton says", "NN")
 
 
 def _needs_hypothesis() -> None:
@@ -55,6 +61,10 @@ def _lab(text: str | None) -> Lab:
     return lab_with_number(text)
 
 
+def _print_json(**result: object) -> None:
+    print_result(json.dumps({"schema": SCHEMA, **result}))
+
+
 @takes(JsonOptions)
 def list_labs(options: JsonOptions) -> int:
     """List the labs: the chapter that each follows, its hours, its points."""
@@ -62,11 +72,8 @@ def list_labs(options: JsonOptions) -> int:
 
     known = labs()
     if options.json:
-        rows = [
-            {"number": one.number, "title": one.title, "chapter": one.chapter, "hours": one.hours, "points": one.points}
-            for one in known
-        ]
-        print_result(json.dumps({"schema": SCHEMA, "labs": rows}))
+        names = ("number", "title", "chapter", "hours", "points")
+        _print_json(labs=[{name: getattr(one, name) for name in names} for one in known])
         return 0
     for one in known:
         print_result(f"{one.number:02}  {one.title} (after chapter {one.chapter}; {one.hours} hours)")
@@ -78,8 +85,8 @@ def list_labs(options: JsonOptions) -> int:
 class StartOptions:
     """The options of `lab start`."""
 
-    number: Annotated[str | None, NUMBER]
-    folder: Annotated[str | None, argument("[DIR]", "the folder that is made; without one, it is named after the lab")]
+    number: Annotated[str | None, NUMBER] = None
+    folder: Annotated[str | None, argument("[DIR]", "the folder that is made; without one, named after the lab")] = None
 
 
 @takes(StartOptions)
@@ -101,68 +108,72 @@ def start(options: StartOptions) -> int:
 class CheckOptions:
     """The options of `lab check`."""
 
-    folder: Annotated[str | None, argument("[DIR]", "the lab's folder; without one, this folder")]
-    only: Annotated[str | None, option("--only", "run this test alone", "TEST")]
-    hidden: Annotated[bool, switch("--hidden", "run the hidden tests, too, where minifuse has them")]
-    seed: Annotated[str, SEED]
-    json: Annotated[bool, json_switch()]
+    folder: Annotated[str, argument("[DIR]", "the lab's folder; without one, this folder")] = HERE
+    only: Annotated[str | None, option("--only", "run this test alone", "TEST")] = None
+    hidden: Annotated[bool, switch("--hidden", "run the hidden tests, too, where minifuse has them")] = False
+    seed: Annotated[str, SEED] = "public"
+    json: Annotated[bool, json_switch()] = False
 
 
 @takes(CheckOptions)
 def check(options: CheckOptions) -> int:
-    """Tell what holds of a solution, what does not, and the smallest case that shows it."""
+    """Judge a solution: what holds, what does not, and the smallest case that shows it."""
     _needs_hypothesis()
     from minifuse.labs.judge import judge
     from minifuse.labs.lab import read_lab
 
-    own = read_lab(Path(options.folder or HERE))
+    own = read_lab(Path(options.folder))
     lab = _lab(str(own.number)) if options.hidden else own
     known = [test.name for test in lab.tests(options.hidden)]
     if options.only is not None and options.only not in known:
         raise UsageError(f"--only is {options.only!r}, which is no test of this lab: give one of {', '.join(known)}.")
-    file = own.folder / "solution.py"
     outcomes = judge(
         lab,
-        file,
+        own.folder / "solution.py",
         hidden=options.hidden,
-        seed=_text("--seed", options.seed),
+        seed=options.seed,
         only=options.only,
         say=lambda name: tell(f"note: {name.replace('_', ' ')} ..."),
     )
     if options.json:
-        print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "tests": [as_json(one) for one in outcomes]}))
+        _print_json(lab=lab.number, tests=[as_json(one) for one in outcomes])
     else:
         show(lab, own.folder, outcomes)
     return int(not all(one.held for one in outcomes))
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
+class SimilarOptions:
+    """The options of `lab similar`."""
+
+    hand_ins: Annotated[Sequence[str], HAND_INS] = ()
+    lab: Annotated[str | None, WHICH] = None
+    json: Annotated[bool, json_switch()] = False
+
+
+@dataclass(frozen=True)
+class ScoreOptions(SimilarOptions):
     """The options of `lab score`."""
 
-    hand_ins: Annotated[list[str], HAND_INS]
-    lab: Annotated[str | None, WHICH]
-    seed: Annotated[str, SEED]
-    json: Annotated[bool, json_switch()]
+    seed: Annotated[str, SEED] = "public"
 
 
 @takes(ScoreOptions)
 def score(options: ScoreOptions) -> int:
     """Make a table of the open task: counted costs of each hand-in, beside baselines."""
     _needs_hypothesis()
+    from rich.table import Table
+
     from minifuse.labs.handins import hand_ins, lab_of
     from minifuse.labs.score import scores
 
     files, without = hand_ins(options.hand_ins or [HERE])
     lab = lab_of(files, options.lab)
-    scored = scores(lab, files, seed=_text("--seed", options.seed))
+    scored = scores(lab, files, seed=options.seed)
     failed = {**scored.failed, **without}
     if options.json:
-        told = {"costs": scored.costs, "rows": scored.rows, "baselines": scored.baselines, "failed": failed}
-        print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, **told}))
+        _print_json(lab=lab.number, costs=scored.costs, rows=scored.rows, baselines=scored.baselines, failed=failed)
     else:
-        from rich.table import Table
-
         table = Table(box=None, pad_edge=False)
         table.add_column("", overflow="fold")  # names of a class often begin alike
         for name, better in scored.costs.items():
@@ -177,18 +188,9 @@ def score(options: ScoreOptions) -> int:
     return int(bool(failed))
 
 
-@dataclass(frozen=True)
-class SimilarOptions:
-    """The options of `lab similar`."""
-
-    hand_ins: Annotated[list[str], HAND_INS]
-    lab: Annotated[str | None, WHICH]
-    json: Annotated[bool, json_switch()]
-
-
 @takes(SimilarOptions)
 def similar(options: SimilarOptions) -> int:
-    """Tell how alike the hand-ins of a class are, and how like the reference: most alike first."""
+    """List how alike hand-ins are to each other and to the reference, most alike first."""
     from minifuse.labs.handins import hand_ins, lab_of
     from minifuse.labs.similar import alike
     from minifuse.labs.skeleton import skeleton
@@ -203,7 +205,7 @@ def similar(options: SimilarOptions) -> int:
         tell(f"note: {name} is left out: {why}")
     pairs = alike(texts, skeleton(texts[REFERENCE].decode()).encode())
     if options.json:
-        print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "pairs": [vars(one) for one in pairs]}))
+        _print_json(lab=lab.number, pairs=[vars(one) for one in pairs])
         return 0
     for one in pairs[:SHOWN]:
         print_result(f"{one.ratio:>4.0%}  {one.shared:>5} runs  {one.one}  {one.other}")
@@ -224,8 +226,14 @@ def _bytes(path: Path) -> bytes:
 class HandoutOptions:
     """The options of `lab handout`."""
 
-    number: Annotated[str | None, NUMBER]
-    out: Annotated[str | None, OUT]
+    number: Annotated[str | None, NUMBER] = None
+    out: Annotated[str | None, OUT] = None
+
+    @property
+    def folder(self) -> Path:
+        if not self.out:
+            raise UsageError("-o is missing: give the folder that is to be made, as in -o handout.")
+        return Path(self.out)
 
 
 @takes(HandoutOptions)
@@ -233,22 +241,17 @@ def handout(options: HandoutOptions) -> int:
     """Make the folder that students are given: no line of any solution is in it."""
     from minifuse.labs.handout import handed_out, write_files
 
-    lab, folder = _lab(options.number), _out(options.out)
+    lab, folder = _lab(options.number), options.folder
     write_files(handed_out(lab), folder)
     print_result(f"{folder} is what students are given of lab {lab.number}: {lab.title}.")
     return 0
 
 
 @dataclass(frozen=True)
-class AutograderOptions:
+class AutograderOptions(HandoutOptions):
     """The options of `lab autograder`."""
 
-    number: Annotated[str | None, NUMBER]
-    out: Annotated[str | None, OUT]
-    secret: Annotated[
-        str | None,
-        option("--secret", "of the course, from which hidden workloads are drawn; without one, a new one", "TEXT"),
-    ]
+    secret: Annotated[str | None, option("--secret", SECRET, "TEXT", parse=_filled)] = None
 
 
 @takes(AutograderOptions)
@@ -257,25 +260,11 @@ def autograder(options: AutograderOptions) -> int:
     _needs_hypothesis()
     from minifuse.labs.autograder import make_autograder
 
-    lab, folder = _lab(options.number), _out(options.out)
-    secret = secrets.token_hex(16) if options.secret is None else _text("--secret", options.secret)
-    make_autograder(lab, folder, secret)
+    lab, folder = _lab(options.number), options.folder
+    make_autograder(lab, folder, options.secret or secrets.token_hex(16))
     print_result(f"{folder} grades lab {lab.number}: {lab.title}. For Gradescope: upload a zip file of what is in it.")
     tell(f"note: {folder / 'secret.txt'} is the course's secret: keep it, and grade all with the same.")
     return 0
-
-
-def _text(name: str, text: str) -> str:
-    """What is drawn from, as a grader reads it from its file."""
-    if not (found := text.strip()):
-        raise UsageError(f"{name} is empty: give a text, from which workloads are drawn.")
-    return found
-
-
-def _out(folder: str | None) -> Path:
-    if not folder:
-        raise UsageError("-o is missing: give the folder that is to be made, as in -o handout.")
-    return Path(folder)
 
 
 LAB = {

@@ -1,11 +1,11 @@
-"""The options that `run` and `compare` share, what they mean for a technique, and which contradict each other."""
+"""The options that `run` and `compare` share, and which contradict each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from minifuse.cli.declare import by_itself, json_switch, option, switch, whole
 from minifuse.core.errors import UsageError
@@ -38,136 +38,105 @@ def _share(text: str, flag: str) -> float:
     return value
 
 
-def parse_stage_options(texts: list[str], flag: str) -> dict[str, str]:
-    """The values typed as `stage.option=value`, by `stage.option`."""
+def _stage_option(text: str, flag: str) -> str:
+    if "=" not in text:
+        raise UsageError(f'{flag} is "{text}": give stage.option=value, such as batching.max_batch=4.')
+    return text
+
+
+def stage_options(texts: Sequence[str]) -> dict[str, str]:
+    """The values of --set, by `stage.option`.
+
+    Raises:
+        UsageError: an option is given twice.
+    """
     found: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f'{flag} is "{text}": give stage.option=value, such as batching.max_batch=4.')
+        name, _, value = text.partition("=")
         if name in found:
-            raise UsageError(f"{flag} gives {name} twice: give it once.")
+            raise UsageError(f"--set gives {name} twice: give it once.")
         found[name] = value
     return found
 
 
-_model, _workload, _technique, _time, _output = (
-    partial(option, panel=panel) for panel in ("Model", "Workload", "Technique", "Time", "Output")
+_model, _workload, _technique, _output = (
+    partial(option, panel=panel) for panel in ("Model", "Workload", "Technique", "Output")
 )
+_count = partial(_workload, metavar="N", parse=whole())
 _length = partial(_workload, metavar="LAW", parse=by_itself(parse_lengths))
 MODEL = "tiny, a directory in Hugging Face's format, random:PRESET, or cells: lstm, seq2seq, treelstm:hidden=256"
-REFERENCE = "reference: the same bits under every technique, slowly"
-KV_MEMORY = (
-    "budget of the KV cache, or of the states of cells: 64MiB, or more if 4096 tokens need it; on simulated hardware "
-    "90% of its memory, less the weights"
-)
-SYNTHETIC = (
-    "conversations: crowd:turns=4 for tiny, sharegpt:scale=0.05, ... for any transformer; for cells: wmt15, "
-    "wmt15:max=50, treebank, ..."
-)
-BY = option("--by", "latencies of each user, priority or conversation", choices=GROUPINGS, panel="Output")
+KV_MEMORY = "memory for KV, or for states of cells: 64MiB, or more if 4096 tokens need it; on simulated hardware most"
+ARRIVAL = "none: all at once; constant:500ms, poisson:50ms or gamma:50ms:cv=2"
+WORKLOAD = "crowd:turns=4, sharegpt:scale=0.05, ...; for cells wmt15, wmt15:max=50, treebank, ..."
+USERS = "users of synthetic requests: 4, or by their shares of them, 8:1:1"
+MAX_BATCH = "requests served at once, at most: the batch size of every stage that has one"
+GOODPUT = "latency bounds in ms that a good answer keeps: ttft:200,tpot:50"
+SET = partial(option, "--set", metavar="STAGE.OPTION=V", parse=_stage_option)
+BY = _output("--by", "latencies of each user, priority or conversation", choices=GROUPINGS)
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model is loaded, and as what."""
 
-    model: Annotated[str, _model("--model", MODEL, "MODEL", default="tiny")]
-    dtype: Annotated[str, _model("--dtype", "data type to compute in", choices=tuple(DTYPE_BYTES), default="float32")]
-    device: Annotated[str, _model("--device", "where to compute", choices=("auto", "cpu", "cuda"), default="auto")]
+    model: Annotated[str, _model("--model", MODEL, "MODEL")] = "tiny"
+    dtype: Annotated[str, _model("--dtype", "data type to compute in", choices=DTYPE_BYTES)] = "float32"
+    device: Annotated[str, _model("--device", "where to compute", choices=("auto", "cpu", "cuda"))] = "auto"
 
 
 @dataclass(frozen=True)
 class Options(ModelOptions):
-    """The options that `run` and `compare` share, as values. None: not given, and without a default of its own."""
+    """The options that `run` and `compare` share. None: not given."""
 
     numerics: Annotated[
-        Literal["fast", "reference"], _model("--numerics", REFERENCE, choices=("fast", "reference"), default="fast")
-    ]
+        str, _model("--numerics", "reference: the same bits from all techniques, slowly", choices=("fast", "reference"))
+    ] = "fast"
     tensor_parallel: Annotated[
-        int, _model("--tensor-parallel", "processes that share the model", "N", parse=whole(), default="1")
-    ]
-    kv_memory: Annotated[int | None, _model("--kv-memory", KV_MEMORY, "SIZE", parse=parse_size)]
-    prompts: Annotated[str | None, _workload("--prompts", "requests as JSON lines (- is standard input)", "FILE")]
-    requests: Annotated[
-        int | None, _workload("--requests", "number of synthetic requests, or of conversations: 16", "N", parse=whole())
-    ]
-    workload: Annotated[str | None, _workload("--workload", SYNTHETIC, "NAME")]
-    prompts_per_request: Annotated[
-        int | None, _workload("--prompts-per-request", "prompts of each synthetic request: 1", "N", parse=whole())
-    ]
-    users: Annotated[
-        tuple[int, ...] | None,
-        _workload(
-            *("--users", "users of synthetic requests: 4, or by their shares of them, 8:1:1", "N"),
-            parse=by_itself(parse_users),
-        ),
-    ]
+        int, _model("--tensor-parallel", "processes that share the model", "N", parse=whole())
+    ] = 1
+    kv_memory: Annotated[int | None, _model("--kv-memory", KV_MEMORY, "SIZE", parse=parse_size)] = None
+    prompts: Annotated[str | None, _workload("--prompts", "requests as JSON lines (- is standard input)", "FILE")] = (
+        None
+    )
+    requests: Annotated[int | None, _count("--requests", "synthetic requests, or conversations: 16")] = None
+    workload: Annotated[str | None, _workload("--workload", WORKLOAD, "NAME")] = None
+    prompts_per_request: Annotated[int | None, _count("--prompts-per-request", "of synthetic requests: 1")] = None
+    users: Annotated[tuple[int, ...] | None, _workload("--users", USERS, "N", parse=by_itself(parse_users))] = None
     prompt_length: Annotated[
-        Lengths | None, _length("--prompt-length", "synthetic prompts of random tokens: uniform:8:64, fixed:32, ...")
-    ]
-    output_length: Annotated[
-        Lengths | None, _length("--output-length", "lengths of their answers: uniform:16:128, ...")
-    ]
-    arrival: Annotated[
-        Arrival,
-        _workload(
-            *("--arrival", "none, constant:500ms, poisson:50ms or gamma:50ms:cv=2", "LAW"),
-            parse=by_itself(parse_arrival),
-            default="none",
-        ),
-    ]
-    max_new_tokens: Annotated[
-        int | None, _workload("--max-new-tokens", "tokens of an answer, at most: 256", "N", parse=whole())
-    ]
-    ignore_eos: Annotated[bool, switch("--ignore-eos", "generate up to the token limit", panel="Workload")]
+        Lengths | None, _length("--prompt-length", "of synthetic prompts: uniform:8:64, fixed:32, ...")
+    ] = None
+    output_length: Annotated[Lengths | None, _length("--output-length", "of their answers: uniform:16:128, ...")] = None
+    arrival: Annotated[Arrival | None, _workload("--arrival", ARRIVAL, "LAW", parse=by_itself(parse_arrival))] = None
+    max_new_tokens: Annotated[int | None, _count("--max-new-tokens", "tokens of an answer, at most: 256")] = None
+    ignore_eos: Annotated[bool, switch("--ignore-eos", "generate up to the token limit", panel="Workload")] = False
     temperature: Annotated[
-        float, _workload("--temperature", "0 always takes the most likely token", "T", parse=_temperature, default="0")
-    ]
+        float, _workload("--temperature", "0 takes the most likely token", "T", parse=_temperature)
+    ] = 0.0
     top_k: Annotated[
-        int, _workload("--top-k", "sample from the K most likely tokens; 0: from all", "K", parse=whole(0), default="0")
-    ]
+        int, _workload("--top-k", "sample from the K most likely tokens; 0: from all", "K", parse=whole(0))
+    ] = 0
     top_p: Annotated[
-        float,
-        _workload(
-            *("--top-p", "sample from the most likely tokens, of total probability P", "P"), parse=_share, default="1"
-        ),
-    ]
+        float, _workload("--top-p", "sample from the most likely tokens, of total probability P", "P", parse=_share)
+    ] = 1.0
     seed: Annotated[
-        int, _workload("--seed", "of synthetic requests, random weights and sampling", "N", parse=whole(0), default="0")
-    ]
-    max_batch: Annotated[
-        int | None,
-        _technique(
-            *("--max-batch", "requests served at once, at most: the batch size of every stage that has one", "N"),
-            parse=whole(),
-        ),
-    ]
+        int, _workload("--seed", "of synthetic requests, random weights and sampling", "N", parse=whole(0))
+    ] = 0
+    max_batch: Annotated[int | None, _technique("--max-batch", MAX_BATCH, "N", parse=whole())] = None
     set: Annotated[
-        dict[str, str],
-        _technique(
-            *("--set", "an option of a stage, see minifuse explain; repeatable", "STAGE.OPTION=V"),
-            parse=parse_stage_options,
-            repeatable=True,
-        ),
-    ]
+        Sequence[str], SET(help="an option of a stage, see minifuse explain; repeatable", panel="Technique")
+    ] = ()
     clock: Annotated[
-        Literal["real", "virtual"],
-        _time("--clock", "real, or virtual: time from a cost model", choices=CLOCKS, default="real"),
-    ]
+        str, option("--clock", "real, or virtual: time from a cost model", choices=CLOCKS, panel="Time")
+    ] = "real"
     hardware: Annotated[
         str | None,
-        _time("--hardware", "whose speed virtual time has: cpu, a100-40g, h200, ...", "NAME", parse=_hardware),
-    ]
+        option("--hardware", "speed in virtual time: cpu, a100-40g, h200, ...", "NAME", panel="Time", parse=_hardware),
+    ] = None
     goodput: Annotated[
-        dict[str, float] | None,
-        _output(
-            *("--goodput", "latency bounds in ms that a good answer keeps: ttft:200,tpot:50", "BOUNDS"),
-            parse=by_itself(parse_goodput),
-        ),
-    ]
-    by: Annotated[str | None, BY]
-    json: Annotated[bool, json_switch(panel="Output")]
+        dict[str, float] | None, _output("--goodput", GOODPUT, "BOUNDS", parse=by_itself(parse_goodput))
+    ] = None
+    by: Annotated[str | None, BY] = None
+    json: Annotated[bool, json_switch(panel="Output")] = False
 
     @property
     def sampling(self) -> Sampling:
@@ -180,34 +149,37 @@ class Options(ModelOptions):
             dtype=self.dtype,
             device=self.device,
             kv_memory=self.kv_memory,
-            clock=self.clock,
+            clock=self.clock,  # type: ignore[arg-type]
             hardware=simulated(self.hardware, self.clock),
             seed=self.seed,
             tensor_parallel=self.tensor_parallel,
-            numerics=self.numerics,
+            numerics=self.numerics,  # type: ignore[arg-type]
         )
 
     def choices(self, row: Technique, known_only: bool = False) -> Choices:
-        """A technique with what --set and --max-batch mean for it.
+        """A technique with --set and --max-batch.
 
         Args:
-            known_only: leave out what the technique has no option for, instead of refusing it.
+            known_only: leave out options that the technique lacks, instead of refusing them.
 
         Raises:
-            UsageError: the technique has no such option, or the option does not take the value.
+            UsageError: the technique lacks an option, or the option does not take the value.
         """
+        given, max_batch = stage_options(self.set), self.max_batch
         if known_only:
-            known = row.option_names
-            max_batch = self.max_batch if row.batch_sizes else None
-            return choose(row, {name: value for name, value in self.set.items() if name in known}, max_batch)
-        return choose(row, self.set, self.max_batch)
+            given = {name: value for name, value in given.items() if name in row.option_names}
+            max_batch = max_batch if row.batch_sizes else None
+        return choose(row, given, max_batch)
 
 
 def refuse_contradictions(options: Options, source: Source, texts: Sequence[str] = ()) -> None:
-    """Refuse options that contradict each other or mean nothing to the model; `texts` are typed prompts.
+    """Refuse options that contradict each other or mean nothing to the model.
+
+    Args:
+        texts: typed prompts.
 
     Raises:
-        UsageError: there are some; the message names them.
+        UsageError: it names them.
     """
     simulated(options.hardware, options.clock)  # refused before prompts are read
     _refuse_for_model(options, source, texts)
@@ -226,40 +198,28 @@ def refuse_contradictions(options: Options, source: Source, texts: Sequence[str]
     for flag, value in lengths.items():
         if value is not None and options.workload is not None:
             raise UsageError(
-                f"{flag} and --workload {options.workload} are both given, and a workload fixes the lengths of its "
-                "requests: leave one of them out."
+                f"{flag} and --workload {options.workload} are both given, and a workload fixes its lengths: leave one "
+                "of them out."
             )
 
 
 def _refuse_for_model(options: Options, source: Source, texts: Sequence[str]) -> None:
     """Refuse what means nothing to a kind of model."""
-    kind = request_kind(source.config.kind)
-    if kind.of_cells:
-        of_cells = f"and {source.name} is made of cells"
-        if texts:
-            raise UsageError(
-                f"A typed prompt was given, and {source.name} has no tokenizer: give token ids with --prompts FILE, or "
-                f"synthetic requests with --workload {kind.workload}."
-            )
-        if options.sampling != Sampling(seed=options.seed):
-            raise UsageError(
-                f"--temperature, --top-k or --top-p is given, {of_cells}, which produce the most likely token: "
-                "leave it out."
-            )
-        if options.prompts_per_request is not None:
-            raise UsageError(
-                f"--prompts-per-request is {options.prompts_per_request}, {of_cells}, where a request is one graph: "
-                "leave it out."
-            )
-    if not kind.reads_sentences and options.prompt_length is not None:
+    kind, named = request_kind(source.config.kind), source.config.kind
+    if kind.of_cells and texts:
         raise UsageError(
-            f"--prompt-length is for synthetic prompts, and {source.config.kind} reads trees: give --workload treebank "
-            "or identical-trees."
+            f"A typed prompt was given, and {source.name} has no tokenizer: give token ids with --prompts FILE, or "
+            f"synthetic requests with --workload {kind.workload}."
         )
-    for flag, given in {
-        "--output-length": options.output_length is not None,
-        "--max-new-tokens": options.max_new_tokens is not None,
-        "--ignore-eos": options.ignore_eos,
-    }.items():
-        if given and not kind.produces_tokens:
-            raise UsageError(f"{flag} is for answers in tokens, and {source.config.kind} produces none: leave it out.")
+    sampled = options.sampling != Sampling(seed=options.seed)
+    lacking = {
+        "--temperature, --top-k or --top-p": kind.of_cells and sampled,
+        "--prompts-per-request": kind.of_cells and options.prompts_per_request is not None,
+        "--prompt-length": not kind.reads_sentences and options.prompt_length is not None,
+        "--output-length": not kind.produces_tokens and options.output_length is not None,
+        "--max-new-tokens": not kind.produces_tokens and options.max_new_tokens is not None,
+        "--ignore-eos": not kind.produces_tokens and options.ignore_eos,
+    }
+    for flag, given in lacking.items():
+        if given:
+            raise UsageError(f"{flag} is given, which means nothing to a model of {named}: leave it out.")

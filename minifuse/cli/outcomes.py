@@ -1,4 +1,4 @@
-"""What came of the tests of a lab, in words, pictures and pages, or as JSON."""
+"""Outcomes of the tests of a lab, in words, pictures and pages, or as JSON."""
 
 from __future__ import annotations
 
@@ -17,23 +17,18 @@ INDENT = 12
 
 
 def as_json(outcome: Outcome) -> dict[str, object]:
-    """An outcome as `lab check --json` prints it."""
-    test = outcome.test
+    """Give an outcome as `lab check --json` prints it."""
+    test = {name: getattr(outcome.test, name) for name in ("name", "hidden", "says")}
     return {
-        "name": test.name,
-        "held": outcome.held,
-        "points": outcome.points,
-        "of": test.points,
-        "hidden": test.hidden,
-        "says": test.says,
-        "what": outcome.what,
+        **test,
+        **{name: getattr(outcome, name) for name in ("held", "points", "what", "steps")},
+        "of": outcome.test.points,
         "picture": [*outcome.picture],
-        "steps": outcome.steps,
     }
 
 
 def show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
-    """What holds in a line each; of what does not, the case that shows it, and what to read."""
+    """Print each test in a line; a failed one with its case and what to read."""
     from rich.padding import Padding
 
     out = console()
@@ -63,7 +58,7 @@ def show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
 
 
 def _page(folder: Path, outcome: Outcome) -> Path | None:
-    """The replay page of a run that shows what is wrong; None if the run cannot be shown."""
+    """Write the replay page of a failed run; None if it cannot be shown."""
     from minifuse.show.page import write_page
     from minifuse.show.traced_runs import TracedRun
 

@@ -1,4 +1,4 @@
-"""`minifuse --plugin FILE.py`: the user's stages and models, registered by running the file that defines them."""
+"""`minifuse --plugin FILE.py`: registers the user's stages and models by importing a file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ PREFIX = "minifuse_plugin_"
 
 
 def load_plugin(path: str) -> None:
-    """Import the file, after which its stages can be named like any other. It may import modules beside it.
+    """Import a file that registers stages or models; it may import modules beside it.
 
     Raises:
-        UsageError: there is no such Python file, or it fails as it runs.
+        UsageError: there is no such Python file, or it fails as it is imported.
+        MachineError: it is too long.
     """
     file = Path(path)
     name = f"{PREFIX}{file.stem}"  # a plugin called queue.py must not take the place of Python's own
@@ -44,41 +45,29 @@ def load_plugin(path: str) -> None:
 
 
 def plugins() -> list[Path]:
-    """The files of the plugins that were loaded."""
+    """The files of the loaded plugins."""
     return [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
 
 
 def plugin_files() -> list[Path]:
-    """The files of the plugins that were loaded, and of the modules beside and below them that these import."""
+    """The files of the loaded plugins, and of the imported modules beside and below them."""
     if not (folders := _folders()):
         return []
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [path for file in files if file and not folders.isdisjoint((path := Path(file)).resolve().parents)]
 
 
-def refuse_overwriting(written: Path, model: str, prompts: str | None, flag: str = "--trace") -> None:
-    """Refuse to write to one of the files which the command reads, by whatever name or link."""
-    if not written.exists():
-        return
-    folder = Path(model)
-    read = [Path(prompts)] if prompts is not None else []
-    read += [*plugin_files(), *folder.glob("*.json"), *folder.glob("*.safetensors")]
-    for path in read:
-        if path.is_file() and written.samefile(path):
-            raise UsageError(f'{flag} is "{written}", which this run reads: give a file of its own.')
-
-
 def _folders() -> set[Path]:
-    """The folders that the plugins lie in."""
+    """The folders of the loaded plugins."""
     return {path.parent.resolve() for path in plugins()}
 
 
 def plugin_frame(error: BaseException) -> str | None:
-    """The last file and line of a plugin, or of a module beside it, that an error passed through; None: of neither."""
+    """The last line of a plugin, or of a module beside it, in a traceback."""
     return last_line(error.__traceback__, _folders())
 
 
 def plugin_stages() -> str:
-    """The stages that were registered and are not minifuse's own, each with its file and line; "" if there are none."""
+    """List the registered stages that are not minifuse's own, each with its file and line."""
     found = [cls for kind in KINDS for cls in stages(kind).values() if not is_own(cls)]
     return ", ".join(f"{cls.__qualname__} ({class_site(cls)})" for cls in found)

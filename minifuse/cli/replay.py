@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
-from minifuse.cli.declare import STDOUT, argument, option, takes, writable_file
-from minifuse.cli.plugin import refuse_overwriting
+from minifuse.cli.declare import argument, option, takes
+from minifuse.cli.files import STDOUT, refuse_overwriting, writable_file
 from minifuse.cli.text import tell
 from minifuse.core.errors import MinifuseError, UsageError
 from minifuse.io.parsing import all_of
@@ -23,38 +23,27 @@ PAGE = "write the page here, one HTML file that any browser opens"
 REPLAYED = "write a page here that replays the run in any browser; as with --trace, iterations take a little longer"
 
 
-def page_file(text: str, flag: str) -> Path:
-    """A parser: the path of a page that can be written."""
+def _page_file(text: str, flag: str) -> Path:
+    """Parse the path of a page that can be written."""
     if text == STDOUT:
         raise UsageError(f"{flag} is -, and a page is a file that a browser opens: give it a name, such as page.html.")
     return writable_file(text, flag)
 
 
-REPLAY = option("--replay", REPLAYED, "FILE.html", panel="Output", parse=page_file)
-
-
-class Replayed(Protocol):
-    """Options with --replay among them."""
-
-    @property
-    def replay(self) -> Path | None: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def prompts(self) -> str | None: ...
+REPLAY = option("--replay", REPLAYED, "FILE.html", panel="Output", parse=_page_file)
 
 
 @dataclass(frozen=True)
 class ReplayOptions:
     """The options of `replay`."""
 
-    traces: Annotated[list[str], argument("TRACE", TRACES, many=True)]
-    output: Annotated[Path | None, option("-o", PAGE, "FILE.html", parse=page_file)]
+    traces: Annotated[Sequence[str], argument("TRACE", TRACES)] = ()
+    output: Annotated[Path | None, option("-o", PAGE, "FILE.html", parse=_page_file)] = None
 
 
 @takes(ReplayOptions)
 def replay(options: ReplayOptions) -> int:
-    """Put runs of one workload on a page: scrub through them, compare two, and see why each request waits."""
+    """Put runs of one workload on a page to scrub through and compare."""
     if not options.traces:
         raise UsageError("No trace is given: give one or more files that --trace wrote, of the same requests.")
     if options.output is None:
@@ -62,34 +51,20 @@ def replay(options: ReplayOptions) -> int:
     files = [Path(path) for path in options.traces if path != STDOUT]
     if len({path.resolve() for path in files}) + (STDOUT in options.traces) < len(options.traces):
         raise UsageError(f"{' '.join(options.traces)} names a trace twice: name each once.")
-    refuse_overwriting_traces(options.output, files, "-o")
+    refuse_overwriting([("-o", options.output)], files)
     runs = [
         TracedRun(STANDARD_INPUT, *load_trace(STDOUT)) if path == STDOUT else read_run(path) for path in options.traces
     ]
-    show_page(runs, options.output)
+    _show_page(runs, options.output)
     return 0
 
 
-def refuse_overwriting_traces(page: Path, traces: Iterable[Path], flag: str) -> None:
-    """Raise `UsageError` if the page would be written over one of these files, by whatever name or link."""
-    for trace in traces:
-        if page.resolve() == trace.resolve() or (page.exists() and trace.exists() and page.samefile(trace)):
-            raise UsageError(f"{flag} is {str(page)!r}, which the command uses for something else: give another file.")
-
-
-def refuse_overwriting_by_page(options: Replayed, written: Iterable[object]) -> None:
-    """Raise `UsageError` if --replay names a file that the run reads, or another that it writes."""
-    if options.replay is not None:
-        refuse_overwriting(options.replay, options.model, options.prompts, "--replay")
-        refuse_overwriting_traces(options.replay, [one for one in written if isinstance(one, Path)], "--replay")
-
-
 class Page:
-    """The page that a run leaves, and the files of its traces; None: none is wanted.
+    """The page that a run leaves, and the files of its traces.
 
     Args:
-        path: of the page.
-        traces: a trace's file, or a folder for those of several techniques.
+        path: of the page; None: none is wanted.
+        traces: a trace's file, or a folder for those of several techniques; None: there are none.
     """
 
     def __init__(self, path: Path | None, traces: Path | None) -> None:
@@ -102,7 +77,7 @@ class Page:
         return self.traces / f"{technique}.jsonl"
 
     def write(self, techniques: Sequence[str]) -> bool:
-        """Make the page of the traces of these techniques, and say where it is. Returns False if it cannot be made."""
+        """Make the page of these techniques; return False if it cannot be made."""
         if self.path is None:
             return True
         try:
@@ -111,7 +86,7 @@ class Page:
                 if idle := [run.name for run in runs if run.empty]:
                     tell(f"note: {all_of(idle)} served no request, and is not on the page.")
                 runs = served
-            show_page(runs, self.path)
+            _show_page(runs, self.path)
         except MinifuseError as error:
             tell(f"error: {error}")
             return False
@@ -120,7 +95,7 @@ class Page:
 
 @contextmanager
 def page_of(path: Path | None, traces: Path | None) -> Iterator[Page]:
-    """The page of a run; if it is wanted and no traces are, these go to a folder that is gone afterwards."""
+    """Yield the page of a run, with a temporary folder for traces that are not kept."""
     if path is None or traces is not None:
         yield Page(path, traces)
         return
@@ -128,8 +103,8 @@ def page_of(path: Path | None, traces: Path | None) -> Iterator[Page]:
         yield Page(path, Path(folder))
 
 
-def show_page(runs: Sequence[TracedRun], page: Path) -> None:
-    """Write the page of these runs, and say where it is, and what of a trace it lacks."""
+def _show_page(runs: Sequence[TracedRun], page: Path) -> None:
+    """Write a page, and say where it is and what a trace lacks."""
     write_page(runs, page)
     for run in runs:
         if run.notice is not None:

@@ -1,13 +1,15 @@
-"""`minifuse reproduce`: a figure of a paper measured again, the paper's numbers beside those of this machine."""
+"""`minifuse reproduce`: a figure of a paper measured again, beside the paper's numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole, writable_folder
+from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole
+from minifuse.cli.files import writable_folder
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import tell
 from minifuse.core.errors import MinifuseError, UsageError
@@ -28,7 +30,7 @@ CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # that not every f
 
 
 def _rates(text: str, flag: str) -> tuple[float, ...]:
-    """Shares of the peak if none is above `SHARE`, requests per second if all are; ascending, each once."""
+    """Parse shares of the peak, all up to `SHARE`, or requests per second, all above."""
     from minifuse.papers.experiment import SHARE
 
     parts = text.split(",")
@@ -45,45 +47,40 @@ def _rates(text: str, flag: str) -> tuple[float, ...]:
 
 SCALE = "seconds with a small model, minutes in real time, or the paper's own scale"
 RATES = "at which requests arrive: 0.2,0.5,1.2 (shares of the measured peak, up to 2) or 300,600 (per second)"
-OUT = "also write NAME.json and NAME.md to this folder"
+_count = partial(option, metavar="N")
 
 
 @dataclass(frozen=True)
 class FigureOptions:
     """The options of `reproduce`."""
 
-    name: Annotated[str | None, argument("NAME", "a figure, or a paper: all of its figures")]
-    list: Annotated[bool, switch("--list", "show the figures that there are")]
-    scale: Annotated[str, option("--scale", SCALE, choices=("quick", "cpu", "paper"), default="cpu")]
-    model: Annotated[str | None, option("--model", "instead of the scale's model", "MODEL")]
-    dtype: Annotated[
-        str, option("--dtype", "auto: the scale's half precision", choices=("auto", *DTYPE_BYTES), default="auto")
-    ]
-    tokens: Annotated[
-        int | None, option("--tokens", "tokens of an answer, or of a query", "N", parse=whole(MIN_TOKENS))
-    ]
-    rounds: Annotated[
-        int, option("--rounds", "runs of each point, at least; medians count", "N", parse=whole(1, 1000), default="1")
-    ]
+    name: Annotated[str | None, argument("NAME", "a figure, or a paper: all of its figures")] = None
+    list: Annotated[bool, switch("--list", "show the figures that there are")] = False
+    scale: Annotated[str, option("--scale", SCALE, choices=("quick", "cpu", "paper"))] = "cpu"
+    model: Annotated[str | None, option("--model", "instead of the scale's model", "MODEL")] = None
+    dtype: Annotated[str, option("--dtype", "auto: the scale's half precision", choices=("auto", *DTYPE_BYTES))] = (
+        "auto"
+    )
+    tokens: Annotated[int | None, _count("--tokens", "of an answer, or of a query", parse=whole(MIN_TOKENS))] = None
+    rounds: Annotated[int, _count("--rounds", "runs of each point, at least; medians count", parse=whole(1, 1000))] = 1
     hidden: Annotated[
-        int | None, option("--hidden", "hidden size of BatchMaker's models", "N", parse=whole(1, MAX_HIDDEN))
-    ]
-    rates: Annotated[tuple[float, ...] | None, option("--rates", RATES, "LIST", parse=_rates)]
+        int | None, _count("--hidden", "hidden size of BatchMaker's models", parse=whole(1, MAX_HIDDEN))
+    ] = None
+    rates: Annotated[tuple[float, ...] | None, option("--rates", RATES, "LIST", parse=_rates)] = None
     requests: Annotated[
         int | None,
-        option(
-            *("--requests", "of a figure of latency against throughput", "N"),
-            parse=whole(MIN_REQUESTS, MAX_REQUESTS),
-        ),
-    ]
-    seed: Annotated[int, option("--seed", "of arrivals, lengths and weights", "N", parse=whole(0), default="0")]
-    out: Annotated[Path | None, option("--out", OUT, "DIR", parse=writable_folder)]
-    json: Annotated[bool, json_switch()]
+        _count("--requests", "of a figure of latency against throughput", parse=whole(MIN_REQUESTS, MAX_REQUESTS)),
+    ] = None
+    seed: Annotated[int, _count("--seed", "of arrivals, lengths and weights", parse=whole(0))] = 0
+    out: Annotated[
+        Path | None, option("--out", "also write NAME.json and NAME.md to this folder", "DIR", parse=writable_folder)
+    ] = None
+    json: Annotated[bool, json_switch()] = False
 
 
 @takes(FigureOptions)
 def reproduce(options: FigureOptions) -> int:
-    """Measure a figure of a paper again, and show the paper's numbers beside those of this machine."""
+    """Measure a figure of a paper again, and show it beside the paper's numbers."""
     from minifuse.cli.findings import SCHEMA, Progress, show, show_list, write
     from minifuse.papers import experiments
     from minifuse.papers.experiment import Conditions
@@ -109,7 +106,7 @@ def reproduce(options: FigureOptions) -> int:
     for row, run in zip(rows, runs, strict=True):
         progress = Progress(row.name)
         try:
-            with progress:
+            with progress.status:
                 finding = run(progress)
         except KeyboardInterrupt:
             interrupted = True

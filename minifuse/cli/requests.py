@@ -1,12 +1,12 @@
-"""The requests of a run: from typed texts, a file, a named workload, laws of lengths, or tiny's own tasks."""
+"""The requests of a run: typed, from a file, or synthetic."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from minifuse.cli.options import Options
 from minifuse.cli.text import tell
@@ -21,19 +21,20 @@ from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.serve.assembly import Choices
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.conversations import NAME, as_requests, conversations, parse_asked
-from minifuse.workload.laws import Uniform
-from minifuse.workload.sharegpt import Found, read_sharegpt
+from minifuse.workload.laws import Uniform, parse_arrival
+from minifuse.workload.sharegpt import read_sharegpt
 from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, share_out, synthetic
 
 MAX_PROMPTS = 1_000_000
 REQUESTS = 16
 TINY, CROWD = "tiny", "crowd"  # the shipped model, and the workload that it has learnt
+AT_ONCE = parse_arrival("none")
 PROMPT_LENGTH, OUTPUT_LENGTH = Uniform(8, 64), Uniform(16, 128)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests for a model that has been found, nothing of which has been loaded but the tokenizer."""
+    """Requests for a model of which only the tokenizer has been loaded."""
 
     source: Source
     tokenizer: Tokenizer | None
@@ -51,14 +52,18 @@ class Workload:
 
 
 def make_workload(options: Options, source: Source, texts: Sequence[str] = (), begun: Collection[str] = ()) -> Workload:
-    """The requests that the options describe; `texts` are typed prompts, `begun` as for `read_jsonl`.
+    """Make the requests that the options describe.
+
+    Args:
+        texts: typed prompts.
+        begun: as for `read_jsonl`.
 
     Raises:
         UsageError: a file does not hold requests, or a workload does not suit the model.
         ModelError: the tokenizer cannot be read, or there is none for a typed prompt.
     """
     workload = _Maker(options, source, begun).make(texts)
-    tell_of_unused_sampling(workload.requests, options)
+    check_sampling(workload.requests, options)
     if options.by is not None and all(getattr(request, options.by) is None for request in workload.requests):
         synthetic = "--users 4" if options.by == "user" else f"--workload {NAME}"
         raise UsageError(
@@ -67,8 +72,8 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = (), b
     return workload
 
 
-def tell_of_unused_sampling(requests: Sequence[Request], options: Options) -> None:
-    """Refuse a top-k or top-p that no request can use, as each takes the most likely token; note those of a file.
+def check_sampling(requests: Sequence[Request], options: Options) -> None:
+    """Refuse a typed top-k or top-p if all requests are greedy; note those of a file.
 
     Raises:
         UsageError: they were typed.
@@ -83,33 +88,21 @@ def tell_of_unused_sampling(requests: Sequence[Request], options: Options) -> No
                 "--temperature, such as 0.8."
             )
     elif unused:
-        several = f"{len(unused):,} requests, the first {unused[0]!r}, have"
         tell(
-            f"note: {several if len(unused) > 1 else f'request {unused[0]!r} has'} a top_k or top_p and no "
-            "temperature, without which the most likely token is taken: give a temperature above 0."
+            "note: top_k or top_p without a temperature above 0 changes nothing; given by "
+            f"{number(len(unused), 'request')}, "
+            f"the first {unused[0]!r}."
         )
 
 
 def note_priorities(workload: Workload, served: Iterable[Choices]) -> None:
-    """Say once, on stderr, which techniques serve requests of different priorities in another order."""
-    if not any(request.priority for request in workload.requests):
-        return
+    """Say on stderr which techniques do not follow the priorities of requests."""
     others = [one.row for one in served if getattr(one.options["batching"], "order", None) != "priority"]
-    if not others:
-        return
-    lacking = [row.name for row in others if "batching.order" not in row.option_names]
-    if len(lacking) < len(others):
-        advice = "add --set batching.order=priority"
-        advice += f", an option that {_listed(lacking, 'lacks', 'lack')}" if lacking else ""
-    else:
-        advice = "choose a technique with the option batching.order, see minifuse list --json"
-    follow = _listed([row.name for row in others], "does", "do")
-    tell(f"note: the requests have priorities, which {follow} not follow: {advice}.")
-
-
-def _listed(names: list[str], one: str, several: str) -> str:
-    """These names as a subject, with its verb: `a does`, or `a, b and c do`."""
-    return f"{all_of(names)} {one if len(names) == 1 else several}"
+    if others and any(request.priority for request in workload.requests):
+        names = all_of([row.name for row in others])
+        able = [row.name for row in others if "batching.order" in row.option_names]
+        advice = f"add --set batching.order=priority, for {all_of(able)}" if able else "see minifuse list --json"
+        tell(f"note: the priorities of the requests are not followed by {names}: {advice}.")
 
 
 class _Maker:
@@ -119,6 +112,7 @@ class _Maker:
         self.begun = begun
         self.kind = request_kind(source.config.kind)
         self.tokenizer = source.tokenizer() if source.has_tokenizer else None
+        self.arrival = options.arrival or AT_ONCE
         self.seed = options.seed
         self.count = options.requests or REQUESTS
         self.prompts_per_request = options.prompts_per_request or 1
@@ -133,22 +127,27 @@ class _Maker:
         )
 
     def make(self, texts: Sequence[str]) -> Workload:
-        options = self.options
+        options, expected = self.options, dict[str, str]()
         of_lengths = options.prompt_length is not None or options.output_length is not None
         named = options.workload or (None if of_lengths else self.kind.workload)
-        expected: dict[str, str] = {}
+        if named is None and options.model == TINY and self.tokenizer and not of_lengths:
+            named = CROWD
+        name = "" if named is None else named.strip().partition(":")[0]
         if texts:
             requests = self._of_texts(texts)
         elif options.prompts is not None:
             requests = self._of_file(options.prompts)
-        elif named is not None and named.strip().partition(":")[0] == CROWD:
-            requests, expected = self._crowd(named)
-        elif named is not None:
-            requests = self._of_workload(named)
-        elif options.model == TINY and self.tokenizer and not of_lengths:
-            requests, expected = self._crowd(CROWD)
-        else:
+        elif named is None:
             requests = self._random()
+        elif name == CROWD:
+            requests, expected = self._crowd(named)
+        elif name == NAME:
+            requests = self._completed(self._conversations(named))
+        else:
+            config = self.source.config
+            requests = self._completed(
+                cell_workload(named, config.kind, self.count, config.vocab_size, self.arrival, self.seed)
+            )
         if options.users is not None:
             requests = share_out(requests, options.users, self.seed)
         return Workload(self.source, self.tokenizer, requests, expected)
@@ -159,60 +158,45 @@ class _Maker:
 
     def _of_texts(self, texts: Sequence[str]) -> list[Request]:
         for i, text in enumerate(texts, start=1):
-            if any("\ud800" <= letter <= "\udfff" for letter in text):  # how Python keeps bytes it cannot decode
+            if not fits_utf8(text):  # surrogates are how Python keeps bytes that it cannot decode
                 raise UsageError(f"Typed prompt {i} is not UTF-8: type it as UTF-8.")
-        defaults = self.defaults
-        prompts = [
-            Request(
-                "",
-                self._encode(text.removeprefix(BYTE_ORDER_MARK)),
-                defaults.max_new_tokens,
-                ignore_eos=defaults.ignore_eos,
-            )
-            for text in texts
-        ]
-        return self._completed(arrive(gather(prompts, self.prompts_per_request), self.options.arrival, self.seed))
+        limit, ignore_eos = self.defaults.max_new_tokens, self.defaults.ignore_eos
+        encoded = [self._encode(text.removeprefix(BYTE_ORDER_MARK)) for text in texts]
+        prompts = [Request("", prompt, limit, ignore_eos=ignore_eos) for prompt in encoded]
+        return self._completed(arrive(gather(prompts, self.prompts_per_request), self.arrival, self.seed))
 
     def _of_file(self, path: str) -> list[Request]:
+        from minifuse.model.cells.trees import read_tree
         from minifuse.workload.files import read_jsonl  # imports pydantic, which `--help` does not need
 
         if path == "-":
             name, lines = "standard input", _standard_input()
         else:
             name, lines = path, list(read_lines(Path(path)))
-        times = arrival_times(len(lines), self.options.arrival, self.seed)  # one for each line is enough
+        times = arrival_times(len(lines), self.arrival, self.seed)  # one for each line is enough
         requests = read_jsonl(
-            *(lines, self._encode, lambda index: replace(self.defaults, arrival_s=times[index]), name),
-            tree=self._read_tree if self.kind.reads_trees else None,
+            lines,
+            self._encode,
+            lambda index: replace(self.defaults, arrival_s=times[index]),
+            name,
+            tree=partial(read_tree, vocab_size=self.source.config.vocab_size) if self.kind.reads_trees else None,
             limit=self._limit if self.kind.extra_tokens is not None and not self.options.max_new_tokens else None,
             begun=self.begun,
         )
-        return [self._check_sampling(request) for request in requests]
-
-    def _read_tree(self, text: str) -> Any:
-        from minifuse.model.cells.trees import read_tree
-
-        return read_tree(text, self.source.config.vocab_size)
+        problem = f"has a temperature, and {self.source.name} produces the most likely token: leave it out."
+        return [
+            replace(request, problem=request.problem or problem)
+            if self.kind.of_cells and not request.sampling.greedy
+            else request
+            for request in requests
+        ]
 
     def _limit(self, prompt: Sequence[int]) -> int:
         """Tokens of an answer that is as long as its prompt, and some more."""
         return len(prompt) + (self.kind.extra_tokens or 0)
 
-    def _check_sampling(self, request: Request) -> Request:
-        if request.sampling.greedy or not self.kind.of_cells:
-            return request
-        problem = f"has a temperature, and {self.source.name} produces the most likely token: leave it out."
-        return replace(request, problem=request.problem or problem)
-
-    def _of_workload(self, text: str) -> list[Request]:
-        if text.strip().partition(":")[0] == NAME:
-            return self._completed(self._of_conversations(text))
+    def _conversations(self, text: str) -> list[Request]:
         config = self.source.config
-        requests = cell_workload(text, config.kind, self.count, config.vocab_size, self.options.arrival, self.seed)
-        return self._completed(requests)
-
-    def _of_conversations(self, text: str) -> list[Request]:
-        config, arrival = self.source.config, self.options.arrival
         if config.max_context is None:
             raise UsageError(
                 f'The workload is "{text}", of conversations, and {self.source.name} is made of cells: give '
@@ -221,19 +205,15 @@ class _Maker:
         asked = parse_asked(text)
         if asked.file is None:
             size = config.vocab_size, config.max_context
-            return conversations(asked, self.count, *size, arrival, self.seed, self.defaults.stop_ids)
+            return conversations(asked, self.count, *size, self.arrival, self.seed, self.defaults.stop_ids)
         found = read_sharegpt(asked.file, self._encode, self.count, config.max_context, asked.min_turns)
-        self._note_left_out(asked.file, found)
-        return as_requests(found.conversations, asked.reaction, arrival, self.seed)
-
-    def _note_left_out(self, path: str, found: Found) -> None:
-        """Say on stderr which conversations of a file are left out, or missing."""
         left_out = {"too long": found.too_long, "too short or without an answer": found.too_short}
         told = [f"conversations left out as {why}: {count:,}" for why, count in left_out.items() if count]
         if (have := len(found.conversations)) < self.count:
             told.append(f"conversations served: {have:,} of the {self.count:,} that --requests asks for")
         if told:
-            tell(f"note: {path}: {'; '.join(told)}.")
+            tell(f"note: {asked.file}: {'; '.join(told)}.")
+        return as_requests(found.conversations, asked.reaction, self.arrival, self.seed)
 
     def _crowd(self, text: str) -> tuple[list[Request], dict[str, str]]:
         """Tasks of the tiny model, with the right answers."""
@@ -245,16 +225,17 @@ class _Maker:
                 f'The workload is "{text}", of tasks that the model tiny has learnt, and --model is '
                 f"{self.options.model}: leave one of them out."
             )
-        asked = parse_talk(text)
+        asked, ignore_eos = parse_talk(text), self.options.ignore_eos
         if asked.turns > 1:
-            limit, arrival = self.defaults.max_new_tokens, self.options.arrival
-            turns, expected = talk(asked, self.count, self._encode, limit, arrival, self.seed)
-            requests = self._completed([replace(turn, ignore_eos=self.options.ignore_eos) for turn in turns])
+            turns, expected = talk(
+                asked, self.count, self._encode, self.defaults.max_new_tokens, self.arrival, self.seed
+            )
+            requests = self._completed([replace(turn, ignore_eos=ignore_eos) for turn in turns])
         else:
             tasks = crowd(self.count * self.prompts_per_request, self.seed)
             requests = self._of_texts([task.prompt for task in tasks])
             expected = {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
-        return requests, {} if self.options.ignore_eos else expected  # with it they go on after the answer
+        return requests, {} if ignore_eos else expected  # with it they go on after the answer
 
     def _random(self) -> list[Request]:
         """Random tokens, of a law of lengths."""
@@ -264,7 +245,7 @@ class _Maker:
             self.options.prompt_length or PROMPT_LENGTH,
             self.options.output_length or OUTPUT_LENGTH,
             self.source.config.vocab_size,
-            self.options.arrival,
+            self.arrival,
             self.seed,
             replace(self.defaults, stop_ids=stop_ids),
             self.prompts_per_request,
@@ -273,9 +254,9 @@ class _Maker:
         return [replace(request, clip=by_default) for request in self._completed(requests)]
 
     def _completed(self, requests: list[Request]) -> list[Request]:
-        """With the model's stop tokens, --max-new-tokens over drawn lengths, and a seed for each prompt.
+        """Give each request stop tokens, a limit, and a seed of its own.
 
-        Prompts that are equal should not have equal answers.
+        Equal prompts should not have equal answers.
         """
         return [
             replace(

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minifuse.cli.declare import STDOUT, argument, file_or_stdout, option, switch, takes
+from minifuse.cli.declare import argument, option, switch, takes
 from minifuse.cli.failures import told
+from minifuse.cli.files import STDOUT, file_or_stdout, refuse_overwriting
 from minifuse.cli.options import Options, refuse_contradictions
-from minifuse.cli.plugin import refuse_overwriting
-from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
+from minifuse.cli.replay import REPLAY, Page, page_of
 from minifuse.cli.requests import Workload, make_workload, note_priorities
-from minifuse.cli.spinner import loading
-from minifuse.cli.state import STATE, begun, open_state, refuse_overwriting_state, report_unstored
+from minifuse.cli.state import STATE, begun, open_state, report_unstored
+from minifuse.cli.status import loading
 from minifuse.cli.streams import print_result, result_stream, silence
-from minifuse.cli.text import first_few, tell
+from minifuse.cli.text import tell
 from minifuse.core.errors import UsageError
 from minifuse.core.request import FinishReason
 from minifuse.ctrl_c import INTERRUPTED
@@ -28,9 +28,10 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
+from minifuse.show.figures import first_few
 from minifuse.techniques import Technique, mix_for, technique
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.metrics import RunningMetrics, read_events
 
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
@@ -40,30 +41,30 @@ if TYPE_CHECKING:
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
 WHY = "show for each iteration which requests it admits, and why each other that waits is not among them"
-LIVE = (
-    "show lanes and memory on the terminal while it runs; a line every 25 iterations where stderr is a file or a pipe"
-)
+LIVE = "draw a lane for each request on the terminal while it runs; elsewhere once, at the end"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 NAMED = 3  # requests, in a message
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED, FinishReason.NAN)
 
-_stage = partial(option, panel="Technique")
+_stage = partial(option, metavar="NAME", panel="Technique")
 
 
 @dataclass(frozen=True)
 class RunOptions(Options):
     """The options of `run`: one technique, its stages exchanged at will, its trace."""
 
-    texts: Annotated[list[str], argument("PROMPT", "texts, each in quotes", many=True)]
-    state: Annotated[Path | None, STATE]
-    technique: Annotated[str | None, _stage("--technique", "see minifuse list: orca, or cellular for cells", "NAME")]
-    batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
-    memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
-    attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
-    trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=file_or_stdout)]
-    why: Annotated[bool, switch("--why", WHY, panel="Output")]
-    live: Annotated[bool, switch("--live", LIVE, panel="Output")]
-    replay: Annotated[Path | None, REPLAY]
+    texts: Annotated[Sequence[str], argument("PROMPT", "texts, each in quotes")] = ()
+    state: Annotated[Path | None, STATE] = None
+    technique: Annotated[str | None, _stage("--technique", "see minifuse list: orca, or cellular for cells")] = None
+    batching: Annotated[str | None, _stage("--batching", "another batching stage")] = None
+    memory: Annotated[str | None, _stage("--memory", "another memory stage")] = None
+    attention: Annotated[str | None, _stage("--attention", "another attention stage")] = None
+    trace: Annotated[
+        Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=file_or_stdout)
+    ] = None
+    why: Annotated[bool, switch("--why", WHY, panel="Output")] = False
+    live: Annotated[bool, switch("--live", LIVE, panel="Output")] = False
+    replay: Annotated[Path | None, REPLAY] = None
 
 
 @takes(RunOptions)
@@ -72,25 +73,16 @@ def run(options: RunOptions) -> int:
 
     Without a prompt and without --prompts, synthetic requests are served. With --trace - the answers go to stderr.
     """
-    if options.json and options.trace == STDOUT:
-        raise UsageError("--json and --trace - are both given, and each fills standard output: give --trace a file.")
+    to_stdout = options.trace == STDOUT
     if options.live and options.why:
         raise UsageError("--live and --why are both given, and each fills the error stream: give one of them.")
-    if options.live and options.trace == STDOUT:
-        raise UsageError(
-            "--live and --trace - are both given, and would write into each other on a terminal: give --trace a file."
-        )
-    if options.replay is not None and options.trace == STDOUT:
-        raise UsageError("--replay and --trace - are both given, and a page is made of a file: give --trace a file.")
+    for flag, given in (("--json", options.json), ("--live", options.live), ("--replay", options.replay)):
+        if given and to_stdout:
+            raise UsageError(f"{flag} and --trace - are both given: give --trace a file.")
+    written = [("--trace", options.trace), ("--state", options.state), ("--replay", options.replay)]
+    refuse_overwriting(written, [options.model, options.prompts])
     source = resolve(options.model)
-    row = chosen(options, source.kind, DEFAULT[source.kind])
-    if isinstance(options.trace, Path):
-        refuse_overwriting(options.trace, options.model, options.prompts)
-    refuse_overwriting_by_page(options, [options.trace, options.state])
-    refuse_overwriting_state(
-        options.state, options.model, options.prompts, options.trace if isinstance(options.trace, Path) else None
-    )
-    choices = options.choices(row)
+    choices = options.choices(chosen(options, source.kind, DEFAULT[source.kind]))
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts, begun(options.state))
     note_priorities(workload, [choices])
@@ -99,7 +91,7 @@ def run(options: RunOptions) -> int:
     names = [request.conversation for request in workload.requests]
     with open_state(options.state, source, names, not resolved.placeholders) as conversations:
         model = load(resolved)
-        with page_of(options.replay, None if options.trace == STDOUT else options.trace) as page:
+        with page_of(options.replay, options.trace if isinstance(options.trace, Path) else None) as page:
             return _served(options, page, resolved, workload, model, conversations)
 
 
@@ -111,32 +103,39 @@ def _served(
     model: Any,
     conversations: Conversations | None,
 ) -> int:
-    from minifuse.cli.answers import answer_json, note_unevicted, show_groups, show_metrics
-    from minifuse.cli.judge import report_wrong
+    from minifuse.cli.answers import answer_json, note_unevicted, report_wrong, show_groups, show_metrics
     from minifuse.cli.tables import groups_as_json
     from minifuse.cli.why import WhyLines
 
     row, source = resolved.row, workload.source
     counted = RunningMetrics()
     failures: list[BaseException] = []
-    readers = [counted.read, *([WhyLines().read] if options.why else [])]
+    readers: list[Callable[[Event], None]] = [counted.read]
+    if options.why:
+        readers.append(WhyLines().read)
 
     def into(event: Event) -> None:
         for read in readers:
             read(event)
 
     trace = result_stream() if options.trace == STDOUT else page.trace(row.name)
-    engine = build_engine(resolved, model, trace, into=into)
+    engine = build_engine(resolved, model, trace, into=None if options.live else into)  # lanes are drawn of all events
     try:
         served = show_served(
-            *(engine, row, workload, not options.json, failures.append),
+            engine,
+            row,
+            workload,
+            answers=not options.json,
+            on_failure=failures.append,
             live=not options.why,
-            lanes=options.live,
             conversations=conversations,
+            lanes=options.live,
         )
     except BrokenPipeError:
         silence()
         return 1  # the reader went away before the last answer
+    if options.live:
+        counted = read_events(engine.trace.kept())
     metrics = counted.result(options.goodput)
     groups = None if options.by is None else counted.grouped(options.by)
     note_unevicted([(resolved.choices, metrics)])
@@ -149,14 +148,13 @@ def _served(
             "model": source.name,
             "outputs": [answer_json(workload, answer) for answer in served.answers],
             "metrics": metrics,
-            **({} if groups is None else {"groups": groups_as_json(groups, str(options.by))}),
+            **groups_as_json(groups, options.by),
             **({} if conversations is None else {"not_stored": [*conversations.failures]}),
         }
         print_result(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
-        if groups is not None:
-            show_groups(groups, str(options.by), source.kind)
+        show_groups(groups, options.by, source.kind)
     unstored = report_unstored(conversations)
     if engine.trace.failure:
         tell(f"error: {engine.trace.failure}")
@@ -175,7 +173,7 @@ def chosen(options: RunOptions, kind: str, default: str) -> Technique:
 
 
 def load(resolved: ResolvedRun) -> Any:
-    """Read the weights and settle on torch's threads; or tell that no weights are needed, and take the outline.
+    """Read the weights, or say that none are needed and take the outline.
 
     Raises:
         ModelError: the checkpoint is not what its config.json says.
@@ -190,13 +188,13 @@ def load(resolved: ResolvedRun) -> Any:
 
 
 def load_weights(source: Source, load: Callable[[], Any]) -> Any:
-    """Call what reads the weights of a model, and settle on torch's threads."""
+    """Read the weights of a model by calling `load`, and settle on torch's threads."""
     with loading(source.name):
         return load_on_free_cores(source.config.num_parameters, load)
 
 
 def exit_code(served: Served) -> int:
-    """That of Ctrl-C; 1 if a request was refused or interrupted, or ended since its logits were not finite; else 0."""
+    """Return 130 after Ctrl-C, 1 if a request failed, else 0."""
     if not any(answer.finish_reason in FAILED for answer in served.answers):
         return 0
     return INTERRUPTED if served.interrupted else 1
@@ -206,13 +204,14 @@ def show_served(
     engine: ServingEngine,
     row: Technique,
     workload: Workload,
+    *,
     answers: bool,
     on_failure: Callable[[BaseException], None] | None = None,
     live: bool = True,
     conversations: Conversations | None = None,
     lanes: bool = False,
 ) -> Served:
-    """Serve the requests, showing refusals, failures and progress on stderr, and the answers on stdout if wanted.
+    """Serve the requests; show progress and failures on stderr, answers on stdout.
 
     `on_failure` and `conversations` are as for `serve`, `live` and `lanes` as for `Display`.
     """

@@ -1,4 +1,4 @@
-"""The standard streams of the command line: closed, broken or full ones, and standard output for the result alone."""
+"""The standard streams: closed, broken or full, and stdout for a result alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _result: ContextVar[TextIO | None] = ContextVar("result", default=None)  # stand
 
 
 def repair() -> None:
-    """Let no closed stream, and no error stream that cannot be written to, do harm.
+    """Replace closed streams, and an error stream that cannot be written to.
 
     The number of a closed stream would be given to the next file that is opened, a trace for example, and what is
     printed would be written there. A message that stderr does not take is lost, and changes nothing else.
@@ -58,7 +58,7 @@ def has_stdout() -> bool:
 
 
 def is_stdout(path: Path) -> bool:
-    """Whether a path is standard output, by whatever name; a device that keeps nothing, as /dev/null, is not."""
+    """Whether a path is standard output, by whatever name; /dev/null is not."""
     number = _number(result_stream())
     try:
         there, ours = path.stat(), os.fstat(-1 if number is None else number)
@@ -68,7 +68,7 @@ def is_stdout(path: Path) -> bool:
 
 
 def silence() -> None:
-    """Discard what is still to be written on a stream that cannot be written to: the last flush would fail again."""
+    """Discard what a broken stream still holds: its last flush would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -81,7 +81,7 @@ def silence() -> None:
 
 @contextmanager
 def result_alone() -> Iterator[None]:
-    """A block in which whatever is printed goes to stderr, also by a program that a plugin starts.
+    """Send whatever the block prints to stderr, also what its processes print.
 
     Only what is written to `result_stream` goes to standard output: one valid document, whatever a plugin prints.
     """

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from rich.table import Table
 
-from minifuse.cli.text import LABEL_WIDTH
 from minifuse.core.errors import one_line, shortened
 from minifuse.core.request import FinishReason
 from minifuse.execute.cores import usable_cores
+from minifuse.show.figures import in_bytes, in_time, plain
+from minifuse.show.summary import LABEL_WIDTH
 from minifuse.trace.metrics import Groups, Metrics
 
 BUSY = 0.25  # cores that other processes use, from which on it is told
 
 
 def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
-    """The most important metrics as (label, value), for a table."""
+    """Write the most important metrics as (label, value)."""
     requests, tokens, kv, goodput = (metrics[name] for name in ("requests", "tokens", "kv", "goodput"))
     reasons = [f"{requests[reason.value]} {reason.value}" for reason in FinishReason if requests[reason.value]]
     moves = [
@@ -94,22 +95,8 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def is_busy(metrics: Metrics) -> bool:
-    """Whether other processes used so much of the machine that the times of a run say little."""
+    """Whether other processes used so much of the machine that times say little."""
     return (metrics["other_cores"] or 0.0) >= BUSY
-
-
-def plain(value: float | None, unit: str = "") -> str:
-    """Three digits, or all of a larger whole part."""
-    if value is None:
-        return "-"
-    return (f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}") + unit
-
-
-def in_time(seconds: float | None) -> str:
-    """Seconds in the unit that suits them."""
-    if seconds is None or seconds >= 1 or seconds == 0:
-        return plain(seconds, " s")
-    return plain(seconds * 1e3, " ms") if seconds >= 1e-3 else plain(seconds * 1e6, " us")
 
 
 def _times(values: dict[str, float] | None, first: str, second: str) -> str:
@@ -117,22 +104,24 @@ def _times(values: dict[str, float] | None, first: str, second: str) -> str:
 
 
 def _amount(found: Mapping[str, float | None], prefix: str) -> str:
-    """Bytes where they are known, or tokens."""
+    """Write bytes where they are known, else tokens."""
     size = found[f"{prefix}bytes"]
-    if size is None:
-        return plain(found[f"{prefix}tokens"], " tokens")
-    power = next((power for power in (4, 3, 2, 1) if size >= 1024**power), 0)
-    return plain(size / 1024**power, (" B", " KiB", " MiB", " GiB", " TiB")[power])
+    return plain(found[f"{prefix}tokens"], " tokens") if size is None else in_bytes(size)
 
 
-# Of `comparison`, by kind of model: the head, where the metric is, and what it is multiplied with.
-COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
+Column = tuple[str, str, float]  # the head, where the metric is, and its factor
+
+
+def _median_and_tail(head: str, name: str) -> tuple[Column, Column]:
+    return (f"{head}\np50", f"{name}.p50", 1e3), (f"{head}\np99", f"{name}.p99", 1e3)
+
+
+# The columns of `comparison` and of `by_group`, by kind of model.
+COLUMNS: dict[str, tuple[Column, ...]] = {
     "transformer": (
         ("tokens\n/s", "throughput.tokens_per_s", 1),
-        ("TTFT\np50", "ttft_s.p50", 1e3),
-        ("TTFT\np99", "ttft_s.p99", 1e3),
-        ("TPOT\np50", "tpot_s.p50", 1e3),
-        ("TPOT\np99", "tpot_s.p99", 1e3),
+        *_median_and_tail("TTFT", "ttft_s"),
+        *_median_and_tail("TPOT", "tpot_s"),
         ("ITL\np99", "itl_s.p99", 1e3),
         ("norm.\nmean", "normalized_latency_s.mean", 1e3),
         ("iter-\nations", "iterations", 1),
@@ -142,15 +131,28 @@ COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
     ),
     "cells": (
         ("req.\n/s", "throughput.requests_per_s", 1),
-        ("e2e\np50", "e2e_s.p50", 1e3),
-        ("e2e\np99", "e2e_s.p99", 1e3),
-        ("queue\np50", "queueing_s.p50", 1e3),
-        ("queue\np99", "queueing_s.p99", 1e3),
+        *_median_and_tail("e2e", "e2e_s"),
+        *_median_and_tail("queue", "queueing_s"),
         ("batch-\nes", "iterations", 1),
         ("idle\n%", "tokens.idle_share", 100),
         ("mean\nbatch", "mean_batch_size", 1),
         ("gath-\ners", "gathers.count", 1),
         ("states\nMiB", "kv.peak_used_bytes", 2**-20),
+    ),
+}
+GROUP_COLUMNS: dict[str, tuple[Column, ...]] = {
+    "transformer": (
+        ("requ-\nests", "requests", 1),
+        ("new\ntokens", "output_tokens", 1),
+        *_median_and_tail("TTFT", "ttft_s"),
+        *_median_and_tail("ITL", "itl_s"),
+        *_median_and_tail("queue", "queueing_s"),
+        *_median_and_tail("norm.", "normalized_latency_s"),
+    ),
+    "cells": (
+        ("requ-\nests", "requests", 1),
+        *_median_and_tail("e2e", "e2e_s"),
+        *_median_and_tail("queue", "queueing_s"),
     ),
 }
 LEGEND = {
@@ -162,41 +164,21 @@ LEGEND = {
 
 
 def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str, width: int) -> list[Table]:
-    """A line for each technique: its name, its metrics, and how many answers differ, None where it means nothing.
+    """Make a line for each technique: name, metrics, differing answers.
 
     Args:
+        rows: the same; None: answers cannot differ.
         kind: of the model.
         width: of the lines.
     """
-    heads = ["\ntechnique", *(head for head, _, _ in COLUMNS[kind]), "dif-\nfer"]
-    cells = []
-    for name, metrics, differing in rows:
-        figures = (_number(_found(metrics, path), factor) for _, path, factor in COLUMNS[kind])
-        cells.append([name, *figures, "-" if differing is None else str(differing)])
+    heads = ["\ntechnique", *_heads(COLUMNS[kind]), "dif-\nfer"]
+    cells = [
+        [name, *_figures(metrics, COLUMNS[kind]), "-" if differing is None else str(differing)]
+        for name, metrics, differing in rows
+    ]
     return cut_to(width, heads, cells)
 
 
-GROUP_COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {  # of `by_group`, as `COLUMNS`
-    "transformer": (
-        ("requ-\nests", "requests", 1),
-        ("new\ntokens", "output_tokens", 1),
-        ("TTFT\np50", "ttft_s.p50", 1e3),
-        ("TTFT\np99", "ttft_s.p99", 1e3),
-        ("ITL\np50", "itl_s.p50", 1e3),
-        ("ITL\np99", "itl_s.p99", 1e3),
-        ("queue\np50", "queueing_s.p50", 1e3),
-        ("queue\np99", "queueing_s.p99", 1e3),
-        ("norm.\np50", "normalized_latency_s.p50", 1e3),
-        ("norm.\np99", "normalized_latency_s.p99", 1e3),
-    ),
-    "cells": (
-        ("requ-\nests", "requests", 1),
-        ("e2e\np50", "e2e_s.p50", 1e3),
-        ("e2e\np99", "e2e_s.p99", 1e3),
-        ("queue\np50", "queueing_s.p50", 1e3),
-        ("queue\np99", "queueing_s.p99", 1e3),
-    ),
-}
 GROUP_LEGEND = {
     "transformer": "TTFT, ITL (between two tokens), queue (arrival to first start), norm.: ms.",
     "cells": "e2e, queue (arrival to first start): ms.",
@@ -205,7 +187,7 @@ MOST_GROUPS = 20  # that are shown
 
 
 def by_group(runs: Mapping[str, Groups], by: str, kind: str, width: int) -> list[Table | str]:
-    """A line for each group of each run, and what its figures are.
+    """Make a line for each group of each run, and a legend.
 
     Args:
         runs: the groups of each technique; of a single run under the name "".
@@ -218,21 +200,20 @@ def by_group(runs: Mapping[str, Groups], by: str, kind: str, width: int) -> list
     for technique, groups in runs.items():
         for name, metrics in islice(groups.items(), MOST_GROUPS):
             label = "-" if name is None else shortened(one_line(str(name)), LABEL_WIDTH)
-            figures = (_number(_found(metrics, path), factor) for _, path, factor in GROUP_COLUMNS[kind])
-            lines.append([f"{technique} {label}".strip(), *figures])
-    tables = cut_to(width, [head, *(head for head, _, _ in GROUP_COLUMNS[kind])], lines)
+            lines.append([f"{technique} {label}".strip(), *_figures(metrics, GROUP_COLUMNS[kind])])
+    tables = cut_to(width, [head, *_heads(GROUP_COLUMNS[kind])], lines)
     left = max(map(len, runs.values()), default=0) - MOST_GROUPS
     more = f" {left:,} more are left out: --json has all." if left > 0 else ""
     return [*tables, f"{GROUP_LEGEND[kind]}{more}"]
 
 
-def groups_as_json(groups: Groups, by: str) -> list[dict[str, Any]]:
-    """The groups as objects, each with its name under `by`."""
-    return [{by: name, **metrics} for name, metrics in groups.items()]
+def groups_as_json(groups: Groups | None, by: str | None) -> dict[str, Any]:
+    """Give the groups as `groups`, objects with their name under `by`; nothing without groups."""
+    return {} if groups is None else {"groups": [{str(by): name, **metrics} for name, metrics in groups.items()]}
 
 
 def cut_to(width: int, heads: Sequence[str], rows: Sequence[Sequence[str]], named: bool = True) -> list[Table]:
-    """A table as one or several whose lines have this width, each with the first column: no number is ever cut.
+    """Cut a table between columns into tables of this width, each with the first column.
 
     Args:
         heads: of two lines each; neighbours may share the first, which is shown once.
@@ -267,16 +248,23 @@ def _piece(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequenc
     return table
 
 
-def _found(metrics: Metrics, path: str) -> float | None:
-    """The metric at `part.part`; None if it or its part is missing."""
-    value: Any = metrics
-    for name in path.split("."):
-        value = None if value is None else value.get(name)
-    return cast("float | None", value)
+def _heads(columns: Sequence[Column]) -> list[str]:
+    return [head for head, _, _ in columns]
+
+
+def _figures(metrics: Metrics, columns: Sequence[Column]) -> list[str]:
+    """Write the metrics of these columns; a dash if a metric or its part is missing."""
+    figures = []
+    for _, path, factor in columns:
+        value: Any = metrics
+        for name in path.split("."):
+            value = None if value is None else value.get(name)
+        figures.append(_number(value, factor))
+    return figures
 
 
 def _number(value: float | None, factor: float) -> str:
-    """Three digits, or all of a larger whole part."""
+    """Write three digits, or all of a larger whole part, without separators."""
     if value is None:
         return "-"
     value *= factor

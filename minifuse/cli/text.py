@@ -1,11 +1,11 @@
-"""Consoles for both streams, text that fits on one line of them, and the units of each kind of model."""
+"""Consoles, one-line messages, and units."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from minifuse.core.errors import LONGEST, one_line, shortened
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-LABEL_WIDTH = 20
 LEAST_WIDTH = 40  # of tables: narrower, they would be letters below one another
 LEAST_S = 1.0  # of a run, before it tells how long it will take
 UNITS = {"transformer": ("tokens", "KV"), "cells": ("nodes", "states")}  # of work and of memory, by kind of model
 
 
 def console(stderr: bool = False) -> Console:
-    """A console without colours where there is no terminal, or where NO_COLOR is set."""
+    """Make a console, without colours on a pipe or with NO_COLOR set."""
     from rich.console import Console  # costs a fifth of the time that --help takes
 
     class PipeConsole(Console):
@@ -42,23 +41,13 @@ def tell(message: str) -> None:
     print(shortened(one_line(message), 2 * LONGEST), file=sys.stderr, flush=True)
 
 
-def first_few(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """The first few of many.
-
-    >>> first_few(["r0", "r1", "r2"], 2)
-    'r0, r1 and 1 more'
-    """
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return between.join(names[:most]) + rest
-
-
 def counted(requests: Iterable[Request]) -> str:
-    """What a count of them counts: requests, or prompts as soon as one of the requests has several."""
+    """Name what is counted: requests, or prompts if a request has several."""
     return "requests" if all(request.group is None for request in requests) else "prompts"
 
 
 def time_left(done: int, total: int, began: float) -> str:
-    """`, about 40 s left`, if the rest takes as long as what has been done; nothing where that does not tell yet.
+    """Write `, about 40 s left`; nothing while too little is known.
 
     Args:
         began: as `time.perf_counter` gives it.

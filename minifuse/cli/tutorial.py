@@ -1,4 +1,4 @@
-"""`minifuse tutorial`: the chapters of the course, which an installed package carries as `minifuse/tutorials`."""
+"""`minifuse tutorial`: the chapters of the course, installed as `minifuse/tutorials`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INSTALL = "pip install -e '.[tutorials]' -c constraints.txt"
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A chapter of the course: its source, and beside it the notebook with the outputs of a run."""
+    """A chapter of the course: its source, and beside it the executed notebook."""
 
     source: Path
 
@@ -57,13 +57,13 @@ def chapters() -> list[Chapter]:
 class TutorialOptions:
     """The options of `tutorial`."""
 
-    chapter: Annotated[str | None, argument("[NN]", "a chapter, by its number; without one, all are listed")]
-    copy: Annotated[bool, switch("--copy", "copy the chapter to this folder, and open nothing")]
+    chapter: Annotated[str | None, argument("[NN]", "a chapter, by its number; without one, all are listed")] = None
+    copy: Annotated[bool, switch("--copy", "copy the chapter to this folder, and open nothing")] = False
 
 
 @takes(TutorialOptions)
 def tutorial(options: TutorialOptions) -> int:
-    """List the chapters of the course; or copy one to this folder, and open it in Jupyter."""
+    """List the chapters of the course, or copy one here and open it."""
     known = chapters()
     if options.chapter is None:
         if options.copy:
@@ -86,7 +86,7 @@ def _is_terminal() -> bool:
 
 
 def _chapter(text: str, known: list[Chapter]) -> Chapter:
-    """The chapter of this number, which may lack its zero."""
+    """Find the chapter of this number, which may lack its zero."""
     numbers = [one.number for one in known]
     number = text.zfill(2)
     if number not in numbers:
@@ -95,7 +95,9 @@ def _chapter(text: str, known: list[Chapter]) -> Chapter:
 
 
 def _copied(chapter: Chapter) -> Path:
-    """A copy of the notebook in the current folder. One that is there already may hold a student's work, and stays."""
+    """Copy the notebook to the current folder.
+
+    A copy that is there already may hold a student's work, and stays."""
     copy = Path(chapter.notebook.name)
     if copy.exists():
         tell(f"note: {copy} is here already, and is left as it is: move it away for a new copy.")

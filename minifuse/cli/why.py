@@ -1,4 +1,4 @@
-"""`minifuse run --why`: for each iteration who was admitted, and why each other that waited was not."""
+"""`minifuse run --why`: who each iteration admits, and why others wait."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from minifuse.cli.text import console, first_few
+from minifuse.cli.text import console
 from minifuse.core.errors import one_line
+from minifuse.show.figures import first_few
 from minifuse.trace.log import Event
 
 SHOWN = 8  # ids on a line
 
 
 class WhyLines:
-    """Reads the events of a run as they happen, and writes on stderr what each iteration decided.
+    """Writes on stderr what each iteration decided.
 
         0.000 s step 0 of worker 0 admits r0 r1
                 r2 not admitted: the batch has 2 requests

@@ -96,5 +96,5 @@ def test_a_cache_folder_that_cannot_be_written(
 
 def test_the_models_own_files_are_not_overwritten(minifuse: Cli, wordless: Path) -> None:
     before = (wordless / "config.json").read_text()
-    minifuse(*ONCE, "--model", wordless, "--out", wordless / "config.json").refused("--out is", "which this run reads")
+    minifuse(*ONCE, "--model", wordless, "--out", wordless / "config.json").refused("--out is", "this command reads")
     assert (wordless / "config.json").read_text() == before

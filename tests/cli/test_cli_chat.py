@@ -89,11 +89,6 @@ def test_the_next_chat_goes_on_and_other_conversations_are_others(talk: Cli, tmp
         assert [len(history.turns(name)) for name in ("chat", "other")] == [3, 1]
 
 
-@pytest.mark.parametrize("technique", ["naive", "fusion"])
-def test_other_techniques_talk(technique: str, talk: Cli, tiny: str) -> None:
-    assert talk(LOOK_UP, "--technique", technique).out.endswith("ann 17\n")
-
-
 def test_ctrl_c_ends_the_answer_and_with_it_the_input_that_is_no_terminal(
     talk: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: str
 ) -> None:
@@ -161,22 +156,6 @@ def test_a_chat_that_fills_the_context_says_so(talk: Cli, tiny: str) -> None:
     *_, last = outcome.err.splitlines()
     for part in ("line 3", "context is 1024", "begin another chat"):
         assert part in last
-
-
-def test_a_disk_that_is_full_takes_no_answer_away(talk: Cli, tmp_path: Path, monkeypatch: Any, tiny: str) -> None:
-    opened = History._open
-
-    def full(self: History, file: Any, version: int) -> None:
-        opened(self, file, version)
-        file.execute(f"PRAGMA max_page_count={file.execute('PRAGMA page_count').fetchone()[0]}")
-
-    monkeypatch.setattr(History, "_open", full)
-    long = "\u00fc" * 450  # two tokens of three digits each: more than a page
-    outcome = talk((long, "sort 2 1"), "--state", tmp_path / "s.sqlite", "--max-new-tokens", 4)
-    assert outcome.code == 1
-    assert len(outcome.out.splitlines()) == 2
-    assert "not stored" in outcome.err
-    assert "disk is full" in outcome.err.splitlines()[-1]
 
 
 @pytest.mark.long

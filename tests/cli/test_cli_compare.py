@@ -1,4 +1,4 @@
-"""`compare`: a technique that fails, traces, and the sentences beneath the table."""
+"""`compare`: a technique that fails, traces, notes, and the table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from minifuse.batching.static import Static
-from minifuse.cli.leaders import leaders
 from minifuse.cli.tables import cut_to
 from minifuse.core.errors import LawBroken
 from minifuse.trace.log import read_trace
-from minifuse.trace.metrics import Metrics
 
 Cli = Callable[..., Any]
 
@@ -95,125 +93,14 @@ def test_nothing_is_made_for_what_is_refused(minifuse: Cli, tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_two_sentences_close_the_table(minifuse: Cli) -> None:
-    crowd = ("--requests", 24, "--prompt-length", "uniform:4:64", "--output-length", "uniform:4:64")
-    typed = ("compare", "static", "orca", *VIRTUAL[:4], *crowd, "--hardware", "a100-40g")
-    compared = minifuse(*typed, "--json").json()
-    lead, why = compared["verdict"]
-    static, orca = (row["metrics"] for row in compared["techniques"])
-    gain = orca["throughput"]["tokens_per_s"] / static["throughput"]["tokens_per_s"]
-    speed, latency = lead.split("; ")
-    assert speed == f"orca leads on tokens/s: {gain:.3g} times that of static"
-    assert latency.startswith("orca has the shortest median TTFT: ")
-    assert f"{static['tokens']['idle_share']:.0%} of the tokens that it computed were idle (orca: none)" in why
-    shown = " ".join(minifuse(*typed).out.split())
-    assert shown.endswith(f"{lead} {why}")
-    real = minifuse("compare", "static", "orca", "--model", "random:small", "--requests", 2, "--json").json()
-    assert "(one run each, whose spread is not known" in real["verdict"][0]
-
-
-def metrics(speed: float, ttft: float = 1.0, **counts: Any) -> Metrics:
-    found: Metrics = {
-        "requests": {"stop": 4, "length": 0},
-        "throughput": {"tokens_per_s": speed, "requests_per_s": speed / 10},
-        "ttft_s": {"p50": ttft, "p99": counts.pop("late", 2 * ttft)},
-        "e2e_s": {"p50": ttft, "p99": 2 * ttft},
-        "itl_s": {"p99": 0.1},
-        "queueing_s": {"mean": counts.pop("queueing", 0.0)},
-        "tokens": {"output": 40, "computed": 100, "idle": 0, "recomputed": 0, "reused": 0},
-        "iterations": 50,
-        "mean_batch_size": 2.0,
-        "evictions": 0,
-        "moving_s": 0.0,
-        "gathers": {"seconds": 0.0},
-        "duration_s": 10.0,
-        "other_cores": None,
-    }
-    found["tokens"] |= {
-        name: counts.pop(name) for name in ("computed", "idle", "recomputed", "reused") if name in counts
-    }
-    return found | counts
-
-
-@pytest.mark.parametrize(
-    ("worse", "words"),
-    [
-        ({"computed": 200, "idle": 100}, "50% of the tokens that it computed were idle (a: none)"),
-        (
-            {"computed": 200, "recomputed": 100, "evictions": 7},
-            "its tokens were computed again after 7 evictions",
-        ),
-        ({"computed": 180, "reused": 20}, "it found 20 tokens in memory, and computed 180 others (a: 0 and 100)"),
-        ({"iterations": 200, "mean_batch_size": 1.0}, "it took 200 iterations of 1 in the mean, and a 50 of 2"),
-        ({"moving_s": 5.0}, "moves of KV took 50% of its time (a: 0%)"),
-        ({}, "No count alone tells b from a"),
-    ],
-)
-def test_the_reason_is_what_the_counts_tell(worse: dict[str, Any], words: str) -> None:
-    lead, why = leaders([("b", metrics(50.0, **worse)), ("a", metrics(100.0))], "transformer", "virtual")
-    assert lead == "a leads on tokens/s: 2 times that of b; all are level on median TTFT, within 2%."
-    assert words in why
-
-
-def test_level_ones_lead_together_and_waiting_explains_latency() -> None:
-    waiting, between = metrics(99.0, 2.0, queueing=1.5), metrics(98.5, 0.9, queueing=0.4)
-    rows = [("a", metrics(100.0, 0.5)), ("b", waiting), ("c", between)]
-    lead, why = leaders(rows, "transformer", "virtual")
-    assert lead == (
-        "All are level on tokens/s, within 2%; a has the shortest median TTFT: 500 ms, against 900 ms of c and 2 s of "
-        "b, the last."
-    )
-    assert why == "What tells b from a: requests waited 1.5 s in the mean for their first step (a: 0 s)."
-    lead, _ = leaders([*rows, ("d", metrics(10.0))], "transformer", "virtual")
-    assert lead.startswith("a, b and c lead, level, on tokens/s: 10 times that of d;")
-
-
-def test_who_answered_fewer_does_not_lead() -> None:
-    fast = metrics(1000.0) | {"requests": {"stop": 1, "length": 0}}
-    lead, _ = leaders([("a", fast), ("b", metrics(100.0)), ("c", metrics(50.0))], "transformer", "real")
-    assert lead.startswith("b leads on tokens/s: 2 times that of c")
-    assert lead.endswith("(a answered fewer requests; one run each, whose spread is not known).")
-    assert len(leaders([("a", fast), ("b", metrics(100.0))], "transformer", "real")) == 1
-
-
-def test_a_busy_machine_is_told() -> None:
-    lead, _ = leaders([("a", metrics(2.0)), ("b", metrics(1.0, other_cores=0.9))], "transformer", "real")
-    assert lead.endswith("(one run each, whose spread is not known; the machine was busy).")
-
-
-def test_nothing_to_explain() -> None:
-    rows = [("a", metrics(100.0)), ("b", metrics(100.0))]
-    assert leaders(rows, "cells", "virtual") == [
-        "All are level on tokens/s, within 2%; all are level on median end-to-end time, within 2%.",
-        "There is no difference to explain.",
-    ]
-
-
-def test_what_differs_for_the_slowest_alone_is_a_difference() -> None:
-    rows = [("a", metrics(100.0, late=2.0)), ("b", metrics(100.0, late=9.0, queueing=3.0))]
-    assert leaders(rows, "transformer", "virtual")[1:] == [
-        "a has the shortest 99th percentile of TTFT: 2 s, against 9 s of b.",
-        "What tells b from a: requests waited 3 s in the mean for their first step (a: 0 s).",
-    ]
-
-
-def test_what_differs_for_one_user_alone_is_a_difference() -> None:
-    groups = {
-        name: {"user": {"ann": metrics(1.0), None: metrics(1.0, ttft, queueing=ttft)}, "priority": {0: metrics(1.0)}}
-        for name, ttft in (("a", 90.0), ("b", 1.0))
-    }
-    level = [("a", metrics(100.0)), ("b", metrics(100.0))]
-    named = "b has the shortest median TTFT of those without a user: 1 s, against 90 s of a."
-    assert leaders(level, "transformer", "virtual", groups)[1:] == [
-        named,
-        "What tells a from b: requests of those without a user waited 90 s in the mean for their first step (b: 1 s).",
-    ]
-    faster = [("a", metrics(150.0)), ("b", metrics(100.0))]
-    _, other, why = leaders(faster, "transformer", "virtual", groups)
-    assert other == named
-    assert why.startswith("No count alone tells b from a")
-    alike = {name: {"user": {"ann": metrics(1.0), "ben": metrics(1.0)}} for name in "ab"}
-    assert leaders(level, "transformer", "virtual", alike)[1:] == ["There is no difference to explain."]
+def test_notes_say_why_figures_do_not_compare(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ("compare", "orca", "fusion", *VIRTUAL)
+    assert minifuse(*typed, "--json").json()["notes"] == []
+    fewer = ("--kv-memory", "1MiB", "--prompt-length", "uniform:4:64", "--set", "memory.slots=8")
+    notes = minifuse(*typed, *fewer, "--json").json()["notes"]
+    assert notes == ["fusion answered fewer requests than others."]
+    monkeypatch.setattr("minifuse.cli.compare.is_busy", lambda metrics: True)
+    assert minifuse(*typed).out.endswith("\n\nThe machine was busy: these times compare with no others.\n")
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 11, 12, 15, 80])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ def test_thirty_requests_where_three_fit(minifuse: Cli, tiny: str) -> None:
         assert metrics["evictions"] == 0, option
         assert metrics["moves"]["upload"]["tokens"] > 0, option
         assert metrics["iterations"] < others.json()["metrics"]["iterations"] / 2, option
-
-
-def test_preempted_requests_get_their_answers(minifuse: Cli, tiny: str) -> None:
-    orca = minifuse(*CROWD).answers()
-    for name in ("fastserve", "srpt"):
-        outcome = minifuse(*CROWD, "--technique", name, "--kv-memory", "192KiB", "--set", "memory.chunk=4")
-        assert outcome.answers() == orca, name
 
 
 def test_a_request_that_the_device_cannot_attend(minifuse: Cli, tiny: str) -> None:
@@ -62,21 +54,6 @@ def test_what_is_refused(minifuse: Cli, tiny: str, typed: tuple[str, ...], words
     minifuse("run", "--technique", "fluid", *typed).refused(*words)
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("batching.quantum=0", ("quantum of the batching stage 'mlfq'",)),
-        ("batching.quantum=fast", ("quantum of the batching stage 'mlfq'", "a duration such as")),
-        ("batching.levels=0", ("levels of the batching stage 'mlfq'", "from 1 to 32")),
-        ("batching.starve=-1s", ("starve of the batching stage 'mlfq'",)),
-        ("batching.host_reserve=2", ("host_reserve of the batching stage 'mlfq'", "from 0 to 1")),
-        ("batching.order=priority", ("no option 'order'",)),
-    ],
-)
-def test_what_feedback_queues_refuse(minifuse: Cli, tiny: str, typed: str, words: tuple[str, ...]) -> None:
-    minifuse("run", "--technique", "fastserve", "--set", typed).refused(*words)
-
-
 def test_a_device_too_small_for_all_layers_of_a_request_holds_one_at_a_time(minifuse: Cli, tiny: str) -> None:
     """It has room for 40 tokens of the KV of all three layers, and 120 of one; the request has up to 80."""
     asked = ("run", "--technique", "fluid", "--max-new-tokens", "60", "--ignore-eos", "a text")
@@ -90,25 +67,3 @@ def test_a_device_too_small_for_all_layers_of_a_request_holds_one_at_a_time(mini
     minifuse(*asked, "--set", "memory.layers=3").refused("memory.turns is rest", "memory.turns=layers")
     minifuse(*asked, "--set", "memory.turns=none").refused("rest or sequences or layers")
     minifuse(*asked, *small, *in_turn, "--max-new-tokens", "200").refused("of one layer, on the device", code=1)
-
-
-def test_explained(minifuse: Cli) -> None:
-    for name, words in (
-        ("fluid", "FluidInfer"),
-        ("waves", "Every admitted sequence has room on the host"),
-        ("bubble", "idle"),
-    ):
-        shown = minifuse("explain", name)
-        assert shown.code == 0
-        assert words in " ".join(shown.out.split())
-
-
-def test_a_trace_tells_waves_and_lanes(minifuse: Cli, tiny: str, tmp_path: Path) -> None:
-    from minifuse.trace.log import read_trace
-
-    trace = tmp_path / "trace.jsonl"
-    assert minifuse(*CROWD, "--technique", "fluid", *SHORT, "--trace", trace).code == 0
-    steps = [event for event in read_trace(trace) if event["event"] == "step"]
-    assert max(len(step["waves"]) for step in steps) > 3
-    for step in steps:
-        assert sorted(index for lane in step["lanes"] for index in lane) == list(range(len(step["work"])))

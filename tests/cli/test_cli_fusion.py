@@ -13,33 +13,6 @@ from minifuse.trace.log import Event, read_trace
 Cli = Callable[..., Any]
 
 EXACT = ("--dtype", "float64", "--json")
-CROWD = ("run", "--requests", 10, "--prompts-per-request", 2, *EXACT)
-VARIANTS = [
-    ("fusion", "--set", "memory.shuffle=on", "--set", "batching.preprocess=worker"),
-    ("fusion", "--set", "memory.shuffle=on", "--set", "batching.preprocess=inline"),
-    ("fusion", "--set", "memory.shuffle=off", "--set", "batching.preprocess=worker"),
-    ("fusion", "--set", "memory.shuffle=off", "--set", "batching.preprocess=inline"),
-    ("fusion", "--set", "batching.preprocessors=3", "--max-batch", "4"),
-    ("instances",),
-    ("instances", "--max-batch", "2"),
-]
-
-
-@pytest.fixture(scope="module")
-def served() -> dict[str, str]:
-    """The answers of orca to the crowd, once a test has asked for them."""
-    return {}
-
-
-@pytest.mark.parametrize("technique", VARIANTS, ids=" ".join)
-def test_the_tiny_crowd_gets_the_answers_of_orca(
-    minifuse: Cli, tiny: str, technique: tuple[str, ...], served: dict[str, str]
-) -> None:
-    """In real time, where pre-processing really runs beside the main stream."""
-    orca = served or minifuse(*CROWD, "--technique", "orca").answers()
-    served.update(orca)
-    assert len(orca) == 20
-    assert minifuse(*CROWD, "--technique", *technique).answers() == orca
 
 
 @pytest.mark.parametrize("name", ["fusion", "instances"])

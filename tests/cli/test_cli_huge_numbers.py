@@ -8,7 +8,6 @@ from typing import Any, get_type_hints
 import pytest
 
 from minifuse.cli.compare import CompareOptions
-from minifuse.cli.declare import Declared
 from minifuse.cli.reproduce import FigureOptions
 from minifuse.cli.run import RunOptions
 from minifuse.core.errors import UsageError
@@ -36,13 +35,13 @@ SMALL = ("run", "--model", "random:small", "--clock", "virtual")
 LENGTHS = ("--requests", 2, "--prompt-length", 3, "--output-length", 2)
 
 
-def declared() -> Iterator[tuple[str, Declared]]:
-    """Every option of a number, by its flag, of every command."""
+def declared() -> Iterator[tuple[str, Callable[[str], Any]]]:
+    """The parser of every option of a number, by its flag, of every command."""
     for options in (RunOptions, CompareOptions, FigureOptions):
         for hint in get_type_hints(options, include_extras=True).values():
             one = hint.__metadata__[0]
             if any(name in str(hint.__origin__) for name in NUMERIC):
-                yield one.info.default, one  # where typer keeps the name of an option
+                yield one.default, one.parser  # where typer keeps the name of an option
 
 
 FLAGS = dict(declared())
@@ -59,7 +58,7 @@ def test_a_number_beyond_all_measure_is_refused(flag: str) -> None:
         if flag in TAKEN and text in BEYOND:
             continue
         with pytest.raises(UsageError) as refused:
-            FLAGS[flag].parse(text)
+            FLAGS[flag](text)
         assert str(refused.value).endswith(".")
 
 

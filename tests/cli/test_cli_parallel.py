@@ -33,14 +33,6 @@ def test_two_processes_answer_as_one(minifuse: Cli, tiny: str, tmp_path: Path) -
     assert sent[1]["bytes"] > 0
 
 
-def test_compare_starts_the_processes_anew_for_each_technique(minifuse: Cli, tiny: str) -> None:
-    few = ("--requests", 2, "--max-new-tokens", 2, "--dtype", "float64", "--json")
-    outcome = minifuse("compare", "orca", "fusion", "--tensor-parallel", 2, *few)
-    assert outcome.code == 0, outcome.err
-    assert [row["differing"] for row in outcome.json()["techniques"]] == [[], []]
-    assert all(row["metrics"]["messages"]["count"] for row in outcome.json()["techniques"])
-
-
 @pytest.mark.parametrize(
     ("typed", "parts"),
     [

@@ -60,9 +60,6 @@ def test_a_fair_policy_is_told_from_another_by_its_users(afresh: Cli, fair: Path
     seldom = [next(one for one in row["groups"] if one["user"] == "u1") for row in (orca, own)]
     assert seldom[0]["ttft_s"]["p50"] > 40 * seldom[1]["ttft_s"]["p50"]
     assert [sum(one["requests"] for one in row["groups"]) for row in (orca, own)] == [120, 120]
-    verdict = outcome.json()["verdict"]
-    assert verdict[1].startswith("fair has the shortest median TTFT of user u1: ")
-    assert verdict[2].startswith("What tells orca from fair: requests of user u1 waited ")
     shown = afresh(*typed, "--by", "user").out
     lines = shown.splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("technique, user"))
@@ -72,7 +69,6 @@ def test_a_fair_policy_is_told_from_another_by_its_users(afresh: Cli, fair: Path
         ["fair", "u0"],
         ["fair", "u1"],
     ]
-    assert " ".join(verdict) in " ".join(shown.split())
 
 
 def test_a_run_and_its_trace_tell_the_same_by_priority(minifuse: Cli, requests: Cli, tmp_path: Path) -> None:

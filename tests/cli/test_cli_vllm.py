@@ -13,47 +13,8 @@ from minifuse.trace.log import decisions, read_trace
 
 Cli = Callable[..., Any]
 
-CROWD = ("run", "--requests", 8, "--max-new-tokens", 20, "--ignore-eos", "--json")
 # Room for one answer and a half.
 SHORT = ("--technique", "vllm", "--kv-memory", "100KiB", "--set", "memory.block_size=4")
-
-
-@pytest.fixture(scope="module")
-def served() -> dict[str, str]:
-    """The answers of orca to the crowd, once a test has asked for them."""
-    return {}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("memory.preemption=recompute",),
-        ("memory.preemption=swap",),
-        ("memory.preemption=swap", "memory.transfer=overlapped"),
-        ("memory.preemption=swap", "memory.host=8"),
-        ("memory.preemption=swap", "memory.share=on"),
-        ("memory.preemption=recompute", "memory.share=on", "batching.token_budget=7"),
-    ],
-    ids=" ".join,
-)
-def test_the_tiny_crowd_gets_the_answers_of_orca(
-    minifuse: Cli, tiny: str, tmp_path: Path, options: tuple[str, ...], served: dict[str, str]
-) -> None:
-    """With memory so short that requests are evicted again and again."""
-    orca = served or minifuse(*CROWD).answers()
-    served.update(orca)
-    typed = [word for option in options for word in ("--set", option)]
-    outcome = minifuse(*CROWD, *SHORT, *typed, "--trace", tmp_path / "trace.jsonl")
-    assert outcome.answers() == orca
-    metrics = outcome.json()["metrics"]
-    assert metrics["evictions"] > 3
-    kept = metrics["kv"]["peak_host_tokens"]
-    assert (kept > 0) == ("memory.preemption=swap" in options)
-    assert (metrics["moves"]["swap_out"]["tokens"] > 0) == (kept > 0)
-    steps = [event for event in read_trace(tmp_path / "trace.jsonl") if event["event"] == "step"]
-    lengths = [{stop - start > 1 for _, start, stop in step["work"]} for step in steps]
-    assert all(len(kinds) == 1 for kinds in lengths) or "batching.token_budget=7" in options
-    assert sum(len(step["evicted"]) for step in steps) == metrics["evictions"]
 
 
 def test_evictions_are_told(minifuse: Cli, tiny: str) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.right_stages import Lingers, Radix, StallFree
 
-from minifuse.cli.verdict import Tally, held_text
+from minifuse.cli.tally import Tally
+from minifuse.cli.verdict import held_text
 from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request
@@ -73,7 +74,7 @@ def test_what_is_kept_and_not_counted_shows_in_a_second_life() -> None:
 
 def test_a_cache_that_never_hits_is_told() -> None:
     blind = type("Blind", (Radix,), {"name": "blind-radix", "found": lambda self, sequence: []})
-    tally = Tally({}, 1, {}, {}, [], [])
+    tally = Tally(1)
     for memory in (Radix, blind):
         tried = Search(TEXTS, _row(memory), ())
         tried.run(12, derandomize=True)
@@ -82,7 +83,7 @@ def test_a_cache_that_never_hits_is_told() -> None:
     assert tally.uncompared.keys() == {"radix", "blind-radix"}
     left, runs = tally.uncompared["radix"]
     assert 2 < left < runs == 12
-    shown = " ".join(held_text("radix", tally, False, "", quick=False).split())
+    shown = " ".join(held_text("radix", tally, False, quick=False).split())
     assert f"radix kept KV at the end of {left} of 12 runs, which second life does not compare." in shown
 
 

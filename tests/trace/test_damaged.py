@@ -12,9 +12,9 @@ import pytest
 from damage import WRONG, paths
 from runs_told import padded, preempted
 
-from minifuse.cli.summary import as_json, as_lines, timeline_of
 from minifuse.core.errors import UsageError
 from minifuse.show.perfetto.document import document_lines
+from minifuse.show.summary import as_json, as_lines, timeline_of
 from minifuse.trace.gaps import longest_gaps
 from minifuse.trace.history import History
 from minifuse.trace.log import Event

@@ -1,21 +1,22 @@
-"""A run's summary as text: who ran when, who waited for what, and the longest gaps with their reasons."""
+"""A summary of a run: timeline, waits, and the longest gaps."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
-from minifuse.cli.tables import in_time, plain
-from minifuse.cli.text import LABEL_WIDTH, first_few
 from minifuse.core.errors import one_line, shortened
+from minifuse.io.parsing import number
+from minifuse.show.figures import first_few, in_time, plain
 from minifuse.show.timeline import Timeline, draw_timeline
 from minifuse.trace.gaps import Gap
 from minifuse.trace.history import History
 from minifuse.trace.waits import Waited
 
-SCHEMA = "minifuse.trace-summary/1"
-TABLE_WIDTH = 70  # of the table of reasons: in narrower lines it is told in words
+SCHEMA = "minifuse.trace-summary/2"
+LABEL_WIDTH = 20  # of a request
 IDLE, MEMORY = "idle/10", "mem/10"
 NAMED = 4  # requests, in a sentence
 SHARES = {
@@ -25,15 +26,16 @@ SHARES = {
 
 
 def timeline_of(history: History, width: int, most_rows: int) -> Timeline:
-    """The picture of a run, in lines of this width."""
-    return draw_timeline(history, width - _indent(history, most_rows), most_rows)
+    """Draw the first rows of a run, in lines of this width."""
+    names = [_label(story.id) for story in history.by_arrival[:most_rows]]
+    return draw_timeline(history, width - 1 - max(map(len, [IDLE, *names])), most_rows)
 
 
 def as_lines(history: History, timeline: Timeline, waits: list[Waited], gaps: list[Gap], width: int) -> Iterator[str]:
-    """The summary as text, no line longer than `width`."""
+    """Write the summary as text, no line longer than `width`."""
     yield from _wrapped(_title(history), 0, width)
     yield ""
-    yield from _picture(history, timeline, width)
+    yield from picture(history, timeline, width)
     yield ""
     yield from _waiting(waits, width)
     yield ""
@@ -43,27 +45,16 @@ def as_lines(history: History, timeline: Timeline, waits: list[Waited], gaps: li
 def as_json(
     history: History, timeline: Timeline, waits: list[Waited], gaps: list[Gap], notice: str | None
 ) -> dict[str, Any]:
-    """The same as plain values; times are seconds."""
-    ended = _ended(history)
+    """Give the summary as plain values; times are seconds."""
+    noun = "tokens" if history.has_tokens else "iterations"
     return {
         "schema": SCHEMA,
-        "technique": history.header.get("technique"),
-        "model": history.header.get("model"),
-        "clock": history.header.get("clock"),
+        **{name: history.header.get(name) for name in ("technique", "model", "clock")},
         "notice": notice,
-        "requests": {"total": len(history.stories) + len(history.refused), **ended},
+        "requests": {"total": len(history.stories) + len(history.refused), **_ended(history)},
         "iterations": sum(bool(one.work) for one in history.iterations),
         "last_s": history.last_s,
-        "timeline": {
-            "columns": timeline.num_columns,
-            "columns_in_all": timeline.in_all,
-            "per_column": timeline.per_column,
-            "rows": timeline.rows,
-            "idle_tenths": timeline.idle,
-            "memory_tenths": timeline.memory,
-            "legend": timeline.legend,
-            "left_out": timeline.left_out,
-        },
+        "timeline": _fields(timeline),
         "waits": [
             {
                 "code": one.code,
@@ -76,44 +67,24 @@ def as_json(
             for one in waits
         ],
         "gaps": [
-            {
-                "requests": gap.requests,
-                "between": "tokens" if history.has_tokens else "iterations",
-                "index": gap.index,
-                "start_s": gap.start_s,
-                "end_s": gap.end_s,
-                "seconds": gap.seconds,
-                "own_s": gap.own_s,
-                "own_iterations": gap.own,
-                "own_tokens": gap.computed,
-                "suspended_s": gap.suspended_s,
-                "ready_s": gap.ready_s,
-                "others_s": gap.others_s,
-                "other_iterations": gap.others,
-                "nothing_s": gap.nothing_s,
-                "prompts": gap.prompts,
-                "moves": dict(gap.moves),
-                "moving_s": gap.moving_s,
-                "exposed_s": gap.exposed_s,
-                "reasons": gap.why,
-                "sentence": _told(history, gap),
-            }
-            for gap in gaps
+            {**_fields(gap), "between": noun, "seconds": gap.seconds, "sentence": _told(history, gap)} for gap in gaps
         ],
     }
 
 
+def _fields(of: Timeline | Gap) -> dict[str, Any]:
+    return {field.name: getattr(of, field.name) for field in fields(of)}
+
+
 def _title(history: History) -> str:
     header = history.header
-    ended = ", ".join(f"{number} {reason}" for reason, number in _ended(history).items())
-    total = len(history.stories) + len(history.refused)
-    num = sum(bool(one.work) for one in history.iterations)
-    what = f"{header.get('technique')} on {header.get('model')}, {header.get('clock')} time"
+    ended = ", ".join(f"{count} {reason}" for reason, count in _ended(history).items())
+    total = number(len(history.stories) + len(history.refused), "request")
+    iterations = number(sum(bool(one.work) for one in history.iterations), "iteration")
     first_s = min((story.arrival_s for story in history.stories.values()), default=history.last_s)
-    return (
-        f"{what}: {_number(total, 'request')}" + (f" ({ended})" if ended else "")
-        + f", {_number(num, 'iteration')} in {in_time(max(0.0, history.last_s - first_s))}"
-    )  # fmt: skip
+    seconds = in_time(max(0.0, history.last_s - first_s))
+    what = f"{header.get('technique')} on {header.get('model')}, {header.get('clock')} time"
+    return f"{what}: {total}{f' ({ended})' * bool(ended)}, {iterations} in {seconds}"
 
 
 def _ended(history: History) -> dict[str, int]:
@@ -124,16 +95,12 @@ def _ended(history: History) -> dict[str, int]:
     return found | ({"refused": len(history.refused)} if history.refused else {})
 
 
-def _indent(history: History, most_rows: int) -> int:
-    names = [_label(story.id) for story in history.by_arrival[:most_rows]]
-    return max(map(len, [IDLE, *names])) + 1
-
-
 def _label(name: str) -> str:
     return shortened(one_line(name), LABEL_WIDTH)
 
 
-def _picture(history: History, timeline: Timeline, width: int) -> Iterator[str]:
+def picture(history: History, timeline: Timeline, width: int) -> Iterator[str]:
+    """Write the rows of a timeline, and explain columns and signs."""
     if not timeline.num_columns:
         yield "Nothing was computed."
         return
@@ -144,20 +111,17 @@ def _picture(history: History, timeline: Timeline, width: int) -> Iterator[str]:
     if timeline.num_columns < timeline.in_all:
         columns += f"; the first {timeline.num_columns:,} of {timeline.in_all:,}, in which these requests are served"
     yield from _wrapped(f"Timeline: {columns}", 0, width)
-    indent = _indent(history, len(timeline.rows))
-    shares = {}
+    names = {name: _label(name) for name in timeline.rows}
+    indent = max(map(len, [IDLE, *names.values()])) + 1
     for name, signs in timeline.rows.items():
-        yield f"{_label(name):<{indent}}{signs}".rstrip()
-    for label, signs in ((IDLE, timeline.idle), (MEMORY, timeline.memory)):
-        if signs.strip():
-            yield f"{label:<{indent}}{signs}".rstrip()
-            shares[label] = SHARES[label]
+        yield f"{names[name]:<{indent}}{signs}".rstrip()
+    shares = {label: signs for label, signs in ((IDLE, timeline.idle), (MEMORY, timeline.memory)) if signs.strip()}
+    for label, signs in shares.items():
+        yield f"{label:<{indent}}{signs}".rstrip()
     if timeline.left_out:
-        every = timeline.left_out + len(timeline.rows)
-        yield from _wrapped(
-            f"{_number(timeline.left_out, 'more request')} left out: --rows {every} shows all.", 0, width
-        )
-    legend = "; ".join(f"{sign} {means}" for sign, means in (timeline.legend | shares).items())
+        yield f"{number(timeline.left_out, 'more request')} left out."
+    explained = timeline.legend | {label: SHARES[label] for label in shares}
+    legend = "; ".join(f"{sign} {means}" for sign, means in explained.items())
     if several and timeline.rows:
         legend += "; of several in a column, the most frequent, and every end"
     yield from _wrapped(legend, 0, width)
@@ -167,16 +131,11 @@ def _waiting(waits: list[Waited], width: int) -> Iterator[str]:
     if not waits:
         yield "No request waited."
         return
-    wide = width >= TABLE_WIDTH
-    yield f"{'Waited for':<20}{'requests':>9}{'total':>10}{'longest':>10}" if wide else "Waited for"
+    yield "Waited for"
     for one in waits:
         name, longest_s = one.longest
-        number, total, longest = len(one.seconds), in_time(one.total_s), in_time(longest_s)
-        if wide:
-            yield f"{one_line(one.code):<20}{number:>9}{total:>10}{longest:>10} {_label(name)}"
-        else:
-            line = f"{one_line(one.code)}: {_number(number, 'request')}, {total}, longest {longest} {_label(name)}"
-            yield from _wrapped(line, 2, width, first=0)
+        requests, longest = number(len(one.seconds), "request"), f"{in_time(longest_s)} {_label(name)}"
+        yield from _wrapped(f"{one.code}: {requests}, {in_time(one.total_s)}, longest {longest}", 2, width, 0)
         yield from _wrapped(one.sentence, 4, width)
 
 
@@ -189,17 +148,17 @@ def _gaps(history: History, gaps: list[Gap], width: int) -> Iterator[str]:
     for gap in gaps:
         what = f"{noun[:-1]}s {gap.index - 1} and {gap.index}"
         first, *alike = gap.requests
-        names = _label(first) + (f" (and {_number(len(alike), 'other')} alike)" if alike else "")
+        names = _label(first) + (f" (and {number(len(alike), 'other')} alike)" if alike else "")
         head = f"{in_time(gap.seconds):>8}  {names}, {what}, from {gap.start_s:.3f} s: "
         yield from _wrapped(head + _told(history, gap), 10, width, first=0)
 
 
 def _told(history: History, gap: Gap) -> str:
-    """What happened in a gap, what took longest first."""
+    """Describe what happened in a gap, the longest part first."""
     unit = "node" if history.of_cells else "token"
     parts: list[tuple[float, str]] = []
     why = f" ({'; '.join(gap.why)})" if gap.why else ""
-    meanwhile = f", while {_number(gap.others, 'iteration')} ran without it" if gap.others else ""
+    meanwhile = f", while {number(gap.others, 'iteration')} ran without it" if gap.others else ""
     if gap.suspended_s:
         parts.append((gap.suspended_s, f"suspended for {in_time(gap.suspended_s)}{why}{meanwhile}"))
     if gap.ready_s:
@@ -207,11 +166,11 @@ def _told(history: History, gap: Gap) -> str:
         parts.append((gap.ready_s, f"waited to join for {in_time(gap.ready_s)}{told}"))
     if gap.others_s:
         waited = gap.suspended_s or gap.ready_s
-        ran = "other iterations" if waited else f"{_number(gap.others, 'iteration')} without it"
+        ran = "other iterations" if waited else f"{number(gap.others, 'iteration')} without it"
         parts.append((gap.others_s, f"{ran}, {in_time(gap.others_s)}"))
     if gap.own:
         anew = f" ({gap.computed} {unit}s of it computed)" if gap.computed > gap.own else ""
-        parts.append((gap.own_s, f"{_number(gap.own, 'iteration')} with it{anew}, {in_time(gap.own_s)}"))
+        parts.append((gap.own_s, f"{number(gap.own, 'iteration')} with it{anew}, {in_time(gap.own_s)}"))
     if gap.nothing_s > gap.seconds / 1000:
         parts.append((gap.nothing_s, f"nothing ran for {in_time(gap.nothing_s)}"))
     said = [text for _, text in sorted(parts, key=lambda part: -part[0])]
@@ -219,14 +178,10 @@ def _told(history: History, gap: Gap) -> str:
         names = first_few(list(gap.prompts), NAMED)
         said.append(f"{plain(sum(gap.prompts.values()))} prompt tokens of {names} computed meanwhile")
     if gap.moves:
-        kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(gap.moves.items()))
+        kinds = ", ".join(f"{tokens:,} {kind}" for kind, tokens in sorted(gap.moves.items()))
         waited = max(gap.moving_s, gap.exposed_s)
         said.append(f"KV tokens moved: {kinds}" + (f", waited for {in_time(waited)}" if waited else ""))
     return "; ".join(said)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _wrapped(text: str, indent: int, width: int, first: int | None = None) -> list[str]:

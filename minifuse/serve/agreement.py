@@ -1,0 +1,42 @@
+"""Whether two techniques answered alike."""
+
+from __future__ import annotations
+
+from minifuse.core.request import FinishReason
+from minifuse.serve.run import Answer, Served
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}  # of results of cells
+
+
+def differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
+    """Find comparable answers that differ in tokens, in their end, or in results of cells.
+
+    Both runs serve the same requests in the same order. An answer is comparable if it ended as it must under every
+    technique: at its end, or at logits that are not finite.
+
+    Returns:
+        The ids of the requests.
+    """
+    pairs = [(a, b) for a, b in zip(first.answers, other.answers, strict=True) if _comparable(a) and _comparable(b)]
+    return tuple(
+        a.request.id
+        for a, b in pairs
+        if (a.token_ids, a.finish_reason) != (b.token_ids, b.finish_reason) or not _alike(a, b, TOLERANCE[dtype])
+    )
+
+
+def _comparable(answer: Answer) -> bool:
+    return answer.complete or answer.finish_reason is FinishReason.NAN
+
+
+def _alike(a: Answer, b: Answer, tolerance: float) -> bool:
+    """Whether results of cells agree, up to the rounding that depends on the size of a batch.
+
+    Results are compared in the order of their nodes, whose numbers differ in a model by operator.
+    """
+    mine, other = ([outputs for _, outputs in sorted(answer.results.items())] for answer in (a, b))
+    return len(mine) == len(other) and all(
+        one.shape == two.shape and one.allclose(two, tolerance, tolerance)
+        for outputs, others in zip(mine, other, strict=True)
+        for one, two in zip(outputs, others, strict=True)
+    )
