@@ -12,9 +12,9 @@ from minifuse.cli.options import Options
 from minifuse.cli.text import tell
 from minifuse.core.errors import UsageError
 from minifuse.core.request import DEFAULT, Request
-from minifuse.core.submitted import by_request
+from minifuse.core.submitted import by_request, fits_utf8
 from minifuse.io.lines import BYTE_ORDER_MARK, read_bounded, read_lines, split_lines
-from minifuse.io.parsing import all_of
+from minifuse.io.parsing import all_of, number
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer

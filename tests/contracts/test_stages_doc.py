@@ -16,7 +16,6 @@ import pytest
 
 from minifuse import stages as register_of_stages
 from minifuse.cli import main
-from minifuse.cli.look_at import look_at
 from minifuse.cli.plugin import load_plugin
 from minifuse.cli.verdict import look_at
 from minifuse.contracts.declared import defaults
