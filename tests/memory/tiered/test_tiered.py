@@ -203,6 +203,13 @@ def test_texts_that_begin_alike_share_chunks() -> None:
     assert scene.memory.usage().kept == 10 + 2
 
 
+def test_the_last_token_is_never_shared() -> None:
+    scene = TieredScene(8, share=True)
+    scene.turn("a", "c", 8, 0.0)
+    scene.ask("b", tuple(range(8)), conversation="d")
+    assert scene.memory.missing(scene.sequences["b"]) == (Span(4, 8),)
+
+
 def test_a_shared_chunk_stays_while_any_of_its_owners_uses_it() -> None:
     scene = TieredScene(3, share=True, ahead=0.0, host=0)
     scene.turn("a", "c", 8, 0.0)
