@@ -90,8 +90,7 @@ def check_sampling(requests: Sequence[Request], options: Options) -> None:
     elif unused:
         tell(
             "note: top_k or top_p without a temperature above 0 changes nothing; given by "
-            f"{number(len(unused), 'request')}, "
-            f"the first {unused[0]!r}."
+            f"{number(len(unused), 'request')}, the first {unused[0]!r}."
         )
 
 

@@ -35,7 +35,7 @@ def test_a_line_with_sampling_and_no_temperature_is_noted(minifuse: Cli, request
     run = ("run", "--model", "random:small", "--clock", "virtual", "--max-new-tokens", 2, "--prompts", path)
     outcome = minifuse(*run)
     assert outcome.code == 0
-    assert "note: 2 requests, the first 'r0', have a top_k or top_p and no temperature" in outcome.err
+    assert "changes nothing; given by 2 requests, the first 'r0'." in outcome.err
     requests({"prompt_token_ids": [1], "top_k": 3, "temperature": 1})
     assert "top_k" not in minifuse(*run).err
 
