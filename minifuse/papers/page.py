@@ -107,39 +107,51 @@ class Setting(Protocol):
 
 
 S = TypeVar("S", bound=Setting)
-Drawn = tuple[Iterable[Panel], Values]  # panels, and what the notes are filled in with
 
 
-def figure(
+class Drawn:
+    """What a figure found: panels, facts beside the conditions, and values that fill in the notes."""
+
+    def __init__(self, panels: Iterable[Panel], facts: Values | None = None, **values: Any) -> None:
+        self.panels, self.facts, self.values = panels, facts or {}, values
+
+
+Draw = Callable[[S, Say], Drawn]
+
+
+def spec(
     name: str,
     number: str,
     shows: str,
     make: Callable[[Conditions], S],
-    draw: Callable[[S, Say], Drawn],
     *,
     takes: Iterable[str] = ("model", "tokens"),
     kind: Literal["fig", "table"] = "fig",
     page: str = "",
     **values: Any,
-) -> Experiment:
-    """The experiment of a figure whose page is Markdown beside its spec.
+) -> Callable[[Draw[S]], Experiment]:
+    """Turn a function that measures into the experiment of a figure, whose page is Markdown beside it.
 
     Args:
         name: of the paper.
-        make: makes the setting, which refuses what cannot be run.
-        draw: measures.
-        page: what several figures share; without it, the figure's own.
-        values: fill in the notes too.
+        make: makes the setting, or refuses what cannot run.
+        page: a path from this folder, if it is not the figure's own.
+        values: fill in the notes of every run.
     """
-    page = f"{name.lower()}/{page or f'{kind}{number}'.replace('.', '_')}"
+    page = page or f"{name.lower()}/{kind}{number}".replace(".", "_")
 
-    def run(setting: S, say: Say) -> Finding:
-        setting.start(say)
-        panels, more = draw(setting, say)
-        own = notes(page, setting=setting, **values, **more)
-        return Finding(setting.described(), tuple(panels), (*setting.notes(), *own))
+    def experiment(draw: Draw[S]) -> Experiment:
+        def run(setting: S, say: Say) -> Finding:
+            setting.start(say)
+            drawn = draw(setting, say)
+            said = notes(page, setting=setting, conditions=setting.notes(), **values, **drawn.values)
+            return Finding({**setting.described(), **drawn.facts}, tuple(drawn.panels), said)
 
-    return Experiment(name, number, shows, lambda conditions: partial(run, make(conditions)), frozenset(takes), kind)
+        return Experiment(
+            name, number, shows, lambda conditions: partial(run, make(conditions)), frozenset(takes), kind
+        )
+
+    return experiment
 
 
 def _items(text: str) -> Iterator[tuple[int, str, str, str]]:

@@ -9,9 +9,9 @@ from helpers import sentence
 
 from minifuse.core.errors import UsageError
 from minifuse.papers import EXPERIMENTS
+from minifuse.papers.contest import half_precision
 from minifuse.papers.experiment import Conditions, Say
 from minifuse.papers.flover.setting import Setting, calibrated
-from minifuse.papers.machine import half_precision
 from minifuse.simulate.cost import hardware
 
 
@@ -56,7 +56,7 @@ def test_the_contenders_get_the_same_requests_and_all_the_room_they_need(monkeyp
     outcome = setting.fusion(requests)
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr(setting, "outcome", lambda *arguments: served.append(arguments) or outcome)
-    setting.race([0.0, 1.0, 2.0], [8, 6, 4], batch=2, unshuffled=True)
+    setting.contest([0.0, 1.0, 2.0], [8, 6, 4], batch=2, unshuffled=True)
     (_, _, slots, fused), (_, _, _, unshuffled), (_, _, sums, alone) = served
     assert [name for name, *_ in served] == ["fusion", "fusion", "instances"]
     assert all(one[1] == requests for one in served)

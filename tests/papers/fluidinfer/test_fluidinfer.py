@@ -13,7 +13,7 @@ from minifuse.papers.curve import Curve, Outcome, crossing
 from minifuse.papers.experiment import Conditions
 from minifuse.papers.fluidinfer import setting
 from minifuse.papers.fluidinfer.fig11_12 import Curves, higher_load, lower_bound
-from minifuse.papers.fluidinfer.setting import CONTENDERS, FLUID, Server, servers
+from minifuse.papers.fluidinfer.setting import CONTENDERS, FLUID, Server, Servers
 
 NAMES = ("fluidinfer-fig11", "fluidinfer-fig12")
 
@@ -30,7 +30,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_papers_models_and_machines() -> None:
     """6.1: three models, each on three machines; and the largest with a link as fast as the memory."""
-    titles = [server.title for server in servers(Conditions(scale="paper"))]
+    titles = [server.title for server in Servers.of(Conditions(scale="paper"))]
     assert titles[0] == "opt-125m, 1 x rtx-4090"
     assert titles[8:] == ["opt-6.7b, 4 x a100-40g", "opt-6.7b, 1 x rtx-4090, link as fast as its memory"]
     assert len(titles) == 10
