@@ -132,7 +132,7 @@ class Bench(Generic[S]):
         self.model = self.source.load(self.dtype, seed=self.conditions.seed)
 
     def check_memory(self, tokens: int, what: str, remedy: str) -> None:
-        """Refuse a model that does not fit the simulated machine beside so many KV tokens."""
+        """Refuse a model that does not fit the simulated machine beside this many KV tokens."""
         if not self.virtual:
             return
         memory = hardware(self.settings.hardware).memory
@@ -161,13 +161,14 @@ class Bench(Generic[S]):
         machine: Hardware | None = None,
         slot_bytes: int | None = None,
     ) -> Trace:
-        """Serve all requests with a technique, its options, and memory of so many slots; return the trace.
+        """Serve all requests with a technique and return the trace.
 
         Args:
+            slots: of memory.
             on_step: called with the report of every iteration.
             into: called with every event instead of keeping the trace, as by `build_engine`.
             machine: simulate this one instead.
-            slot_bytes: if not those of the model.
+            slot_bytes: if not the model's.
 
         Raises:
             UsageError: a request was refused, or the model and its memory do not fit the simulated machine.
@@ -220,7 +221,7 @@ class Bench(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Raced(Generic[T]):
-    """The run of median duration (of two middle ones the shorter), and the seconds of all rounds."""
+    """The run of median duration (the shorter of two), and the seconds of all rounds."""
 
     run: T
     rounds_s: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Contenders under load: what their runs came to, and the curves over all rates."""
+"""Contenders under load: the outcomes of their runs, and the curves over all rates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOUND = 2.0  # times the lowest latency of the baseline: where loads are compare
 PERCENTILES = (50, 90, 99)
 OFFERED = Column("offered\nreq/s", "at", "rate")
 
-Served = Mapping[str, float]  # what one run came to: seconds, requests per second, shares
+Served = Mapping[str, float]  # the outcome of one run: seconds, requests per second, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def latencies(whole: str, of: Callable[[str, int], float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all rounds of a contender at one rate came to; medians count."""
+    """The outcome of all rounds of a contender at one rate; medians count."""
 
     rounds: tuple[Served, ...]
 

@@ -1,4 +1,4 @@
-"""What the tests of several figures share: running a figure, and outcomes and curves made by hand."""
+"""Runs a figure, and makes outcomes and curves by hand."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def found(name: str, **conditions: Any) -> Finding:
 
 
 def quickly(patch: pytest.MonkeyPatch) -> None:
-    """Make the small model smaller, which takes most of the time of a run in real time."""
+    """Shrink the small model, which takes most of the time of a real run."""
     smaller = {"vocab_size": 512, "hidden_size": 128, "num_layers": 2, "head_dim": 16, "intermediate_size": 344}
     rotary = replace(PRESETS["small"].rotary, dim=16)
     patch.setitem(PRESETS, "small", replace(PRESETS["small"], **smaller, rotary=rotary))
 
 
 def run(throughput: float, p90: float = 1.0, **more: float) -> dict[str, float]:
-    """What one run came to."""
+    """The outcome of one run."""
     return {"throughput": throughput, "p90": p90, "mean_batch": 0.0, **more}
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import BASELINES, PADDED
-from minifuse.papers.batchmaker.load import num_reports, sweep
+from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables

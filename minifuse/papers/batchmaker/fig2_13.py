@@ -6,8 +6,7 @@ With two, each type of cell has its own.
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import BASELINES, padded
-from minifuse.papers.batchmaker.load import Load, cut_aim, gain_aim, num_reports, sweep
+from minifuse.papers.batchmaker.load import BASELINES, Load, cut_aim, gain_aim, num_reports, padded, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Panel, Say, Values

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import MERGED, batch_sizes
-from minifuse.papers.batchmaker.load import cut_aim, num_reports, sweep
+from minifuse.papers.batchmaker.load import MERGED, cut_aim, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Panel, Point, Say, Values
@@ -50,7 +49,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         (*load.panels("Fig. 2.14", "trees like TreeBank's", PUBLISHED), equal),
         sweep=load.notes(),
         equal_s=equal_s,
-        batches=batch_sizes(load.curves),
+        batches=load.batch_sizes,
         aims=aims,
     )
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import MERGED, batch_sizes
-from minifuse.papers.batchmaker.load import num_reports, sweep
+from minifuse.papers.batchmaker.load import MERGED, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables
@@ -39,7 +38,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     return Drawn(
         panels,
         sweep=load.notes(),
-        batches=batch_sizes(load.curves),
+        batches=load.batch_sizes,
         ours=ours,
         ideal=ideal,
         share=ours.peak / ideal,

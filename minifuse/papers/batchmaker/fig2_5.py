@@ -45,7 +45,9 @@ class Life:
     steps: tuple[float, ...]
 
     def line(self, arrival: float, until: int) -> str:
-        """A letter for each unit of time: . not here, w waits, # is computed, - waits for the rest of its batch.
+        """Draw a letter for each unit of time.
+
+        . not here, w waits, # is computed, - waits for the rest of its batch
 
         >>> Life(1.0, 4.0, (1.0, 2.0)).line(0.0, 5)
         'w##-.'

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import BASELINES, PADDED
-from minifuse.papers.batchmaker.load import num_reports, sweep
+from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import PERCENTILES, Outcome
 from minifuse.papers.experiment import Column, Panel, Point, Say, Values

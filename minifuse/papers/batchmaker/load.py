@@ -1,4 +1,4 @@
-"""Load sweeps of cells: largest batches, peaks, and what they say about the thesis' aims."""
+"""Load sweeps of cells: contenders, largest batches, peaks, and the thesis' aims."""
 
 from __future__ import annotations
 
@@ -22,6 +22,23 @@ BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest
 LOAD_COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("batch", "mean_batch", None))
 
 
+def padded(key: str, head: str, pad: str, width: int = paper.BUCKET_WIDTH, **options: object) -> Contender:
+    """Pads chains to their bucket's end, or to the longest of the batch."""
+    batching = {f"batching.{name}": value for name, value in {"pad": pad, "bucket_width": width, **options}.items()}
+    return Contender(key, head, "graph-padded", batching)
+
+
+def merged(key: str, head: str, per: str) -> Contender:
+    """Merges the graphs of a set, per operator or per cell."""
+    return Contender(key, head, "graph-merged", {"batching.per": per, "batching.overlap": True})
+
+
+CELLULAR = Contender("cellular", "cellular", "cellular")
+BASELINES = ("longest", "bucket")
+PADDED = (CELLULAR, *(padded(pad, pad, pad) for pad in BASELINES))
+MERGED = (CELLULAR, merged("dynet", "per operator", "operator"), merged("fold", "per cell", "cell"))
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """A load sweep: a curve for each contender, and capacities by largest batch."""
@@ -32,11 +49,16 @@ class Load:
 
     @property
     def peak(self) -> float:
-        """The largest capacity of all, of which rates are shares."""
+        """The largest capacity; rates are shares of it."""
         return max(curve.capacity for curve in self.curves.values())
 
+    @property
+    def batch_sizes(self) -> list[str]:
+        """Mean rows of a batch at the highest rate of each contender."""
+        return [f"{curve.contender.head} {curve.last['mean_batch']:.1f}" for curve in self.curves.values()]
+
     def stronger(self, *names: str) -> Curve:
-        """The one of these baselines whose peak is highest."""
+        """Choose the baseline with the highest peak."""
         return max((self.curves[name] for name in names), key=lambda curve: curve.peak)
 
     def panels(
@@ -106,9 +128,9 @@ def sweep(
     """Choose each contender's largest batch by its capacity, then offer it a growing load.
 
     Args:
-        sizes: largest batches to choose from, if not those of the bench.
-        rates: ascending, if not those of the conditions or else of the bench.
-        where: what tells this sweep from others of the same workload and sizes, which are kept beside it.
+        sizes: largest batches to choose from; by default, the scale's.
+        rates: ascending; by default, the conditions' or else the scale's.
+        where: tells this sweep from others of the same workload and sizes.
     """
     most, sizes = bench.num_requests, sizes or bench.sizes
     everything = bench.requests(workload, most, AT_ONCE)
@@ -146,12 +168,12 @@ def sweep(
 
 
 def num_reports(bench: Setting, sizes: Sequence[int] = (), rates: Sequence[float] = ()) -> int:
-    """How often a sweep reports, at most or one less; arguments as of `sweep`."""
+    """Count the reports of a sweep with these arguments, to within one."""
     return len(sizes or bench.sizes) + len(rates or bench.conditions.rates or bench.shares)
 
 
 def best_size(capacities: Mapping[int, float]) -> int:
-    """The smallest largest batch whose capacity is as good as the best.
+    """Choose the smallest batch size whose capacity is within 2% of the best.
 
     >>> best_size({64: 700.0, 128: 985.0, 256: 1000.0})
     128
@@ -161,7 +183,7 @@ def best_size(capacities: Mapping[int, float]) -> int:
 
 
 def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...]:
-    """These rates, preceded by a moderate one for the slowest contender if none is.
+    """Put a moderate rate for the slowest contender in front, if there is none.
 
     >>> with_moderate((100.0, 500.0), 150.0)
     (60.0, 100.0, 500.0)
@@ -170,9 +192,9 @@ def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...
 
 
 def num_requests(most: int, rate: float, peak: float) -> int:
-    """The number of requests at a rate, so that runs last about as long.
+    """Choose the number of requests, so that all runs last about as long.
 
-    It is at least a quarter of the most.
+    A quarter of the most, at least.
 
     >>> num_requests(800, 100.0, 1000.0), num_requests(800, 500.0, 1000.0), num_requests(800, 1500.0, 1000.0)
     (200, 400, 800)
@@ -181,14 +203,14 @@ def num_requests(most: int, rate: float, peak: float) -> int:
 
 
 def gain_aim(what: str, ours: Curve, baseline: Curve, published: float) -> str:
-    """By how much our peak exceeds the baseline's."""
+    """Judge by how much our peak exceeds the baseline's."""
     gain = ours.peak / baseline.peak - 1
     here = f"{gain:+.1%}, {shown(ours.peak)} against {shown(baseline.peak)} requests/s of {baseline.contender.head}"
     return aim(f"{what} peak throughput", here, f"{published:+.1%}", gain >= published)
 
 
 def cut_aim(what: str, ours: Curve, baselines: Sequence[Curve], published: tuple[float, float] | float) -> str:
-    """By how much our p90 is lower, at every rate that is a moderate load."""
+    """Judge by how much our p90 is lower at every moderate rate."""
     least, most = (published, None) if isinstance(published, float) else published
     text = f"{-least:.1%}" if most is None else f"{-least:.1%} to {-most:.1%}"
     name = f"{what} 90th percentile at moderate load"
@@ -200,10 +222,7 @@ def cut_aim(what: str, ours: Curve, baselines: Sequence[Curve], published: tuple
 
 
 def cuts(ours: Curve, *baselines: Curve) -> dict[float, float]:
-    """By rate: the part by which our p90 is below the lowest of the baselines'.
-
-    Only moderate loads count: less than half of the highest of their peaks.
-    """
+    """Compare our p90 with the lowest baseline's: the relative cut at each moderate rate."""
     parts = {}
     for rate, outcome in ours.points.items():
         theirs = [curve.points[rate]["p90"] for curve in baselines if rate in curve.points]

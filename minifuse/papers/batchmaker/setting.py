@@ -55,7 +55,7 @@ SCALES = {
 
 @cache
 def fitted() -> Hardware:
-    """Fit overhead and arithmetic rate of the V100 to the thesis' two times of an LSTM step.
+    """Fit the V100's overhead and arithmetic rate to two times of an LSTM step.
 
     Both batches are bound by arithmetic: seconds = overhead + flops / rate.
 
@@ -178,7 +178,7 @@ class Setting(Bench[CellSource]):
         return machine
 
     def _slots(self, contender: Contender, options: dict[str, Any], workload: str, requests: Sequence[Request]) -> int:
-        """Slots for so many states that no request ever waits for memory."""
+        """Count the slots with which no request ever waits for memory."""
         held = self._held.setdefault((workload, _by_operator(contender)), [])
         model = self._batched(contender)
         held += [model.unfold(request).most_held for request in requests[len(held) :]]  # the first of them are the same

@@ -59,7 +59,7 @@ def shares_of(measure: Callable[[Course], float], static: Course, baton: Course)
 
 
 def memory_of(static: Course, baton: Course) -> str:
-    """Peak, use and deepest fall of Baton's memory, against those of static batches."""
+    """Compare peak, use and deepest fall of memory with static batches."""
     return (
         f"peak {baton.peak / static.peak:.2f} times that of static batches, mean {baton.mean_used / baton.peak:.0%} of "
         f"its peak against {static.mean_used / static.peak:.0%}, deepest fall {deepest_fall(baton):.0%} of the peak "

@@ -32,12 +32,12 @@ Which = Literal["first", "second"]
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """`lengths`: times those of the paper; `queries`: None for as many as the paper has."""
+    """What a scale measures; `lengths` multiply the paper's."""
 
     model: str
     lengths: float
     batches: tuple[int, ...]
-    queries: int | None = None
+    queries: int | None = None  # None: as many as the paper has
     rounds: int = 1  # the fewest
 
 

@@ -68,7 +68,7 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
 
 
 def _insertion_mb(setting: Setting, course: Course, tokens: int) -> float | None:
-    """Megabytes of so many tokens, for each insertion."""
+    """Megabytes of these tokens for each insertion."""
     return tokens * setting.slot_bytes / course.insertions / 1e6 if course.insertions else None
 
 

@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 def _tokens_b(conditions: Conditions) -> int | None:
-    """The number that stands for the paper's 512 tokens in Fig. 9b, where it is not that of 9a."""
+    """The tokens that stand for the paper's 512 in Fig. 9b, where 9a has others."""
     return TOKENS_B.get(conditions.scale) if conditions.tokens is None else None
 
 

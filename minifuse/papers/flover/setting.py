@@ -235,7 +235,7 @@ def experiment(
 
     Args:
         tokens: of one request, by scale.
-        crowds: as of `Setting`.
+        crowds: see `Setting`.
         make: instead of a plain `Setting`.
     """
     return spec(

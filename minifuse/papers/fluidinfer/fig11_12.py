@@ -92,7 +92,7 @@ def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
 
 
 def higher_load(server: Server, curves: Curves) -> str:
-    """The load of fluid, and of each part, over vllm's at equal normalized latency."""
+    """Judge the load of fluid, and of each part, over vllm's at equal normalized latency."""
     baseline = curves[VLLM.key]
     gains = {one.key: gain(curves[one.key], baseline, "rate", "normalized_s") for one in PARTS}
     fluid, level_s = gains["fluid"], BOUND * baseline.lowest("normalized_s")
@@ -103,7 +103,7 @@ def higher_load(server: Server, curves: Curves) -> str:
 
 
 def lower_bound(server: Server, curves: Curves) -> str:
-    """The latency bound of vllm over that of fluid, at each rate; the median counts."""
+    """Judge vllm's latency bound over fluid's, by the median of the rates."""
     vllm = curves[VLLM.key]
     factors = [vllm.points[rate]["bound_s"] / one["bound_s"] for rate, one in curves["fluid"].points.items()]
     text = ", ".join(f"{factor:.2f}x" for factor in factors)

@@ -43,9 +43,10 @@ SCALES = {
 
 
 def times_of(reports: Sequence[StepReport], names: Sequence[str]) -> Served:
-    """Seconds of the prefill and of the generation of the requests `names`, whose first tokens come in one iteration.
+    """Seconds of prefill and generation of the requests `names`.
 
-    Prefill lasts from its first iteration to the first token of each request, and generation from there to the end.
+    Prefill lasts from the first iteration to the one that produces all first tokens, and generation from there to the
+    end.
 
     >>> # prompts from 0 s to 3 s, then two iterations of 1 s: {"prefill": 3.0, "generation": 2.0}
     """

@@ -80,7 +80,7 @@ class Setting(Bench[TextSource]):
             )
 
     def points(self) -> dict[int, Point]:
-        """A point for each context; seconds are those of one layer."""
+        """Measure a point for each context, in seconds of one layer."""
         layers = self.source.config.num_layers
         attention_s: dict[int, tuple[float, ...]]
         rest_s: tuple[float, ...]

@@ -153,7 +153,7 @@ class Serving(Bench[TextSource]):
         """Offer growing rates to all contenders, the same requests to each.
 
         Args:
-            capacity: requests per second of vllm when all come at once, histories and all: of which rates are shares.
+            capacity: requests per second of vllm when all come at once, with their histories; rates are shares of it.
         """
         crowds = [self.crowd(reaction_s, min_turns, number) for number in range(self.rounds)]
         if capacity is None:

@@ -70,7 +70,7 @@ class Sweep:
 
 
 def _values(outcome: Outcome, key: str) -> Values:
-    """The medians, and what each round came to."""
+    """The medians, and the values of each round."""
     rounds_ms = tuple(seconds * 1e3 for seconds in outcome.each("p90"))
     found = {
         **outcome.values(key),

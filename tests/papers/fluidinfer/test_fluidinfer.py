@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 from papers.figures import found, quickly
 
-from minifuse.core.errors import UsageError
-from minifuse.papers import EXPERIMENTS
 from minifuse.papers.curve import Curve, Outcome, crossing
 from minifuse.papers.experiment import Conditions
 from minifuse.papers.fluidinfer import setting
@@ -108,12 +106,3 @@ def test_the_verdict_compares_latency_bounds() -> None:
     server = Server(Conditions(scale="paper"), "opt-125m", ("rtx-4090", 1))
     sentence = lower_bound(server, _curves({}, {"vllm": [3.0, 6.0, 8.0], FLUID.key: [1.0, 2.0, 4.0]}))
     assert ": met: 3.00x, 3.00x, 2.00x" in sentence
-
-
-def test_a_model_that_does_not_fit_is_refused_before_it_starts() -> None:
-    with pytest.raises(UsageError, match="kv_memory"):
-        EXPERIMENTS["fluidinfer-fig11"].prepare(Conditions(scale="paper", model="random:llama-2-70b", requests=8))
-
-
-def test_they_are_listed() -> None:
-    assert {EXPERIMENTS[name].figure for name in NAMES} == {"Fig. 11", "Fig. 12"}

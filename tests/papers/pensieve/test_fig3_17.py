@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from helpers import sentence
@@ -84,20 +83,6 @@ def test_the_notes_name_what_is_not_as_in_the_paper(monkeypatch: pytest.MonkeyPa
     assert any("(too few points to tell)" in note and "power 0.00 (paper: linear, 1)" in note for note in notes)
     times["ours"] = 1.5
     assert any(note.startswith("Not as in the paper: ours is slower") for note in found(NAME, scale="quick").notes)
-
-
-@pytest.mark.parametrize(
-    ("conditions", "words"),
-    [
-        ({"tokens": 257}, ["--tokens is 257", "at most 256"]),
-        ({"model": "medium"}, ["'medium'", "random:medium"]),
-        ({"model": "random:none"}, ["'none'"]),
-    ],
-)
-def test_what_cannot_run_is_refused_before_it_starts(conditions: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(UsageError) as refused:
-        EXPERIMENTS[NAME].prepare(Conditions(**conditions))
-    sentence(refused.value, *words)
 
 
 def test_contexts_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from helpers import sentence
 from papers.figures import found
 
-from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.papers import EXPERIMENTS
@@ -111,18 +109,3 @@ def test_times_begin_with_the_batchs_own_work() -> None:
         step("b", 9.0, 11.0, "b"),
     ]
     assert module.times_of(steps, ["a", "b"]) == {"prefill": 2.0, "generation": 3.0}
-
-
-@pytest.mark.parametrize(
-    ("conditions", "words"),
-    [
-        (Conditions(scale="quick", tokens=2000), ["2000 steps", "random:small is 2048", "--tokens"]),
-        (Conditions(scale="paper", model="tiny"), ["tiny is 1024", "--model"]),
-        (Conditions(scale="paper", model="random:llama-2-70b"), ["80 GB"]),
-        (Conditions(model="medium"), ["'medium'", "random:medium"]),
-    ],
-)
-def test_what_cannot_run_is_refused_before_it_starts(conditions: Conditions, words: list[str]) -> None:
-    with pytest.raises(UsageError) as refused:
-        EXPERIMENTS[NAME].prepare(conditions)
-    sentence(refused.value, *words)

@@ -75,15 +75,6 @@ def test_the_notes_tell_whether_it_is_as_in_the_thesis(
     assert all(one in notes for one in words)
 
 
-@pytest.mark.parametrize(
-    ("conditions", "words"), [(Conditions(model="medium"), ["'medium'"]), (Conditions(model="toy"), ["'toy'"])]
-)
-def test_what_cannot_run_is_refused_before_it_starts(conditions: Conditions, words: list[str]) -> None:
-    with pytest.raises(UsageError) as refused:
-        EXPERIMENTS[NAME].prepare(conditions)
-    sentence(refused.value, *words)
-
-
 def test_a_model_of_a_short_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minifuse.papers.pensieve.fig3_4.CHUNK", 512)
     with pytest.raises(UsageError) as refused:
