@@ -12,20 +12,20 @@ from minifuse.papers.pensieve import fig3_3, fig3_4, fig3_12_13_15, fig3_14, fig
 
 __all__ = ["EXPERIMENTS", "experiments"]
 
-FLOVER = (fig7.EXPERIMENT, fig8.EXPERIMENT, fig9.EXPERIMENT)
+FLOVER = (fig7.figure, fig8.figure, fig9.figure)
 BATCHMAKER = tuple(
-    figure.EXPERIMENT for figure in (fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15)
+    figure.figure for figure in (fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15)
 )
 PENSIEVE = (
-    fig3_3.EXPERIMENT,
-    fig3_4.EXPERIMENT,
+    fig3_3.figure,
+    fig3_4.figure,
     fig3_12_13_15.FIG_12,
     fig3_12_13_15.FIG_13,
-    fig3_14.EXPERIMENT,
+    fig3_14.figure,
     fig3_12_13_15.FIG_15,
-    fig3_16.EXPERIMENT,
-    fig3_17.EXPERIMENT,
-    fig3_18.EXPERIMENT,
+    fig3_16.figure,
+    fig3_17.figure,
+    fig3_18.figure,
 )
 BATON = (table1_2.TABLE_1, table1_2.TABLE_2, fig6_7_8.FIG_6, fig6_7_8.FIG_7, fig6_7_8.FIG_8)
 FLUIDINFER = (fig11_12.FIG_11, fig11_12.FIG_12)

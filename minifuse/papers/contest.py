@@ -12,11 +12,11 @@ from minifuse.core.errors import UsageError
 from minifuse.core.report import StepReport
 from minifuse.core.request import FinishReason, Request
 from minifuse.execute.cores import share_cores
+from minifuse.execute.timing import take_turns
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.source import Source
-from minifuse.model.text.load import load_weights, resolve_text
+from minifuse.model.text.load import TextSource, resolve_text
 from minifuse.papers.experiment import Conditions, Say
-from minifuse.papers.machine import half_precision
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
@@ -25,93 +25,87 @@ from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import Technique, technique
 from minifuse.trace.log import Event, Trace
 
+S = TypeVar("S", bound=Source)
 T = TypeVar("T")
 HALF = "float16"  # the half precision of the papers' machines
+
+
+def half_precision() -> str:
+    """Choose bfloat16 if this CPU has tiles for it, else float32."""
+    import torch
+
+    supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return "bfloat16" if supported is not None and supported() else "float32"
+
+
+def several(one: Hardware, count: int) -> Hardware:
+    """Add up the rates of several GPUs; messages between them are not modelled."""
+    return replace(
+        one,
+        bandwidth=count * one.bandwidth,
+        flops=count * one.flops,
+        memory=count * one.memory,
+        link=None if one.link is None else count * one.link,
+        processors=None if one.processors is None else count * one.processors,
+    )
+
+
+def text_model(conditions: Conditions, name: str) -> TextSource:
+    """Find the model of the conditions, or else the preset of this name.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    return resolve_text(conditions.model or f"random:{name}")
 
 
 def ignore(told: object) -> None:
     """Keep nothing of an iteration, or of an event."""
 
 
-def serve_all(
-    row: str | Technique,
-    source: Source,
-    settings: Settings,
-    model: Any,
-    requests: Sequence[Request],
-    *,
-    on_step: Callable[[StepReport], None] = ignore,
-    into: Callable[[Event], None] | None = None,
-    collect: bool = False,
-) -> Trace:
-    """Serve all requests with a technique, and return the trace.
+class Bench(Generic[S]):
+    """A model on a machine, which serves the requests of a paper's experiments.
 
     Args:
-        model: None in virtual time with a transformer, where no weights are needed.
-        on_step: is handed the report of every iteration.
-        into: is handed every event instead of the trace, as by `build_engine`.
-        collect: collect garbage first, so that what the last run left is not cleared away during this one.
-
-    Raises:
-        UsageError: a request was refused, or the model and its KV memory do not fit the machine of virtual time.
-        KeyboardInterrupt: Ctrl-C, which `minifuse.serve.run.serve` by itself survives.
-    """
-    row = technique(row) if isinstance(row, str) else row
-    engine = build_engine(resolve_run(row, source, settings), model, into=into)
-    if collect:
-        gc.collect()
-    served = serve(engine, requests, on_step=on_step).whole()
-    refused = next((a.why_refused for a in served.answers if a.finish_reason is FinishReason.REFUSED), None)
-    if refused is not None:
-        raise UsageError(refused)
-    return served.trace
-
-
-class Bench:
-    """A text model on a machine, which serves the requests of a paper's experiments.
-
-    Args:
-        model: of the scale, unless the conditions name another.
-        machine: what virtual time simulates, at the paper's scale; time is real at the others.
-        real_dtype: in real time, unless the conditions name another; None: the half precision that suits this machine.
+        machine: simulated at the paper's scale; time is real at the others.
+        virtual_dtype, real_dtype: unless the conditions name another; None: the half precision of this machine.
         rounds: the fewest.
-
-    Raises:
-        UsageError: there is no such model.
     """
+
+    model: Any = None  # until `load`
 
     def __init__(
         self,
         conditions: Conditions,
-        model: str,
+        source: S,
         machine: str | Hardware,
         *,
+        virtual_dtype: str = HALF,
         real_dtype: str | None = None,
         rounds: int = 1,
     ) -> None:
         self.conditions = conditions
         self.virtual = conditions.scale == "paper"
-        self.source = resolve_text(conditions.model or f"random:{model}")
+        self.source = source
         self.rounds = max(conditions.rounds, rounds)
         dtype = conditions.dtype
         if dtype == "auto":
-            dtype = HALF if self.virtual else real_dtype or half_precision()
+            dtype = virtual_dtype if self.virtual else real_dtype or half_precision()
         self.settings = Settings(
             dtype=dtype,
             clock="virtual" if self.virtual else "real",
             hardware=machine if self.virtual else "cpu",
             seed=conditions.seed,
         )
-        self.model: Any = None
 
     @property
     def dtype(self) -> str:
         return self.settings.dtype
 
     @property
-    def token_bytes(self) -> int:
-        """Bytes of one token's KV."""
-        return self.source.config.kv_bytes_per_token(self.dtype)
+    def slot_bytes(self) -> int:
+        """Bytes of a slot: the KV of a token, or the states of a node."""
+        return self.source.slot_bytes(self.dtype)
 
     @property
     def several(self) -> bool:
@@ -120,6 +114,10 @@ class Bench:
 
     def start(self, say: Say) -> None:
         """Prepare the measurements, where there is something to prepare."""
+
+    def notes(self) -> tuple[str, ...]:
+        """The conditions in words, where they have notes of their own."""
+        return ()
 
     def load(self, share: bool = True) -> None:
         """Load the weights; virtual time needs none.
@@ -131,43 +129,77 @@ class Bench:
             return
         if share:
             share_cores(self.source.config.num_parameters, None)
-        self.model = load_weights(self.source, self.dtype, seed=self.conditions.seed)
+        self.model = self.source.load(self.dtype, seed=self.conditions.seed)
 
     def check_memory(self, tokens: int, what: str, remedy: str) -> None:
-        """Refuse a model that does not fit the simulated machine beside so many KV tokens."""
+        """Refuse a model that does not fit the simulated machine beside this many KV tokens."""
         if not self.virtual:
             return
         memory = hardware(self.settings.hardware).memory
-        needed = self.source.config.num_parameters * DTYPE_BYTES[self.dtype] + tokens * self.token_bytes
+        needed = self.source.config.num_parameters * DTYPE_BYTES[self.dtype] + tokens * self.slot_bytes
         if needed > memory:
             raise UsageError(
                 f"{self.source.name} in {self.dtype} and {what} take {needed / 1e9:.1f} GB, and the paper's machine "
                 f"has {memory / 1e9:.0f} GB: give {remedy}."
             )
 
+    def check_requests(self, most: int) -> None:
+        """Refuse more requests than a run can have."""
+        asked = self.conditions.requests
+        if asked is not None and asked > most:
+            raise UsageError(f"--requests is {asked:,}, of each run of this figure: give at most {most:,}.")
+
     def serve(
         self,
         row: str | Technique,
         requests: Sequence[Request],
-        tokens: int,
+        slots: int,
         options: Mapping[str, Any],
         *,
         on_step: Callable[[StepReport], None] = ignore,
         into: Callable[[Event], None] | None = None,
         machine: Hardware | None = None,
-    ) -> None:
-        """Serve requests with a technique, these options, and memory for KV of so many tokens.
+        slot_bytes: int | None = None,
+    ) -> Trace:
+        """Serve all requests with a technique and return the trace.
 
         Args:
-            on_step, into: as of `serve_all`.
+            slots: of memory.
+            on_step: called with the report of every iteration.
+            into: called with every event instead of keeping the trace, as by `build_engine`.
             machine: simulate this one instead.
+            slot_bytes: if not the model's.
+
+        Raises:
+            UsageError: a request was refused, or the model and its memory do not fit the simulated machine.
+            KeyboardInterrupt: Ctrl-C, which `minifuse.serve.run.serve` by itself survives.
         """
-        settings = replace(self.settings, kv_memory=tokens * self.token_bytes, stage_options=options)
+        memory = slots * (slot_bytes or self.slot_bytes)
+        settings = replace(self.settings, kv_memory=memory, stage_options=options)
         if machine is not None:
             settings = replace(settings, clock="virtual", hardware=machine)
+        row = technique(row) if isinstance(row, str) else row
         model = None if settings.clock == "virtual" else self.model
-        collect = not self.virtual
-        serve_all(row, self.source, settings, model, requests, on_step=on_step, into=into, collect=collect)
+        engine = build_engine(resolve_run(row, self.source, settings), model, into=into)
+        if self.conditions.scale == "cpu":
+            gc.collect()  # what the last run left is not cleared away during this one
+        served = serve(engine, requests, on_step=on_step).whole()
+        refused = next((a.why_refused for a in served.answers if a.finish_reason is FinishReason.REFUSED), None)
+        if refused is not None:
+            raise UsageError(refused)
+        return served.trace
+
+    def race(
+        self, runs: Mapping[str, Callable[[], T]], seconds: Callable[[T], float], first: int
+    ) -> dict[str, Raced[T]]:
+        """Run every contender in every round, in turns.
+
+        Args:
+            seconds: the duration of a run.
+            first: number of the contender that begins.
+        """
+        turns = take_turns(runs, self.rounds, first)
+        return {name: Raced.of(found, seconds) for name, found in turns.items()}
 
     def facts(self, machine: str, **more: Any) -> dict[str, Any]:
         """The conditions of all measurements, as plain values.
@@ -182,17 +214,14 @@ class Bench:
             "clock": self.settings.clock,
             "hardware": machine if self.virtual else None,
             **more,
+            "rounds": self.rounds,
+            "seed": self.conditions.seed,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Raced(Generic[T]):
-    """The run of median duration, and the seconds of all rounds.
-
-    Of an even number of rounds it is the lower median.
-
-    Of an even number of rounds it is the lower median.
-    """
+    """The run of median duration (the shorter of two), and the seconds of all rounds."""
 
     run: T
     rounds_s: tuple[float, ...]

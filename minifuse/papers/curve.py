@@ -1,21 +1,25 @@
-"""Contenders under load: what their runs came to, and the curves over all rates."""
+"""Contenders under load: the outcomes of their runs, and the curves over all rates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-from minifuse.papers.experiment import Values
+from minifuse.execute.timing import take_turns
+from minifuse.papers.experiment import SHARE, Column, Conditions, Panel, Point, Values
+from minifuse.papers.page import shown
 from minifuse.techniques import Technique, mix, technique
 
 ALIKE = 0.02  # throughputs that differ by less are the same
 BOUND = 2.0  # times the lowest latency of the baseline: where loads are compared
 PERCENTILES = (50, 90, 99)
+OFFERED = Column("offered\nreq/s", "at", "rate")
 
-Served = Mapping[str, float]  # what one run came to: seconds, requests per second, shares
+Served = Mapping[str, float]  # the outcome of one run: seconds, requests per second, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ def latencies(whole: str, of: Callable[[str, int], float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all rounds of a contender at one rate came to; medians count."""
+    """The outcome of all rounds of a contender at one rate; medians count."""
 
     rounds: tuple[Served, ...]
 
@@ -160,3 +164,84 @@ def gain(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p9
     level_s = BOUND * baseline.lowest(latency)
     here, there = (curve.load_at(level_s, load, latency) for curve in (ours, baseline))
     return None if here is None or there is None else Gain(level_s, here, there, ours.last[latency] <= level_s)
+
+
+def load_at(
+    curves: Mapping[str, Curve],
+    rates: Sequence[float],
+    run: Callable[[Curve, float], Served],
+    rounds: int,
+    say: Callable[[str], None],
+    measured: Callable[[float], None] = lambda rate: None,
+    *,
+    all_rates: bool = False,
+) -> None:
+    """Offer each rate to every contender that is not saturated, or to all.
+
+    The outcomes are added to the curves.
+
+    Args:
+        rates: ascending.
+        run: one contender's run at one rate.
+        measured: called after each rate.
+    """
+    for number, rate in enumerate(rates):
+        runs = {name: partial(run, curve, rate) for name, curve in curves.items() if all_rates or not curve.saturated}
+        if not runs:
+            return
+        say(f"{shown(rate)} requests/s")
+        for name, outcome in run_rounds(runs, rounds, number).items():
+            curves[name].points[rate] = outcome
+        measured(rate)
+
+
+def run_rounds(runs: Mapping[str, Callable[[], Served]], rounds: int, first: int) -> dict[str, Outcome]:
+    return {name: Outcome(tuple(found)) for name, found in take_turns(runs, rounds, first).items()}
+
+
+def offered(rates: Sequence[float], peak: float) -> tuple[float, ...]:
+    """Requests per second: `rates` themselves, or shares of `peak` if they are small enough.
+
+    >>> offered((0.5, 1.2), 300.0)
+    (150.0, 360.0)
+    """
+    return tuple(rate * peak for rate in rates) if max(rates) <= SHARE else tuple(rates)
+
+
+def rates_of(conditions: Conditions, shares: Sequence[float], capacity: float) -> tuple[float, ...]:
+    """The rates that were asked for, or else shares of a capacity, however large."""
+    given = conditions.rates
+    return offered(given, capacity) if given else tuple(share * capacity for share in shares)
+
+
+def curve_panel(
+    title: str,
+    curves: Mapping[str, Curve],
+    at: Callable[[float], Values],
+    columns: Sequence[tuple[str, str, str | None]],
+    *,
+    first: Column = OFFERED,
+    more: Sequence[Column] = (),
+    values: Callable[[Outcome, str], Values] = Outcome.values,
+) -> Panel:
+    """A row for each rate, columns for each contender; columns without values are left out.
+
+    Args:
+        at: where the point of a rate lies.
+        columns: head, name of the value and form.
+        values: of an outcome, by the contender's key and a name.
+    """
+    points = []
+    for rate in sorted({rate for curve in curves.values() for rate in curve.points}):
+        measured: Values = {}
+        for key, curve in curves.items():
+            if rate in curve.points:
+                measured |= values(curve.points[rate], key)
+        points.append(Point(at(rate), measured, {}))
+    own = [
+        Column(f"{curve.contender.head}\n{head}", "measured", f"{key}_{name}", form)
+        for key, curve in curves.items()
+        for head, name, form in columns
+    ]
+    known = {key for point in points for key in point.measured}
+    return Panel(title, (first, *(column for column in (*own, *more) if column.key in known)), tuple(points))

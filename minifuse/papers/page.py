@@ -50,11 +50,10 @@ class _Filled(Formatter):
 
 
 def tables(name: str) -> tuple[tuple[Column, ...], ...]:
-    """The columns of each table in `name`.md.
+    """Read the columns of each table in `name`.md.
 
-    A table has a row of heads, whose two lines `<br>` divides, and a row of values.
-
-    A value is `{part.key}`, or `{part.key:form}` and what stands around it.
+    A table has a row of heads and a row of values. `<br>` divides the two lines of a head. A value is `{part.key}`, or
+    `{part.key:form}` and what stands around it.
     """
     lines = (FOLDER / f"{name}.md").read_text().splitlines()
     rows = [line[1:-1].split("|") for line in lines if line.startswith("|") and not set(line) <= RULE]
@@ -69,14 +68,11 @@ def _column(head: str, value: str) -> Column:
 
 
 def notes(name: str, **values: Any) -> tuple[str, ...]:
-    """The notes in `name`.md, a path from this folder: the items of its list.
-
-    Tables stand before the list.
+    """Fill in the notes of `name`.md: the items of the list behind its tables.
 
     `{value}` stands for a value, with a format as in `str.format`, or one of `FORMATS`; several values are separated by
-    commas. An item `{value}` alone stands for a sequence of notes. An item under another, which may be empty, continues
-    its note. An item that begins with `[value]`, or `[not value]`, counts only where that is true, and so do the items
-    under it.
+    commas. An item `{value}` alone stands for a sequence of notes. An item under another continues its note. An item
+    that begins with `[value]`, or `[not value]`, counts only where that is true, and so do the items under it.
     """
     filled, found = _Filled(), list[str]()
     left_out: int | None = None  # the indent of an item that does not count
@@ -107,39 +103,51 @@ class Setting(Protocol):
 
 
 S = TypeVar("S", bound=Setting)
-Drawn = tuple[Iterable[Panel], Values]  # panels, and what the notes are filled in with
 
 
-def figure(
+class Drawn:
+    """What a figure found: panels, facts beside the conditions, values for the notes."""
+
+    def __init__(self, panels: Iterable[Panel], facts: Values | None = None, **values: Any) -> None:
+        self.panels, self.facts, self.values = panels, facts or {}, values
+
+
+Draw = Callable[[S, Say], Drawn]
+
+
+def spec(
     name: str,
     number: str,
     shows: str,
     make: Callable[[Conditions], S],
-    draw: Callable[[S, Say], Drawn],
     *,
     takes: Iterable[str] = ("model", "tokens"),
     kind: Literal["fig", "table"] = "fig",
     page: str = "",
     **values: Any,
-) -> Experiment:
-    """The experiment of a figure whose page is Markdown beside its spec.
+) -> Callable[[Draw[S]], Experiment]:
+    """Turn a function that measures into the experiment of a figure.
 
     Args:
         name: of the paper.
-        make: makes the setting, which refuses what cannot be run.
-        draw: measures.
-        page: what several figures share; without it, the figure's own.
-        values: fill in the notes too.
+        make: makes the setting, or refuses what cannot run.
+        page: a path from this folder, if it is not the figure's own.
+        values: fill in the notes of every run.
     """
-    page = f"{name.lower()}/{page or f'{kind}{number}'.replace('.', '_')}"
+    page = page or f"{name.lower()}/{kind}{number}".replace(".", "_")
 
-    def run(setting: S, say: Say) -> Finding:
-        setting.start(say)
-        panels, more = draw(setting, say)
-        own = notes(page, setting=setting, **values, **more)
-        return Finding(setting.described(), tuple(panels), (*setting.notes(), *own))
+    def experiment(draw: Draw[S]) -> Experiment:
+        def run(setting: S, say: Say) -> Finding:
+            setting.start(say)
+            drawn = draw(setting, say)
+            said = notes(page, setting=setting, conditions=setting.notes(), **values, **drawn.values)
+            return Finding({**setting.described(), **drawn.facts}, tuple(drawn.panels), said)
 
-    return Experiment(name, number, shows, lambda conditions: partial(run, make(conditions)), frozenset(takes), kind)
+        return Experiment(
+            name, number, shows, lambda conditions: partial(run, make(conditions)), frozenset(takes), kind
+        )
+
+    return experiment
 
 
 def _items(text: str) -> Iterator[tuple[int, str, str, str]]:

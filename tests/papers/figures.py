@@ -1,4 +1,4 @@
-"""What the tests of several figures share: running a figure, and outcomes and curves made by hand."""
+"""Runs a figure, and makes outcomes and curves by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minifuse.model.text.presets import PRESETS
-from minifuse.papers import EXPERIMENTS, contest
+from minifuse.papers import EXPERIMENTS
 from minifuse.papers.curve import Contender, Curve, Outcome
 from minifuse.papers.experiment import Conditions, Finding, Say
 
@@ -19,15 +19,14 @@ def found(name: str, **conditions: Any) -> Finding:
 
 
 def quickly(patch: pytest.MonkeyPatch) -> None:
-    """Real time without what takes most of it: a larger model, and all garbage of the suite before each run."""
+    """Shrink the small model, which takes most of the time of a real run."""
     smaller = {"vocab_size": 512, "hidden_size": 128, "num_layers": 2, "head_dim": 16, "intermediate_size": 344}
     rotary = replace(PRESETS["small"].rotary, dim=16)
     patch.setitem(PRESETS, "small", replace(PRESETS["small"], **smaller, rotary=rotary))
-    patch.setattr(contest.gc, "collect", lambda: None)
 
 
 def run(throughput: float, p90: float = 1.0, **more: float) -> dict[str, float]:
-    """What one run came to."""
+    """The outcome of one run."""
     return {"throughput": throughput, "p90": p90, "mean_batch": 0.0, **more}
 
 

@@ -8,8 +8,8 @@ from helpers import asks
 from minifuse.core.errors import UsageError
 from minifuse.execute.timing import take_turns, time_in_turns
 from minifuse.model.text.load import resolve_text
-from minifuse.papers.contest import serve_all
-from minifuse.serve.settings import Settings
+from minifuse.papers.contest import Bench
+from minifuse.papers.experiment import Conditions
 
 
 def test_contenders_take_turns_and_every_round_begins_with_another_one() -> None:
@@ -33,11 +33,6 @@ def test_timed_contenders_take_turns_after_a_round_that_does_not_count() -> None
 
 
 def test_a_refused_request_is_no_result() -> None:
-    source = resolve_text("random:small")
-    settings = Settings(
-        clock="virtual",
-        kv_memory=3 * source.config.kv_bytes_per_token("float32"),
-        stage_options={"memory.slots": 1},
-    )
+    bench = Bench(Conditions(scale="paper"), resolve_text("random:small"), "cpu")
     with pytest.raises(UsageError, match="may need KV for"):
-        serve_all("fusion", source, settings, None, [asks("r0", new=9)])
+        bench.serve("fusion", [asks("r0", new=9)], 3, {"memory.slots": 1})

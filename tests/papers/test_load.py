@@ -9,21 +9,10 @@ from papers.figures import curve, outcome
 from papers.figures import run as values
 
 from minifuse.core.request import Request
-from minifuse.papers.batchmaker.contenders import PADDED
+from minifuse.papers.batchmaker.load import PADDED, Load, best_size, num_requests, sweep, with_moderate
 from minifuse.papers.batchmaker.setting import Setting
-from minifuse.papers.curve import Contender, Curve, Served
+from minifuse.papers.curve import Contender, Curve, Served, load_at, offered
 from minifuse.papers.experiment import Conditions, Say
-from minifuse.papers.load import (
-    Load,
-    best_size,
-    load_at,
-    num_requests,
-    offered,
-    peak_panel,
-    sweep,
-    with_moderate,
-)
-from minifuse.papers.verdict import sweep_notes
 
 
 def test_the_largest_batch_is_the_smallest_that_is_as_good_as_the_best() -> None:
@@ -118,15 +107,16 @@ def test_a_sweep_chooses_batches_then_offers_every_contender_the_same_requests()
     assert [len(loaded[i][3]) for i in (0, 3, 6)] == [10, 20, 40]
     prompts = [request.prompt for request in loaded[-1][3]]
     assert [request.prompt for request in loaded[0][3]] == prompts[:10]
-    chosen, peaks = sweep_notes(load, "512", "a")
+    chosen, peaks = load.notes("a", "512")
     assert chosen.startswith("(a) wmt15: the largest batch of each is the smallest of 4, 8, 16 at which")
     assert chosen.endswith(": cellular 8, longest 8, bucket 8 (thesis: 512).")
     assert "160 requests/s of cellular" in peaks
-    points = peak_panel("peaks", load, {"cellular": {"peak": 5.0}}).points
+    loaded_panel, peaks_panel = load.panels("x", "load", {"cellular": {"peak": 5.0}})
+    points = peaks_panel.points
     assert [point.measured["max_batch"] for point in points] == [8, 8, 8]
     assert [point.measured["p90_ms"] for point in points] == [1.0, 4.0, 4.0]
     assert points[0].paper == {"peak": 5.0}
-    first = load.panel("load").points[0]
+    first = loaded_panel.points[0]
     assert (first.at["share"], first.measured["longest_p90_ms"]) == (0.25, 4.0)
 
 

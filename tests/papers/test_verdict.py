@@ -7,9 +7,10 @@ from papers.figures import curve
 from papers.figures import run as values
 
 import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.load import cut_aim, cuts, gain_aim
 from minifuse.papers.experiment import Point
 from minifuse.papers.page import shown
-from minifuse.papers.verdict import against_paper, aim, cut_aim, cuts, gain_aim
+from minifuse.papers.verdict import against_paper, aim
 
 
 def test_moderate_load_is_below_half_of_the_best_baselines_peak() -> None:

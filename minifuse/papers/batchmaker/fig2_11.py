@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import BASELINES, PADDED
-from minifuse.papers.batchmaker.setting import BY_FIG_3, Setting, experiment
+from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
+from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
-from minifuse.papers.load import num_reports, sweep
-from minifuse.papers.page import Drawn, notes, tables
-from minifuse.papers.verdict import sweep_notes
+from minifuse.papers.page import Drawn, tables
 
 LOST = 1 - paper.SHARE_11
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment(
+    "2.11",
+    "LSTM: lengths of growing variance, and the share of the ideal",
+    "lstm",
+    other={"cpu": {"requests": 1000, "shares": (0.25, 0.5, 0.9, 1.2)}, "paper": {"requests": 4000}},
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Lengths of growing variance; at a fixed length, cellular batching against the ideal."""
     say.expect(len(paper.DATASETS_11) * num_reports(setting) + 1)
     loads = {workload: sweep(setting, say, PADDED, workload) for workload in paper.DATASETS_11}
@@ -38,21 +42,21 @@ def draw(setting: Setting, say: Say) -> Drawn:
     ours = fixed.curves["cellular"]
     share = ours.peak / ideals[size]
     gains = [load.curves["cellular"].peak / load.stronger(*BASELINES).peak for load in loads.values()]
-    return panels, {
-        "about": notes("batchmaker/padded"),
-        "sweeps": [note for load in loads.values() for note in sweep_notes(load, BY_FIG_3)],
-        "size": size,
-        "ideal": ideals[size],
-        "ours": ours,
-        "share": share,
-        "near": share >= paper.SHARE_11,
-        "lost": 1 - share,
-        "theirs_lost": LOST,
-        "cheap": 1 - share < LOST,
-        "gathering": max(outcome["gathering_share"] for outcome in ours.points.values()),
-        "gains": [f"{name.removeprefix('wmt15:')} {gain:.2f}x" for name, gain in zip(loads, gains, strict=True)],
-        "grows": gains == sorted(gains),
-    }
+    return Drawn(
+        panels,
+        sweeps=[note for load in loads.values() for note in load.notes()],
+        size=size,
+        ideal=ideals[size],
+        ours=ours,
+        share=share,
+        near=share >= paper.SHARE_11,
+        lost=1 - share,
+        theirs_lost=LOST,
+        cheap=1 - share < LOST,
+        gathering=max(outcome["gathering_share"] for outcome in ours.points.values()),
+        gains=[f"{name.removeprefix('wmt15:')} {gain:.2f}x" for name, gain in zip(loads, gains, strict=True)],
+        grows=gains == sorted(gains),
+    )
 
 
 def ideal_s(setting: Setting, rows: int) -> float:
@@ -67,12 +71,3 @@ def ideal_s(setting: Setting, rows: int) -> float:
             h, c = setting.model.run("lstm", word, h, c)
 
     return setting.timed(run)
-
-
-EXPERIMENT = experiment(
-    "2.11",
-    "LSTM: lengths of growing variance, and the share of the ideal",
-    "lstm",
-    draw,
-    other={"cpu": {"requests": 1000, "shares": (0.25, 0.5, 0.9, 1.2)}, "paper": {"requests": 4000}},
-)

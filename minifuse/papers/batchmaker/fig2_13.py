@@ -6,19 +6,24 @@ With two, each type of cell has its own.
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import BASELINES, padded
+from minifuse.papers.batchmaker.load import BASELINES, Load, cut_aim, gain_aim, num_reports, padded, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Panel, Say, Values
-from minifuse.papers.load import Load, num_reports, sweep
 from minifuse.papers.page import Drawn
-from minifuse.papers.verdict import aim, cut_aim, gain_aim, sweep_notes
+from minifuse.papers.verdict import aim
 
 WORKERS = {"quick": (1, 2), "cpu": (1, 2), "paper": tuple(paper.PEAK_13)}
 SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for decoders and for padded batches"
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment(
+    "2.13",
+    "Seq2Seq on several workers, with one and with two largest batches",
+    "seq2seq",
+    other={"cpu": {"requests": 400}, "paper": {"requests": 4000}},
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Latency against throughput for each number of workers."""
     scale, sizes = setting.conditions.scale, setting.source.config.sizes
     panels: list[Panel] = []
@@ -42,10 +47,11 @@ def draw(setting: Setting, say: Say) -> Drawn:
         }
         panels += load.panels("Fig. 2.13", where, published, f", {where}")
         verdicts += _verdicts(load, where)
-    return panels, {
-        "decoding": sizes["decoder"] / sum(sizes.values()),
-        "by_workers": verdicts,
-    }
+    return Drawn(
+        panels,
+        decoding=sizes["decoder"] / sum(sizes.values()),
+        by_workers=verdicts,
+    )
 
 
 def _verdicts(load: Load, where: str) -> tuple[str, ...]:
@@ -55,17 +61,8 @@ def _verdicts(load: Load, where: str) -> tuple[str, ...]:
     gain = two.peak / one.peak - 1
     least, most = paper.TWO_SIZES_13
     return (
-        *sweep_notes(load, SIZES, where),
+        *load.notes(where, SIZES),
         gain_aim(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
         cut_aim(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
         aim(f"two sizes over one, {where}", f"{gain:+.1%}", f"{least:+.1%} to {most:+.1%}", gain >= least),
     )
-
-
-EXPERIMENT = experiment(
-    "2.13",
-    "Seq2Seq on several workers, with one and with two largest batches",
-    "seq2seq",
-    draw,
-    other={"cpu": {"requests": 400}, "paper": {"requests": 4000}},
-)

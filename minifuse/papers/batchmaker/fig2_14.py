@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import MERGED, batch_sizes
-from minifuse.papers.batchmaker.setting import BY_FIG_3, Setting, experiment
+from minifuse.papers.batchmaker.load import MERGED, cut_aim, num_reports, sweep
+from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Panel, Point, Say, Values
-from minifuse.papers.load import num_reports, sweep
-from minifuse.papers.page import Drawn, notes, tables
-from minifuse.papers.verdict import aim, cut_aim, sweep_notes
+from minifuse.papers.page import Drawn, tables
+from minifuse.papers.verdict import aim
 
 PUBLISHED: dict[str, Values] = {
     "cellular": {"max_batch": paper.TREE_BATCH, "peak": paper.PEAK_14},
@@ -22,7 +21,13 @@ RIVALS = (
 )
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment(
+    "2.14",
+    "TreeLSTM: cellular against merged graphs, per operator and per cell",
+    "treelstm",
+    other={"cpu": {"requests": 800}, "paper": {"requests": 3000}},
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Latency against throughput on trees like TreeBank's."""
     say.expect(num_reports(setting, (paper.TREE_BATCH,)))
     load = sweep(setting, say, MERGED, "treebank", (paper.TREE_BATCH,))
@@ -40,13 +45,13 @@ def draw(setting: Setting, say: Say) -> Drawn:
             _gain_aim(name, ours, theirs, equal_s, gain),
             cut_aim(f"TreeLSTM against {name},", ours, [theirs], cut),
         ]
-    return (*load.panels("Fig. 2.14", "trees like TreeBank's", PUBLISHED), equal), {
-        "about": notes("batchmaker/merged"),
-        "sweep": sweep_notes(load, BY_FIG_3),
-        "equal_s": equal_s,
-        "batches": batch_sizes(load.curves),
-        "aims": aims,
-    }
+    return Drawn(
+        (*load.panels("Fig. 2.14", "trees like TreeBank's", PUBLISHED), equal),
+        sweep=load.notes(),
+        equal_s=equal_s,
+        batches=load.batch_sizes,
+        aims=aims,
+    )
 
 
 def _gain_aim(name: str, ours: Curve, theirs: Curve, equal_s: float, published: float) -> str:
@@ -55,12 +60,3 @@ def _gain_aim(name: str, ours: Curve, theirs: Curve, equal_s: float, published: 
     equal = "" if mine is None or other is None else f", and {mine / other:.2f}x at equal latency"
     here = f"{gain:.2f}x at the peak{equal}"
     return aim(f"TreeLSTM, throughput over {name}", here, f"{published:g}x", gain >= published)
-
-
-EXPERIMENT = experiment(
-    "2.14",
-    "TreeLSTM: cellular against merged graphs, per operator and per cell",
-    "treelstm",
-    draw,
-    other={"cpu": {"requests": 800}, "paper": {"requests": 3000}},
-)

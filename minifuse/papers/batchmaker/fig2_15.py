@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import MERGED, batch_sizes
-from minifuse.papers.batchmaker.setting import BY_FIG_3, Setting, experiment
+from minifuse.papers.batchmaker.load import MERGED, num_reports, sweep
+from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
-from minifuse.papers.load import num_reports, sweep
-from minifuse.papers.page import Drawn, notes, tables
-from minifuse.papers.verdict import sweep_notes
+from minifuse.papers.page import Drawn, tables
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment(
+    "2.15",
+    "TreeLSTM: identical trees, and the share of a hand-written ideal",
+    "treelstm",
+    other={"cpu": {"requests": 800}, "paper": {"requests": 3000}},
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Identical trees, for which a graph written by hand is the ideal."""
     say.expect(num_reports(setting, (paper.TREE_BATCH,)) + 1)
     load = sweep(setting, say, MERGED, "identical-trees", (paper.TREE_BATCH,))
@@ -31,18 +35,18 @@ def draw(setting: Setting, say: Say) -> Drawn:
         *load.panels("Fig. 2.15", "complete trees of 16 leaves"),
         Panel("Fig. 2.15: against the ideal", tables("batchmaker/fig2_15")[0], tuple(points)),
     )
-    return panels, {
-        "about": notes("batchmaker/merged"),
-        "sweep": sweep_notes(load, BY_FIG_3),
-        "batches": batch_sizes(load.curves),
-        "ours": ours,
-        "ideal": ideal,
-        "share": ours.peak / ideal,
-        "near": ours.peak >= paper.SHARE_15 * ideal,
-        "batch_s": batch_s,
-        "lowest": ours.lowest(),
-        "ideal_is_slower": batch_s > ours.lowest(),  # it batches nothing of a tree with the rest of it
-    }
+    return Drawn(
+        panels,
+        sweep=load.notes(),
+        batches=load.batch_sizes,
+        ours=ours,
+        ideal=ideal,
+        share=ours.peak / ideal,
+        near=ours.peak >= paper.SHARE_15 * ideal,
+        batch_s=batch_s,
+        lowest=ours.lowest(),
+        ideal_is_slower=batch_s > ours.lowest(),  # it batches nothing of a tree with the rest of it
+    )
 
 
 def ideal_s(setting: Setting, trees: int) -> float:
@@ -62,12 +66,3 @@ def ideal_s(setting: Setting, trees: int) -> float:
             level = [run("internal2", *left, *right) for left, right in zip(level[::2], level[1::2], strict=True)]
 
     return setting.timed(tree)
-
-
-EXPERIMENT = experiment(
-    "2.15",
-    "TreeLSTM: identical trees, and the share of a hand-written ideal",
-    "treelstm",
-    draw,
-    other={"cpu": {"requests": 800}, "paper": {"requests": 3000}},
-)

@@ -1,6 +1,6 @@
 """BatchMaker's Figure 2.3: one LSTM step at growing batch sizes.
 
-It is measured on this machine, and computed for the fitted V100.
+Measured on this machine, and computed for the fitted V100.
 """
 
 from __future__ import annotations
@@ -9,44 +9,41 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.setting import STEADY, Setting, how_fitted
-from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Point, Say, Values
-from minifuse.papers.load import best_size
-from minifuse.papers.page import notes, tables
+from minifuse.papers.batchmaker.load import best_size
+from minifuse.papers.batchmaker.setting import STEADY, Setting, experiment, how_fitted
+from minifuse.papers.experiment import Conditions, Panel, Point, Say, Values
+from minifuse.papers.page import Drawn, tables
 
 BATCHES = tuple(2**power for power in range(12))
+HERE = "Fig. 2.3, top: this machine's CPU"
 STEEP = 1.8  # doubling the batch multiplies time by at least this: "approximately doubles"
 
 
-def draw(setting: Setting, say: Say) -> Finding:
+@experiment("2.3", "one LSTM step at batch sizes of 1 to 2048: time and throughput", "lstm", takes=("hidden",))
+def figure(setting: Setting, say: Say) -> Drawn:
     """Time of a step and throughput at batches of 1 to 2048."""
-    setting.start(say)
     panels = []
-    values: dict[str, Any] = {}
+    values: Values = {}
     if not setting.virtual:
         rounds = max(STEADY, setting.rounds)
         taken = _measured(setting, rounds, say)
-        panels.append(_panel("Fig. 2.3, top: this machine's CPU", taken))
+        panels.append(_panel(HERE, taken))
         rates = {batch: batch / seconds for batch, seconds in taken.items()}
-        steep_at = [after for (_, s), (after, t) in pairwise(taken.items()) if t >= STEEP * s]
         gain = max(rates.values()) / rates[1]
         values = {
             "rounds": rounds,
             "gain": gain,
             "best": best_size(rates),
-            "steep": STEEP,
-            "steep_at": steep_at or "(none)",
+            "steep_at": [after for (_, s), (after, t) in pairwise(taken.items()) if t >= STEEP * s] or "(none)",
             "improves": gain > 1,
         }
     v100 = Setting(Conditions(scale="paper"), "lstm")
     v100.start(say)
     computed = {batch: v100.cost_s("lstm", batch) for batch in BATCHES}
     panels.append(_panel(f"Fig. 2.3, bottom: a V100, fitted, hidden {paper.HIDDEN}", computed, paper.STEP_US))
-    said = notes("batchmaker/fig2_3", setting=setting, paper=paper, fitted=how_fitted(), **values)
-    return Finding(setting.described(), tuple(panels), said)
+    return Drawn(panels, fitted=how_fitted(), steep=STEEP, **values)
 
 
 def _measured(setting: Setting, rounds: int, say: Say) -> dict[int, float]:
@@ -63,7 +60,7 @@ def _measured(setting: Setting, rounds: int, say: Say) -> dict[int, float]:
         for batch in BATCHES:
             seconds[batch].append(setting.timed(partial(setting.model.run, "lstm", *inputs[batch])))
         medians = {batch: median(taken) for batch, taken in seconds.items()}
-        say.keep(_panel("Fig. 2.3, top: this machine's CPU", medians))
+        say.keep(_panel(HERE, medians))
     return medians
 
 
@@ -76,12 +73,3 @@ def _panel(title: str, seconds: Mapping[int, float], published_us: Mapping[int, 
         points.append(Point({"batch": batch}, {"us": second * 1e6, "rows_per_s": batch / second}, theirs))
     (columns,) = tables("batchmaker/fig2_3")
     return Panel(title, tuple(one for one in columns if published_us or one.part != "paper"), tuple(points))
-
-
-EXPERIMENT = Experiment(
-    "BatchMaker",
-    "2.3",
-    "one LSTM step at batch sizes of 1 to 2048: time and throughput",
-    lambda conditions: partial(draw, Setting(conditions, "lstm")),
-    frozenset({"hidden"}),
-)

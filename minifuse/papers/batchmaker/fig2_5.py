@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from statistics import fmean
+from typing import Any
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource
-from minifuse.papers.contest import serve_all
-from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Point, Say, Values
-from minifuse.papers.page import notes, tables
-from minifuse.serve.settings import Settings
+from minifuse.papers.contest import Bench
+from minifuse.papers.experiment import Conditions, Panel, Point, Say, Values
+from minifuse.papers.page import Drawn, spec, tables
 from minifuse.simulate.cost import Hardware
 
 # The lengths and arrivals of req5 to req8 are made up: the thesis' text says that they come before the first batch
@@ -31,8 +30,8 @@ REQUESTS = {
 UNIT = Hardware(bandwidth=inf, flops=inf, overhead_s=1.0)  # a batch of cells takes one unit of time
 SOURCE = CellSource("lstm", CellConfig("lstm", hidden_size=1, vocab_size=8))
 CONTENDERS: dict[str, tuple[str, Mapping[str, object]]] = {
-    "graph": ("graph-padded", {"pad": "longest", "bucket_width": paper.LONGEST_5}),
-    "cellular": ("cellular", {"max_tasks": 1}),
+    "graph": ("graph-padded", {"batching.pad": "longest", "batching.bucket_width": paper.LONGEST_5}),
+    "cellular": ("cellular", {"batching.max_tasks": 1}),
 }
 PUBLISHED_ENDS = {"graph": paper.GRAPH_ENDS_5, "cellular": paper.CELLULAR_ENDS_5}
 
@@ -46,7 +45,9 @@ class Life:
     steps: tuple[float, ...]
 
     def line(self, arrival: float, until: int) -> str:
-        """A letter for each unit of time: . not here, w waits, # is computed, - waits for the rest of its batch.
+        """Draw a letter for each unit of time.
+
+        . not here, w waits, # is computed, - waits for the rest of its batch
 
         >>> Life(1.0, 4.0, (1.0, 2.0)).line(0.0, 5)
         'w##-.'
@@ -57,13 +58,51 @@ class Life:
         )
 
 
-def draw(conditions: Conditions, say: Say) -> Finding:
-    """Both timelines in virtual time, in which every cell takes one unit."""
+class Setting(Bench[CellSource]):
+    """Virtual time at every scale, in which each batch of cells takes one unit."""
+
+    def __init__(self, conditions: Conditions) -> None:
+        super().__init__(conditions, SOURCE, UNIT, virtual_dtype="float32", real_dtype="float32")
+
+    def timeline(self, contender: str) -> tuple[dict[str, Life], dict[int, str]]:
+        """The life of each request, and by time the requests that are computed together."""
+        technique, options = CONTENDERS[contender]
+        requests = [
+            Request(name, (3,) * length, ignore_eos=True, arrival_s=arrival)
+            for name, (length, arrival) in REQUESTS.items()
+        ]
+        reports: list[StepReport] = []
+        slots = len(REQUESTS) * (paper.LONGEST_5 + 1)
+        options = {"batching.max_batch": paper.TIMELINE_BATCH, **options}
+        self.serve(technique, requests, slots, options, on_step=reports.append, machine=UNIT)
+        return _timeline(reports)
+
+    def described(self) -> dict[str, Any]:
+        """The conditions, as plain values."""
+        conditions = self.conditions
+        return {
+            "scale": conditions.scale,
+            "clock": "virtual",
+            "seed": conditions.seed,
+            "batch": paper.TIMELINE_BATCH,
+        }
+
+
+@spec(
+    "BatchMaker",
+    "2.5",
+    "the timeline of eight requests: when each joins and leaves, graph against cellular",
+    Setting,
+    takes=(),
+    paper=paper,
+)
+def figure(setting: Setting, say: Say) -> Drawn:
+    """Both timelines, and the requests computed at each time."""
     lives, tasks = {}, {}
     say.expect(len(CONTENDERS))
-    for name, (technique, options) in CONTENDERS.items():
+    for name, (technique, _) in CONTENDERS.items():
         say(f"{technique} in units of a cell")
-        lives[name], tasks[name] = _timeline(_reports(technique, options, conditions.seed))
+        lives[name], tasks[name] = setting.timeline(name)
     until = int(max(life.end for own in lives.values() for life in own.values()))
     points = []
     for request, (length, arrival) in REQUESTS.items():
@@ -85,26 +124,24 @@ def draw(conditions: Conditions, say: Say) -> Finding:
         Panel(title, columns, tuple(points)),
         Panel("Fig. 2.5: the requests computed at each time", task_columns, tuple(steps)),
     )
-    facts = {"scale": conditions.scale, "clock": "virtual", "seed": conditions.seed, "batch": paper.TIMELINE_BATCH}
-    return Finding(facts, panels, _notes(lives))
-
-
-def _reports(technique: str, options: Mapping[str, object], seed: int) -> list[StepReport]:
-    """The iterations of one contender, which serves all requests."""
-    model = SOURCE.outline(seed=seed)
-    batching = {f"batching.{name}": value for name, value in {"max_batch": paper.TIMELINE_BATCH, **options}.items()}
-    memory = len(REQUESTS) * (paper.LONGEST_5 + 1) * model.slot_bytes
-    settings = Settings(clock="virtual", hardware=UNIT, kv_memory=memory, stage_options=batching)
-    requests = [
-        Request(name, (3,) * length, ignore_eos=True, arrival_s=arrival) for name, (length, arrival) in REQUESTS.items()
-    ]
-    reports: list[StepReport] = []
-    serve_all(technique, SOURCE, settings, model, requests, on_step=reports.append)
-    return reports
+    graph, cellular = lives["graph"], lives["cellular"]
+    left = {name: cellular[name].end for name in paper.CELLULAR_ENDS_5}
+    joined = {name: cellular[name].start for name in paper.CELLULAR_STARTS_5}
+    return Drawn(
+        panels,
+        graph_met=all(graph[name].end == end for name, end in paper.GRAPH_ENDS_5.items()),
+        graph_ends=" and ".join(f"{end:g}" for end in sorted({life.end for life in graph.values()})),
+        cellular_met=left == paper.CELLULAR_ENDS_5 and joined == paper.CELLULAR_STARTS_5,
+        left=list(left.values()),
+        joined=[joined[name] for name in ("req5", "req6", "req7")],
+        means={
+            name: fmean(life.end - REQUESTS[request][1] for request, life in own.items()) for name, own in lives.items()
+        },
+        ends={name: max(life.end for life in own.values()) for name, own in lives.items()},
+    )
 
 
 def _timeline(reports: Sequence[StepReport]) -> tuple[dict[str, Life], dict[int, str]]:
-    """The life of each request, and by time the requests that are computed together."""
     lives: dict[str, Life] = {}
     tasks = {}
     for report in reports:
@@ -118,31 +155,3 @@ def _timeline(reports: Sequence[StepReport]) -> tuple[dict[str, Life], dict[int,
         for name in report.finished:
             lives[name] = replace(lives[name], end=report.ended_s)
     return lives, tasks
-
-
-def _notes(lives: Mapping[str, Mapping[str, Life]]) -> tuple[str, ...]:
-    graph, cellular = lives["graph"], lives["cellular"]
-    left = {name: cellular[name].end for name in paper.CELLULAR_ENDS_5}
-    joined = {name: cellular[name].start for name in paper.CELLULAR_STARTS_5}
-    return notes(
-        "batchmaker/fig2_5",
-        paper=paper,
-        graph_met=all(graph[name].end == end for name, end in paper.GRAPH_ENDS_5.items()),
-        graph_ends=" and ".join(f"{end:g}" for end in sorted({life.end for life in graph.values()})),
-        cellular_met=left == paper.CELLULAR_ENDS_5 and joined == paper.CELLULAR_STARTS_5,
-        left=list(left.values()),
-        joined=[joined[name] for name in ("req5", "req6", "req7")],
-        means={
-            name: fmean(life.end - REQUESTS[request][1] for request, life in own.items()) for name, own in lives.items()
-        },
-        ends={name: max(life.end for life in own.values()) for name, own in lives.items()},
-    )
-
-
-EXPERIMENT = Experiment(
-    "BatchMaker",
-    "2.5",
-    "the timeline of eight requests: when each joins and leaves, graph against cellular",
-    lambda conditions: partial(draw, conditions),
-    frozenset(),
-)

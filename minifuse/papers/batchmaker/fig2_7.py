@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import BASELINES, PADDED
-from minifuse.papers.batchmaker.setting import BY_FIG_3, Setting, experiment
+from minifuse.papers.batchmaker.load import BASELINES, PADDED, cut_aim, gain_aim, num_reports, sweep
+from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Say, Values
-from minifuse.papers.load import num_reports, sweep
-from minifuse.papers.page import Drawn, notes
-from minifuse.papers.verdict import cut_aim, gain_aim, sweep_notes
+from minifuse.papers.page import Drawn
 
 PUBLISHED: dict[str, Values] = {
     "cellular": {"max_batch": paper.MAX_BATCH, "peak": paper.PEAK_7, "p90_ms": paper.P90_7},
@@ -16,7 +14,8 @@ PUBLISHED: dict[str, Values] = {
 }
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment("2.7", "LSTM: latency against throughput, cellular against padded batching", "lstm")
+def figure(setting: Setting, say: Say) -> Drawn:
     """Latency against throughput: (a) with the largest batch that suits each, (b) with 64."""
     small = min(paper.SMALL_BATCH_7, max(setting.sizes))
     say.expect(num_reports(setting) + num_reports(setting, (small,)))
@@ -27,15 +26,12 @@ def draw(setting: Setting, say: Say) -> Drawn:
         *best.panels("Fig. 2.7a", "each with its best largest batch", PUBLISHED),
         *equal.panels("Fig. 2.7b", f"batches of up to {small}"),
     )
-    return panels, {
-        "about": notes("batchmaker/padded"),
-        "best": sweep_notes(best, BY_FIG_3, "2.7a"),
-        "aims": (
+    return Drawn(
+        panels,
+        best=best.notes("2.7a"),
+        aims=(
             gain_aim("LSTM,", ours, best.stronger(*BASELINES), paper.GAIN_7),
             cut_aim("LSTM,", ours, baselines, paper.CUTS_7),
         ),
-        "equal": sweep_notes(equal, BY_FIG_3, "2.7b"),
-    }
-
-
-EXPERIMENT = experiment("2.7", "LSTM: latency against throughput, cellular against padded batching", "lstm", draw)
+        equal=equal.notes("2.7b"),
+    )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import padded
-from minifuse.papers.batchmaker.setting import BY_FIG_3, Setting, experiment
+from minifuse.papers.batchmaker.load import num_reports, padded, sweep
+from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Say
-from minifuse.papers.load import num_reports, sweep
 from minifuse.papers.page import Drawn
-from minifuse.papers.verdict import sweep_notes
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment("2.8", "LSTM: padded batching with buckets of several widths", "lstm")
+def figure(setting: Setting, say: Say) -> Drawn:
     """Padding with buckets of several widths, to the bucket's end."""
     quick = setting.conditions.scale == "quick"
     widths = (1, paper.BUCKET_WIDTH, 40) if quick else paper.WIDTHS_8
@@ -22,15 +21,13 @@ def draw(setting: Setting, say: Say) -> Drawn:
     lowest = min(narrow.points)
     latencies = [curve.points[lowest]["p90"] for curve in (narrow, middle, wide)]
     best = max(load.curves.values(), key=lambda curve: curve.peak)
-    return load.panels("Fig. 2.8", "bucket widths"), {
-        "sweep": sweep_notes(load, BY_FIG_3),
-        "load": load,
-        "best": best,
-        "lowest": lowest,
-        "latencies": latencies,
-        "narrow_is_best": narrow.peak >= 0.98 * best.peak,
-        "wide_is_lower": latencies[2] < latencies[0] and wide.peak < narrow.peak,
-    }
-
-
-EXPERIMENT = experiment("2.8", "LSTM: padded batching with buckets of several widths", "lstm", draw)
+    return Drawn(
+        load.panels("Fig. 2.8", "bucket widths"),
+        sweep=load.notes(),
+        load=load,
+        best=best,
+        lowest=lowest,
+        latencies=latencies,
+        narrow_is_best=narrow.peak >= 0.98 * best.peak,
+        wide_is_lower=latencies[2] < latencies[0] and wide.peak < narrow.peak,
+    )

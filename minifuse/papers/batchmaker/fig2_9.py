@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import BASELINES, PADDED
-from minifuse.papers.batchmaker.setting import BY_FIG_3, Setting, experiment
+from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
+from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import PERCENTILES, Outcome
 from minifuse.papers.experiment import Column, Panel, Point, Say, Values
-from minifuse.papers.load import num_reports, sweep
-from minifuse.papers.page import Drawn, notes, shown, tables
-from minifuse.papers.verdict import sweep_notes
+from minifuse.papers.page import Drawn, shown, tables
 
 QUARTER = paper.RATE_9 / paper.PEAK_7  # of the peak: the load
 WANTED = paper.BASELINE_QUEUEING_P99_9 / paper.QUEUEING_P99_9
@@ -21,7 +19,8 @@ PUBLISHED: Values = {
 }
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment("2.9", "LSTM: queueing and computing time at a quarter of the peak", "lstm", ("hidden", "requests"))
+def figure(setting: Setting, say: Say) -> Drawn:
     """Queueing and computing time of requests at a quarter of the peak."""
     say.expect(num_reports(setting, rates=(QUARTER,)))
     load = sweep(setting, say, PADDED, "wmt15", rates=(QUARTER,))
@@ -33,18 +32,18 @@ def draw(setting: Setting, say: Say) -> Drawn:
         _percentiles(f"Fig. 2.9{part}: {what} at {shown(rate)} requests/s", columns, what, outcomes)
         for part, what, columns in zip("ab", ("queueing", "computing"), tables("batchmaker/fig2_9"), strict=True)
     ]
-    return panels, {
-        "about": notes("batchmaker/padded"),
-        "chosen": sweep_notes(load, BY_FIG_3)[:1],
-        "rate": rate,
-        "quarter": QUARTER,
-        "ours": outcomes["cellular"],
-        "queueing": queueing,
-        "theirs": theirs,
-        "times": theirs / queueing if queueing else None,
-        "wanted": WANTED,
-        "many_times": theirs >= WANTED * queueing,
-    }
+    return Drawn(
+        panels,
+        chosen=load.notes()[:1],
+        rate=rate,
+        quarter=QUARTER,
+        ours=outcomes["cellular"],
+        queueing=queueing,
+        theirs=theirs,
+        times=theirs / queueing if queueing else None,
+        wanted=WANTED,
+        many_times=theirs >= WANTED * queueing,
+    )
 
 
 def _percentiles(title: str, columns: tuple[Column, ...], what: str, outcomes: Mapping[str, Outcome]) -> Panel:
@@ -54,8 +53,3 @@ def _percentiles(title: str, columns: tuple[Column, ...], what: str, outcomes: M
         measured = {f"{key}_ms": outcome[f"{what}_p{percent}"] * 1e3 for key, outcome in outcomes.items()}
         points.append(Point({"percent": percent}, measured, PUBLISHED if (what, percent) == ("queueing", 99) else {}))
     return Panel(title, columns, tuple(points))
-
-
-EXPERIMENT = experiment(
-    "2.9", "LSTM: queueing and computing time at a quarter of the peak", "lstm", draw, ("hidden", "requests")
-)

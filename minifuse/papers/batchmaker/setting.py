@@ -14,12 +14,10 @@ from minifuse.core.request import Request
 from minifuse.execute.timing import timed
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
-from minifuse.papers.contest import serve_all
+from minifuse.papers.contest import Bench
 from minifuse.papers.curve import Contender, Served, latencies
 from minifuse.papers.experiment import Conditions, Experiment, Say
-from minifuse.papers.machine import fit_arithmetic
-from minifuse.papers.page import Drawn, figure, notes
-from minifuse.serve.settings import Settings
+from minifuse.papers.page import Draw, notes, spec
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.trace.metrics import compute_metrics
 from minifuse.workload.cells import cell_workload
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 
 STEADY = 5  # runs of what is timed by itself, at least; medians count
-BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +55,17 @@ SCALES = {
 
 @cache
 def fitted() -> Hardware:
-    """The V100, fitted to the thesis' two times of an LSTM step.
+    """Fit the V100's overhead and arithmetic rate to two times of an LSTM step.
 
-    With hidden size 1024 it takes 185 us at batch 64 and 784 us at 512.
+    Both batches are bound by arithmetic: seconds = overhead + flops / rate.
 
     >>> f"{fitted().wide_flops / 1e12:.1f} TFLOPS, {fitted().overhead_s * 1e6:.0f} us"
     '12.5 TFLOPS, 99 us'
     """
-    return fit_arithmetic(hardware(paper.MACHINE), 2 * CellConfig("lstm", paper.HIDDEN).sizes["lstm"], paper.STEP_US)
+    row_flops = 2 * CellConfig("lstm", paper.HIDDEN).sizes["lstm"]
+    (few, few_us), (many, many_us) = paper.STEP_US.items()
+    row_s = (many_us - few_us) * 1e-6 / (many - few)
+    return replace(hardware(paper.MACHINE), wide_flops=row_flops / row_s, overhead_s=few_us * 1e-6 - few * row_s)
 
 
 def scheduling_s() -> float:
@@ -89,7 +89,7 @@ def how_fitted() -> tuple[str, ...]:
     )
 
 
-class Setting:
+class Setting(Bench[CellSource]):
     """One model of cells on one machine, real or virtual; `start` makes the model.
 
     Args:
@@ -101,36 +101,23 @@ class Setting:
 
     def __init__(self, conditions: Conditions, kind: str, **other: Any) -> None:
         scale = replace(SCALES[conditions.scale], **other)
-        self.conditions = conditions
-        self.virtual = conditions.scale == "paper"
         self.kind = kind
         self.sizes, self.shares = scale.sizes, scale.shares
         self.hidden = conditions.hidden or scale.hidden
-        vocab = scale.vocab or 16 * self.hidden
-        source = resolve_cells(f"{kind}:hidden={self.hidden},vocab={vocab}")
+        source = resolve_cells(f"{kind}:hidden={self.hidden},vocab={scale.vocab or 16 * self.hidden}")
         assert source is not None
-        self.source: CellSource = source
+        super().__init__(conditions, source, fitted(), virtual_dtype="float32", real_dtype="float32")
         self.num_requests = conditions.requests or scale.requests
-        self.settings = Settings(
-            dtype="float32" if conditions.dtype == "auto" else conditions.dtype,
-            clock="virtual" if self.virtual else "real",
-            hardware=fitted() if self.virtual else "cpu",
-            seed=conditions.seed,
-        )
-        self.rounds = 1 if self.virtual else conditions.rounds  # virtual time is the same every time
+        if self.virtual:
+            self.rounds = 1  # virtual time is the same every time
         self.operators_per_cell = 1.0
         self._held: dict[tuple[str, bool], list[int]] = {}
-
-    @property
-    def several(self) -> bool:
-        """Whether medians of several rounds count."""
-        return self.rounds > 1
 
     def start(self, say: Say) -> None:
         """Make the model; in virtual time it has no weights."""
         say(f"a model of hidden size {self.hidden}")
         device = "meta" if self.virtual else "cpu"
-        self.model: CellModel = self.source.load(self.settings.dtype, device, self.conditions.seed)
+        self.model: CellModel = self.source.load(self.dtype, device, self.conditions.seed)
 
     def requests(self, workload: str, count: int, rate: float) -> list[Request]:
         """`count` requests of a workload, as a Poisson process of this rate (per second).
@@ -141,22 +128,21 @@ class Setting:
         return cell_workload(workload, self.kind, count, self.source.config.vocab_size, arrival, self.conditions.seed)
 
     def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Served:
-        """Serve requests of a workload with one contender; raises as `serve_all` does.
+        """Serve requests of a workload with one contender; raises as `Bench.serve` does.
 
         Returns:
             Latencies of the requests that were served, requests per second from the first arrival to the end of the
-            last request, and what of the run's time gathering took.
+            last request, and the part of the run's time that gathering took.
         """
         options = contender.sized(max_batch)
-        slot_bytes = self._batched(contender).slot_bytes
-        settings = replace(
-            self.settings,
-            stage_options=options,
-            hardware=self._machine(contender),
-            kv_memory=self._slots(contender, options, workload, requests) * slot_bytes,
+        trace = self.serve(
+            contender.technique,
+            requests,
+            self._slots(contender, options, workload, requests),
+            options,
+            machine=self._machine(contender) if self.virtual else None,
+            slot_bytes=self._batched(contender).slot_bytes,
         )
-        collect = self.conditions.scale == "cpu"  # which takes longer than a quick run
-        trace = serve_all(contender.technique, self.source, settings, self.model, requests, collect=collect)
         metrics = compute_metrics(trace.kept())
         return {
             "throughput": metrics["throughput"]["requests_per_s"],
@@ -178,15 +164,13 @@ class Setting:
             self.operators_per_cell = len(self._operators.unfold(example)) / len(self.model.unfold(example))
         return self._operators
 
-    def _machine(self, contender: Contender) -> str | Hardware:
-        """The machine as a contender uses it in virtual time.
+    def _machine(self, contender: Contender) -> Hardware:
+        """The simulated machine with the overhead of a contender.
 
-        Cellular batching pays for scheduling and gathering; the overhead of a batch of a cell is that of all its
-        operators together, for a contender that batches operators.
+        Cellular batching pays for scheduling and gathering. A contender that batches operators divides the overhead of
+        a cell among them.
         """
-        if not self.virtual:
-            return self.settings.hardware
-        machine = hardware(self.settings.hardware)
+        machine = fitted()
         if contender.technique == "cellular":
             return replace(machine, overhead_s=machine.overhead_s + scheduling_s())
         if _by_operator(contender):
@@ -194,7 +178,7 @@ class Setting:
         return machine
 
     def _slots(self, contender: Contender, options: dict[str, Any], workload: str, requests: Sequence[Request]) -> int:
-        """Slots for so many states that no request ever waits for memory."""
+        """Count the slots with which no request ever waits for memory."""
         held = self._held.setdefault((workload, _by_operator(contender)), [])
         model = self._batched(contender)
         held += [model.unfold(request).most_held for request in requests[len(held) :]]  # the first of them are the same
@@ -231,22 +215,16 @@ class Setting:
 
     def described(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""
-        machine = hardware(self.settings.hardware) if self.virtual else None
-        return {
-            "scale": self.conditions.scale,
-            "model": self.source.name,
-            "hidden": self.hidden,
-            "vocab": self.source.config.vocab_size,
-            "dtype": self.settings.dtype,
-            "clock": self.settings.clock,
-            "hardware": None if machine is None else f"{paper.MACHINE}, fitted",
-            "flops_per_s": None if machine is None else machine.wide_flops,
-            "overhead_s": None if machine is None else machine.overhead_s,
-            "requests": self.num_requests,
-            "rounds": self.rounds,
-            "seed": self.conditions.seed,
-            "paper_hidden": paper.HIDDEN,
-        }
+        machine = fitted() if self.virtual else None
+        return self.facts(
+            f"{paper.MACHINE}, fitted",
+            hidden=self.hidden,
+            vocab=self.source.config.vocab_size,
+            flops_per_s=None if machine is None else machine.wide_flops,
+            overhead_s=None if machine is None else machine.overhead_s,
+            requests=self.num_requests,
+            paper_hidden=paper.HIDDEN,
+        )
 
     def notes(self) -> tuple[str, ...]:
         """The machine, the size of a load sweep, and how loads are measured."""
@@ -261,10 +239,9 @@ def experiment(
     number: str,
     shows: str,
     kind: str,
-    draw: Callable[[Setting, Say], Drawn],
     takes: Sequence[str] = ("hidden", "rates", "requests"),
     other: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Experiment:
+) -> Callable[[Draw[Setting]], Experiment]:
     """The experiment of a figure with a model of this kind.
 
     Args:
@@ -274,4 +251,5 @@ def experiment(
     def make(conditions: Conditions) -> Setting:
         return Setting(conditions, kind, **(other or {}).get(conditions.scale, {}))
 
-    return figure("BatchMaker", number, shows, make, draw, takes=takes, paper=paper)
+    about = notes("batchmaker/merged" if kind == "treelstm" else "batchmaker/padded")
+    return spec("BatchMaker", number, shows, make, takes=takes, paper=paper, about=about)

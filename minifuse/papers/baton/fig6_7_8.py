@@ -11,7 +11,7 @@ from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.setting import TAKES, Races, Setting
 from minifuse.papers.contest import Raced
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say
-from minifuse.papers.page import Drawn, figure
+from minifuse.papers.page import Drawn, spec
 
 CONTENDERS = ("static", "baton", "baton-pd")  # the paper draws the first two
 STEPS = 10  # points of a course, at equal distances up to the end of the slowest
@@ -59,7 +59,7 @@ def shares_of(measure: Callable[[Course], float], static: Course, baton: Course)
 
 
 def memory_of(static: Course, baton: Course) -> str:
-    """Peak, use and deepest fall of Baton's memory, against those of static batches."""
+    """Compare peak, use and deepest fall of memory with static batches."""
     return (
         f"peak {baton.peak / static.peak:.2f} times that of static batches, mean {baton.mean_used / baton.peak:.0%} of "
         f"its peak against {static.mean_used / static.peak:.0%}, deepest fall {deepest_fall(baton):.0%} of the peak "
@@ -79,7 +79,7 @@ def draw(
     compared = (
         f"batch of {batch}: {compare(served['static'].run, served['baton'].run)}" for batch, served in races.items()
     )
-    return panels(races), {"steps": STEPS, "compared": "; ".join(compared)}
+    return Drawn(panels(races), steps=STEPS, compared="; ".join(compared))
 
 
 def _panel(title: str, served: Mapping[str, Raced[Course]], what: What, head: str) -> Panel:
@@ -94,14 +94,9 @@ def _panel(title: str, served: Mapping[str, Raced[Course]], what: What, head: st
 
 
 def _figure(number: str, shows: str, what: What, head: str, compare: Callable[[Course, Course], str]) -> Experiment:
-    return figure(
-        "Baton",
-        number,
-        f"{shows} over time, static batches against Baton",
-        partial(Setting, "second"),
-        partial(draw, number=number, what=what, head=head, compare=compare),
-        takes=TAKES,
-    )
+    shows = f"{shows} over time, static batches against Baton"
+    experiment = spec("Baton", number, shows, partial(Setting, "second"), takes=TAKES)
+    return experiment(partial(draw, number=number, what=what, head=head, compare=compare))
 
 
 FIG_6 = _figure("6", "queries completed", "completed", "completed", partial(shares_of, longest_wait))

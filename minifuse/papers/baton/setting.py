@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import minifuse.papers.baton.paper as paper
 from minifuse.core.errors import UsageError
-from minifuse.execute.timing import take_turns
 from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
 from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.queries import Query, first_set, requests_of, second_set
-from minifuse.papers.contest import Bench, Raced, ignore, known
+from minifuse.papers.contest import Bench, Raced, ignore, known, text_model
 from minifuse.papers.experiment import Conditions, Panel, Say
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import hardware
@@ -32,12 +32,12 @@ Which = Literal["first", "second"]
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """`lengths`: times those of the paper; `queries`: None for as many as the paper has."""
+    """What a scale measures; `lengths` multiply the paper's."""
 
     model: str
     lengths: float
     batches: tuple[int, ...]
-    queries: int | None = None
+    queries: int | None = None  # None: as many as the paper has
     rounds: int = 1  # the fewest
 
 
@@ -58,7 +58,7 @@ SCALES: dict[Which, dict[str, _Scale]] = {
 Races = dict[int, dict[str, Raced[Course]]]  # by batch, then by contender
 
 
-class Setting(Bench):
+class Setting(Bench[TextSource]):
     """A set of queries and a machine.
 
     Raises:
@@ -66,14 +66,12 @@ class Setting(Bench):
     """
 
     def __init__(self, which: Which, conditions: Conditions) -> None:
-        asked = conditions.requests
-        if asked is not None and asked > MOST_REQUESTS:
-            raise UsageError(f"--requests is {asked:,}, of each run of this figure: give at most {MOST_REQUESTS:,}.")
         self.scale = scale = SCALES[which][conditions.scale]
         self.machine = paper.MACHINES[which]
-        super().__init__(conditions, scale.model, self.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), self.machine, rounds=scale.rounds)
+        self.check_requests(MOST_REQUESTS)
         self.first = which == "first"
-        self.num_queries = asked or scale.queries or paper.SIZES[which]
+        self.num_queries = conditions.requests or scale.queries or paper.SIZES[which]
         self.batches = scale.batches
         for batch in self.batches:
             longest, context = max(map(sum, self.queries(batch))), self.source.config.max_context
@@ -119,8 +117,7 @@ class Setting(Bench):
             say(f"batch of {batch}")
             queries = self.queries(batch)
             runs = {name: partial(self._serve, name, batch, queries) for name in contenders}
-            courses = take_turns(runs, self.rounds, first=number)
-            races[batch] = {name: Raced.of(found, lambda course: course.seconds) for name, found in courses.items()}
+            races[batch] = self.race(runs, lambda course: course.seconds, first=number)
             for panel in panels(races):
                 say.keep(panel)
         return races
@@ -139,8 +136,6 @@ class Setting(Bench):
             lengths=self.scale.lengths,
             queries=self.num_queries,
             kv_tokens=self.tokens,
-            rounds=self.rounds,
-            seed=self.conditions.seed,
             paper_model=paper.MODEL,
         )
 

@@ -14,7 +14,7 @@ import minifuse.papers.baton.paper as paper
 from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.setting import OTHERS, TAKES, VARIANTS, Races, Setting, Which
 from minifuse.papers.experiment import Experiment, Panel, Point, Say
-from minifuse.papers.page import Drawn, figure, tables
+from minifuse.papers.page import Drawn, spec, tables
 from minifuse.papers.verdict import aim, spread
 
 Published = Mapping[int, Mapping[str, float]]  # seconds, by batch and contender
@@ -33,11 +33,12 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
     iterations = {
         batch: {name: len(one.run.ended_s) for name, one in served.items()} for batch, served in races.items()
     }
-    return panels(races), {
-        "claims": tuple(claim(races, *one, published) for one in claims),
-        "saved": {batch: found["static"] / found["orca"] for batch, found in iterations.items()},
-        "over": {ours: {name: over(races, ours, name) for name in OTHERS} for ours in ("baton", "baton-pd")},
-    }
+    return Drawn(
+        panels(races),
+        claims=tuple(claim(races, *one, published) for one in claims),
+        saved={batch: found["static"] / found["orca"] for batch, found in iterations.items()},
+        over={ours: {name: over(races, ours, name) for name in OTHERS} for ours in ("baton", "baton-pd")},
+    )
 
 
 def _panels(title: str, setting: Setting, published: Published, races: Races) -> tuple[Panel, Panel]:
@@ -67,8 +68,8 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
 
 
 def _insertion_mb(setting: Setting, course: Course, tokens: int) -> float | None:
-    """Megabytes of so many tokens, for each insertion."""
-    return tokens * setting.token_bytes / course.insertions / 1e6 if course.insertions else None
+    """Megabytes of these tokens for each insertion."""
+    return tokens * setting.slot_bytes / course.insertions / 1e6 if course.insertions else None
 
 
 def claim(races: Races, batch: int, name: str, baseline: str, published: Published) -> str:
@@ -89,16 +90,9 @@ def over(races: Races, ours: str, baseline: str) -> dict[int, float]:
 
 
 def _table(number: str, which: Which, shows: str, published: Published, claims: Sequence[Claim]) -> Experiment:
-    return figure(
-        "Baton",
-        number,
-        shows,
-        partial(Setting, which),
-        partial(draw, number=number, published=published, claims=claims),
-        takes=TAKES,
-        kind="table",
-        page="table1_2",
-    )
+    make = partial(Setting, which)
+    experiment = spec("Baton", number, shows, make, takes=TAKES, kind="table", page="baton/table1_2")
+    return experiment(partial(draw, number=number, published=published, claims=claims))
 
 
 TABLE_1 = _table("1", "first", "completion times of the four variants, with long sequences", paper.TABLE_1, CLAIMS_1)

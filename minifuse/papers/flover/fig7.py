@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import product
 
 import minifuse.papers.flover.paper as paper
-from minifuse.papers.experiment import Conditions, Plot, Say
-from minifuse.papers.flover.setting import Setting
-from minifuse.papers.page import Drawn, figure, tables
+from minifuse.papers.experiment import Plot, Say
+from minifuse.papers.flover.setting import Setting, experiment
+from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
 from minifuse.workload.laws import Arrival
 
@@ -30,7 +30,13 @@ def overlapped_portion(interval_s: float) -> float:
     return max(0.0, (paper.ALONE_S - interval_s) / (paper.ALONE_S + interval_s))
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment(
+    "7",
+    "2 to 8 requests at constant intervals: the speed-up over concurrent instances",
+    TOKENS,
+    [(CROWD, 1.0)],
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Overall latency of 2 to 8 requests at constant intervals, 1 to 4 prompts each."""
     scale = setting.conditions.scale
     axes = list(product(INTERVALS[scale], BATCHES[scale], REQUESTS[scale]))
@@ -39,7 +45,7 @@ def draw(setting: Setting, say: Say) -> Drawn:
     for number, (interval, batch, count) in enumerate(axes):
         say(f"every {interval} ms, {count} requests of batch {batch}")
         arrivals = Arrival(setting.seconds(interval)).times(count, setting.rng("arrivals"))
-        _, measured = setting.race(arrivals, batch=batch, first=number)
+        _, measured = setting.contest(arrivals, batch=batch, first=number)
         at = {
             "interval_ms": interval,
             "interval_s": setting.seconds(interval),
@@ -48,26 +54,13 @@ def draw(setting: Setting, say: Say) -> Drawn:
             "batch": batch,
         }
         plot.add(at, measured, {"r_p": paper.R_P_7[interval], "speedup": paper.SPEEDUP_7[interval].get(count)})
-    return (plot.panel,), {
-        "left_out": len(BATCHES[scale]) < 4,
-        "batches": " and ".join(map(str, BATCHES[scale])),
-        "verdict": against_paper(
+    return Drawn(
+        (plot.panel,),
+        left_out=len(BATCHES[scale]) < 4,
+        batches=" and ".join(map(str, BATCHES[scale])),
+        verdict=against_paper(
             plot.points,
             "speedup",
             lambda at: f"{at['interval_ms']} ms, {at['requests']} requests of batch {at['batch']}",
         ),
-    }
-
-
-def make(conditions: Conditions) -> Setting:
-    return Setting(conditions, TOKENS[conditions.scale], [(CROWD, 1.0)])
-
-
-EXPERIMENT = figure(
-    "Flover",
-    "7",
-    "2 to 8 requests at constant intervals: the speed-up over concurrent instances",
-    make,
-    draw,
-    paper=paper,
-)
+    )

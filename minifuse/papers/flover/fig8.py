@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import minifuse.papers.flover.paper as paper
-from minifuse.papers.experiment import Conditions, Plot, Say
-from minifuse.papers.flover.setting import Setting
-from minifuse.papers.page import Drawn, figure, tables
+from minifuse.papers.experiment import Plot, Say
+from minifuse.papers.flover.setting import Setting, experiment
+from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
 from minifuse.workload.laws import Arrival
 
@@ -16,7 +16,13 @@ RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # where instances 
 TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+@experiment(
+    "8",
+    "32 requests as a Poisson process: their overlap, the iterations, the speed-up over instances",
+    TOKENS,
+    [(REQUESTS, 1.0)],
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Overlap, iterations and speed-up of 32 requests that arrive as a Poisson process."""
     scale = setting.conditions.scale
     plot = Plot(say, f"Fig. 8: {REQUESTS} requests, a Poisson process", tables("flover/fig8")[0])
@@ -24,7 +30,7 @@ def draw(setting: Setting, say: Say) -> Drawn:
     for number, interval in enumerate(INTERVALS[scale]):
         say(f"Poisson, {interval} ms on average, {REQUESTS} requests")
         arrivals = Arrival(setting.seconds(interval), cv=1.0).times(REQUESTS, setting.rng("arrivals"))
-        outcomes, values = setting.race(arrivals, first=number, instances=interval in RACED[scale])
+        outcomes, values = setting.contest(arrivals, first=number, instances=interval in RACED[scale])
         fused, iterations = outcomes["fusion"], paper.ITERATIONS_8.get(interval)
         measured = {
             "overlap": fused.overlap,
@@ -42,25 +48,12 @@ def draw(setting: Setting, say: Say) -> Drawn:
     densest = plot.points[0]
     together = REQUESTS * setting.alone_s / densest.measured["instances_s"]
     fusion = setting.throughput[REQUESTS] / setting.throughput[1]
-    return (plot.panel,), {
-        "requests": REQUESTS,
-        "densest": densest,
-        "together": together,
-        "fusion": fusion,
-        "bound": fusion / together,
-        "verdict": against_paper(plot.points, "speedup", lambda at: f"{at['interval_ms']} ms"),
-    }
-
-
-def make(conditions: Conditions) -> Setting:
-    return Setting(conditions, TOKENS[conditions.scale], [(REQUESTS, 1.0)])
-
-
-EXPERIMENT = figure(
-    "Flover",
-    "8",
-    "32 requests as a Poisson process: their overlap, the iterations, the speed-up over instances",
-    make,
-    draw,
-    paper=paper,
-)
+    return Drawn(
+        (plot.panel,),
+        requests=REQUESTS,
+        densest=densest,
+        together=together,
+        fusion=fusion,
+        bound=fusion / together,
+        verdict=against_paper(plot.points, "speedup", lambda at: f"{at['interval_ms']} ms"),
+    )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import minifuse.papers.flover.paper as paper
-from minifuse.papers.experiment import (
-    Conditions,
-    Plot,
-    Say,
-)
-from minifuse.papers.flover.setting import Setting
-from minifuse.papers.page import Drawn, figure, tables
+from minifuse.papers.experiment import Conditions, Plot, Say
+from minifuse.papers.flover.setting import Setting, experiment
+from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
 from minifuse.workload.laws import Arrival, Uniform
 
@@ -30,7 +26,26 @@ CROWDS = tuple(
 MIB = 2**20
 
 
-def draw(setting: Setting, say: Say) -> Drawn:
+def _tokens_b(conditions: Conditions) -> int | None:
+    """The tokens that stand for the paper's 512 in Fig. 9b, where 9a has others."""
+    return TOKENS_B.get(conditions.scale) if conditions.tokens is None else None
+
+
+def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> Setting:
+    """The setting of 9a, where the answers of 9b fit too."""
+    if wider := _tokens_b(conditions):
+        Setting(conditions, wider, CROWDS[1:])
+    return Setting(conditions, tokens, crowds)
+
+
+@experiment(
+    "9",
+    "answers of random lengths: the memory shuffle on and off, and the speed-up over instances",
+    TOKENS,
+    CROWDS,
+    make,
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Random answer lengths: (a) with and without shuffle against instances, (b) shuffle alone."""
     scale = setting.conditions.scale
     columns_a, columns_b = tables("flover/fig9")
@@ -48,16 +63,17 @@ def draw(setting: Setting, say: Say) -> Drawn:
         against_paper(plot.points, key, lambda at: f"lengths {at['paper_lengths']}")
         for plot, key in ((against_instances, "speedup"), (against_none, "gain"))
     )
-    return (against_instances.panel, against_none.panel), {
-        "wider": wider,
-        "rows": REQUESTS_B,
-        "cost": REQUESTS_B * speeds[1] / speeds[REQUESTS_B],
-        "idle": idle,
-        "widest": widest,
-        "at_best": 1 / (1 - idle),
-        "short_a": short_a,
-        "short_b": short_b,
-    }
+    return Drawn(
+        (against_instances.panel, against_none.panel),
+        wider=wider,
+        rows=REQUESTS_B,
+        cost=REQUESTS_B * speeds[1] / speeds[REQUESTS_B],
+        idle=idle,
+        widest=widest,
+        at_best=1 / (1 - idle),
+        short_a=short_a,
+        short_b=short_b,
+    )
 
 
 def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], instances: bool) -> None:
@@ -67,7 +83,7 @@ def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], i
         plot.say(f"lengths {SHORTEST}-{upper}, {count} requests")
         law, rng = Uniform(setting.length(SHORTEST), setting.length(upper)), setting.rng("lengths")
         lengths = [law.draw(rng) for _ in range(count)]
-        outcomes, values = setting.race(arrivals, lengths, first=number, instances=instances, unshuffled=True)
+        outcomes, values = setting.contest(arrivals, lengths, first=number, instances=instances, unshuffled=True)
         on, off = outcomes["fusion"], outcomes["unshuffled"]
         measured = {
             **values,
@@ -76,7 +92,7 @@ def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], i
             "unshuffled_idle_tokens": off.idle_tokens,
             "unshuffled_idle_share": off.idle_share,
             "num_moves": on.num_moves,
-            "moved_mib": on.moved_tokens * setting.token_bytes / MIB,
+            "moved_mib": on.moved_tokens * setting.slot_bytes / MIB,
             "moving_ms": None if setting.virtual else on.moving_s * 1e3,
         }
         at = {
@@ -86,25 +102,3 @@ def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], i
         }
         gain = paper.GAIN_9B if upper == max(longest) else None
         plot.add(at, measured, {"speedup": paper.SPEEDUP_9A} if instances else {"gain": gain})
-
-
-def _tokens_b(conditions: Conditions) -> int | None:
-    """The number that stands for the paper's 512 tokens in Fig. 9b, where it is not that of 9a."""
-    return TOKENS_B.get(conditions.scale) if conditions.tokens is None else None
-
-
-def make(conditions: Conditions) -> Setting:
-    setting = Setting(conditions, TOKENS[conditions.scale], CROWDS)
-    if wider := _tokens_b(conditions):
-        Setting(conditions, wider, CROWDS[1:])  # whose answers must fit too
-    return setting
-
-
-EXPERIMENT = figure(
-    "Flover",
-    "9",
-    "answers of random lengths: the memory shuffle on and off, and the speed-up over instances",
-    make,
-    draw,
-    paper=paper,
-)

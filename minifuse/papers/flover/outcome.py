@@ -18,7 +18,7 @@ class Outcome:
 
     `latency_s` is the overall latency: from the arrival of the first request to the end of the last. `overlap` is the
     mean number of requests that run in an iteration of the main stream, divided by the number of all requests (Flover,
-    VI-C); `iterations` are those of the main stream, pre-processing left out.
+    VI-C); `iterations` count the main stream alone, without pre-processing.
     """
 
     latency_s: float

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cache, partial
 from itertools import groupby
 from statistics import median
@@ -15,13 +16,12 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
-from minifuse.execute.timing import take_turns
+from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
-from minifuse.papers.contest import Bench, Raced
-from minifuse.papers.experiment import Conditions, Say, Values
+from minifuse.papers.contest import Bench, text_model
+from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.flover.outcome import Outcome, observe
-from minifuse.papers.machine import fit_bandwidth
-from minifuse.papers.page import notes
+from minifuse.papers.page import Draw, notes, spec
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 
 PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
@@ -33,18 +33,20 @@ MODELS = {"quick": "small", "cpu": "medium", "paper": paper.MODEL}
 
 @cache
 def calibrated() -> Hardware:
-    """The A100, its bandwidth calibrated to the paper's 5.8 s for 512 tokens alone.
+    """Calibrate the A100's bandwidth to the paper's 5.8 s for 512 tokens alone.
 
-    An iteration of one request only waits for memory.
+    An iteration of one request waits for memory alone: its seconds are bytes / bandwidth + overhead.
     """
     machine = hardware(paper.MACHINE)
     cost = Roofline(preset(paper.MODEL), paper.DTYPE, machine)
     contexts = [range(PROMPT - 1), *(range(last, last + 1) for last in range(PROMPT - 1, PROMPT - 1 + paper.TOKENS))]
     plans = [Plan(0, 0, (Work("r0", span.start, span.stop),), (Extent(0, span.stop),)) for span in contexts]
-    return fit_bandwidth(machine, cost, plans, paper.ALONE_S)
+    overhead_s = machine.overhead_s * len(plans)
+    reading_s = sum(map(cost, plans)) - overhead_s
+    return replace(machine, bandwidth=machine.bandwidth * reading_s / (paper.ALONE_S - overhead_s))
 
 
-class Setting(Bench):
+class Setting(Bench[TextSource]):
     """Requests of `tokens` tokens on one machine; arrivals are given in the paper's milliseconds.
 
     One of the paper's milliseconds is 1/5800 of what a request takes here when it is alone (`alone_s`), so that
@@ -59,7 +61,7 @@ class Setting(Bench):
     """
 
     def __init__(self, conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> None:
-        super().__init__(conditions, MODELS[conditions.scale], calibrated())
+        super().__init__(conditions, text_model(conditions, MODELS[conditions.scale]), calibrated())
         self.tokens = conditions.tokens or tokens
         self.alone_s = 0.0  # until `start`
         self.throughput: dict[int, float] = {}  # tokens/s of the fused stream, by its batch
@@ -160,7 +162,7 @@ class Setting(Bench):
         kv_tokens = sum(request.max_cached for request in requests)
         return self.outcome("instances", requests, kv_tokens, {"batching.instances": count})
 
-    def race(
+    def contest(
         self,
         arrivals: Sequence[float],
         lengths: Sequence[int] = (),
@@ -182,8 +184,7 @@ class Setting(Bench):
             contenders["unshuffled"] = partial(self.fusion, requests, shuffle=False)
         if instances:
             contenders["instances"] = partial(self.instances, requests)
-        turns = take_turns(contenders, self.rounds, first)
-        raced = {name: Raced.of(runs, lambda outcome: outcome.latency_s) for name, runs in turns.items()}
+        raced = self.race(contenders, lambda outcome: outcome.latency_s, first)
         outcomes = {name: one.run for name, one in raced.items()}
         values: Values = {}
         for name, one in raced.items():
@@ -202,8 +203,6 @@ class Setting(Bench):
             bandwidth_bytes_per_s=hardware(self.settings.hardware).bandwidth if self.virtual else None,
             tokens=self.tokens,
             prompt_tokens=PROMPT,
-            rounds=self.rounds,
-            seed=self.conditions.seed,
             alone_s=self.alone_s,
             fused_tokens_per_s={str(batch): speed for batch, speed in self.throughput.items()},
             paper_tokens=paper.TOKENS,
@@ -223,3 +222,22 @@ class Setting(Bench):
             speeds=list(speeds.values()),
             gain=speeds[MOST] / speeds[1],
         )
+
+
+def experiment(
+    number: str,
+    shows: str,
+    tokens: Mapping[str, int],
+    crowds: Iterable[tuple[int, float]],
+    make: Callable[..., Setting] = Setting,
+) -> Callable[[Draw[Setting]], Experiment]:
+    """The experiment of a figure.
+
+    Args:
+        tokens: of one request, by scale.
+        crowds: see `Setting`.
+        make: instead of a plain `Setting`.
+    """
+    return spec(
+        "Flover", number, shows, lambda conditions: make(conditions, tokens[conditions.scale], crowds), paper=paper
+    )

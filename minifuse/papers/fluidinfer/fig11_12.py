@@ -5,17 +5,15 @@ Figure 11 shows the normalized latency, Figure 12 the latency bound: the largest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 
 import minifuse.papers.fluidinfer.paper as paper
-from minifuse.papers.curve import BOUND, Curve, Outcome, Served, gain
-from minifuse.papers.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Say, Values
-from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Server, servers
-from minifuse.papers.load import OFFERED, curve_panel, load_at, rates_of
-from minifuse.papers.page import notes
+from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, Served, curve_panel, gain, load_at, rates_of
+from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say, Values
+from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Server, Servers
+from minifuse.papers.page import Drawn, spec
 from minifuse.papers.verdict import aim, spread
 
 Curves = Mapping[str, Curve]  # by contender
@@ -28,66 +26,49 @@ MORE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Which latency a figure shows of the same runs, and the verdict on it."""
+def draw(
+    servers: Servers, say: Say, number: str, latency: str, head: str, verdict: Callable[[Server, Curves], str]
+) -> Drawn:
+    """A panel for each server; in real time another one, of the simulator's error.
 
-    number: str
-    latency: str
-    head: str
-    verdict: Callable[[Server, Curves], str]
+    Args:
+        latency: what the figure shows of the same runs.
+        verdict: on the curves of one server.
+    """
+    panels, verdicts = [], []
+    for server in servers:
+        curves, simulated = _sweep(server, say)
+        panels.append(_panel(f"Fig. {number}: {server.title}", curves, latency, head))
+        verdicts.append(verdict(server, curves))
+        say.keep(panels[-1])
+        if not server.virtual:
+            panels.append(_errors(f"Fig. {number}: the simulator against the run", curves, simulated, latency))
+    return Drawn(panels, verdicts=verdicts)
 
-    def draw(self, found: Sequence[Server], conditions: Conditions, say: Say) -> Finding:
-        say.expect(sum(1 + len(conditions.rates or server.scale.shares) for server in found))
-        panels, verdicts = [], []
-        for server in found:
-            curves, simulated = _sweep(server, say)
-            panels.append(self.panel(f"Fig. {self.number}: {server.title}", curves))
-            verdicts.append(self.verdict(server, curves))
-            say.keep(panels[-1])
-            if not server.virtual:
-                panels.append(self.errors(curves, simulated))
-        facts = {
-            "scale": conditions.scale,
-            "seed": conditions.seed,
-            "servers": [server.described() for server in found],
+
+def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
+    """A row for each rate: every contender's latency in ms, and what fluid's transfers took."""
+
+    def values(outcome: Outcome, key: str) -> Values:
+        found = {**outcome.values(key), f"{key}_ms": outcome[latency] * 1e3}
+        if len(outcome.rounds) > 1:
+            found[f"{key}_spread"] = spread([seconds * 1e3 for seconds in outcome.each(latency)])
+        return found
+
+    columns = [(head, "ms", None)]
+    return curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=MORE, values=values)
+
+
+def _errors(title: str, curves: Curves, simulated: Curves, latency: str) -> Panel:
+    """The simulated latency as a factor of the measured one."""
+    points = []
+    for rate in curves[VLLM.key].points:
+        factors = {
+            key: simulated[key].points[rate][latency] / curve.points[rate][latency] for key, curve in curves.items()
         }
-        return Finding(facts, tuple(panels), (*notes("fluidinfer/fig11_12", server=found[0]), *verdicts))
-
-    def panel(self, title: str, curves: Curves) -> Panel:
-        """A row for each rate: every contender's latency in ms, and what fluid's transfers took."""
-
-        def values(outcome: Outcome, key: str) -> Values:
-            found = {**outcome.values(key), f"{key}_ms": outcome[self.latency] * 1e3}
-            if len(outcome.rounds) > 1:
-                found[f"{key}_spread"] = spread([seconds * 1e3 for seconds in outcome.each(self.latency)])
-            return found
-
-        columns = [(self.head, "ms", None)]
-        return curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=MORE, values=values)
-
-    def errors(self, curves: Curves, simulated: Curves) -> Panel:
-        """The simulated latency as a factor of the measured one."""
-        points = []
-        for rate in curves[VLLM.key].points:
-            factors = {
-                key: simulated[key].points[rate][self.latency] / curve.points[rate][self.latency]
-                for key, curve in curves.items()
-            }
-            points.append(Point({"rate": rate}, factors, {}))
-        columns = [Column(f"{one.head}\nsim/run", "measured", one.key, "{:.2f}x") for one in CONTENDERS]
-        title = f"Fig. {self.number}: the simulator against the run"
-        return Panel(title, (OFFERED, *columns), tuple(points))
-
-    def experiment(self, shows: str) -> Experiment:
-        takes = frozenset({"model", "rates", "requests"})
-        return Experiment(
-            "FluidInfer",
-            self.number,
-            shows,
-            lambda conditions: partial(self.draw, servers(conditions), conditions),
-            takes,
-        )
+        points.append(Point({"rate": rate}, factors, {}))
+    columns = [Column(f"{one.head}\nsim/run", "measured", one.key, "{:.2f}x") for one in CONTENDERS]
+    return Panel(title, (OFFERED, *columns), tuple(points))
 
 
 def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
@@ -111,7 +92,7 @@ def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
 
 
 def higher_load(server: Server, curves: Curves) -> str:
-    """The load of fluid, and of each part, over vllm's at equal normalized latency."""
+    """Judge the load of fluid, and of each part, over vllm's at equal normalized latency."""
     baseline = curves[VLLM.key]
     gains = {one.key: gain(curves[one.key], baseline, "rate", "normalized_s") for one in PARTS}
     fluid, level_s = gains["fluid"], BOUND * baseline.lowest("normalized_s")
@@ -122,7 +103,7 @@ def higher_load(server: Server, curves: Curves) -> str:
 
 
 def lower_bound(server: Server, curves: Curves) -> str:
-    """The latency bound of vllm over that of fluid, at each rate; the median counts."""
+    """Judge vllm's latency bound over fluid's, by the median of the rates."""
     vllm = curves[VLLM.key]
     factors = [vllm.points[rate]["bound_s"] / one["bound_s"] for rate, one in curves["fluid"].points.items()]
     text = ", ".join(f"{factor:.2f}x" for factor in factors)
@@ -130,9 +111,23 @@ def lower_bound(server: Server, curves: Curves) -> str:
     return aim(what, text, "about 3x", median(factors) >= paper.LOWER_BOUND, "paper")
 
 
-FIG_11 = Figure("11", "normalized_s", "ms/\ntoken", higher_load).experiment(
-    "normalized latency against the rate of requests, part by part"
+def _figure(number: str, shows: str, latency: str, head: str, verdict: Callable[[Server, Curves], str]) -> Experiment:
+    takes = ("model", "rates", "requests")
+    experiment = spec("FluidInfer", number, shows, Servers.of, takes=takes, page="verdicts")
+    return experiment(partial(draw, number=number, latency=latency, head=head, verdict=verdict))
+
+
+FIG_11 = _figure(
+    "11",
+    "normalized latency against the rate of requests, part by part",
+    "normalized_s",
+    "ms/\ntoken",
+    higher_load,
 )
-FIG_12 = Figure("12", "bound_s", "bound\nms", lower_bound).experiment(
-    "the largest gap between two tokens of a request, against the rate of requests"
+FIG_12 = _figure(
+    "12",
+    "the largest gap between two tokens of a request, against the rate of requests",
+    "bound_s",
+    "bound\nms",
+    lower_bound,
 )

@@ -21,10 +21,9 @@ ROUNDS = 7
 def fitted(model: Transformer) -> Hardware:
     """Rates from four measurements: two iteration sizes, attention at two contexts, a copy.
 
-    What attention to one more token takes gives the bandwidth, a copy between two buffers that of the link. Two sizes
-    of iterations give what one more token takes, and so the rate; what is left of the small one, beyond reading the
-    weights or computing its token, is the overhead. A CPU computes attention as much as it reads it, so that its
-    bandwidth comes out low.
+    Attention to one more token gives the bandwidth, and a copy between two buffers the rate of the link. Two iteration
+    sizes give the time of one more token, and so the arithmetic rate. The overhead is what is left of the small
+    iteration. On a CPU attention is bound by arithmetic too, so the bandwidth comes out low.
     """
     import torch
 

@@ -10,11 +10,12 @@ import minifuse.papers.fluidinfer.paper as paper
 from minifuse.attention.layouts import BALANCE
 from minifuse.core.request import Request
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.papers.contest import Bench, known
+from minifuse.model.text.load import TextSource
+from minifuse.papers.contest import Bench, known, several, text_model
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Conditions, Say
 from minifuse.papers.fluidinfer.fitted import fitted
-from minifuse.papers.machine import several
+from minifuse.papers.page import notes
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.trace.metrics import RunningMetrics
 from minifuse.workload.conversations import Asked, draw_lengths
@@ -61,7 +62,7 @@ SCALES = {
 }
 
 
-class Server(Bench):
+class Server(Bench[TextSource]):
     """A model on a machine, and the requests that it serves.
 
     Args:
@@ -78,18 +79,18 @@ class Server(Bench):
         one = hardware(self.name)
         link = one.bandwidth if fast_link else one.link
         together = several(replace(one, link=link, processors=PROCESSORS.get(self.name)), self.count)
-        super().__init__(conditions, model, together, real_dtype="float32", rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, model), together, real_dtype="float32", rounds=scale.rounds)
         self.num_requests = conditions.requests or scale.requests
         self.lengths = self._lengths()
         if self.virtual:
             left = together.memory - self.source.config.num_parameters * DTYPE_BYTES[self.dtype]
-            self.tokens = int(left / self.token_bytes)
-            self.host_tokens = int(HOST_BYTES / self.token_bytes)
+            self.tokens = int(left / self.slot_bytes)
+            self.host_tokens = int(HOST_BYTES / self.slot_bytes)
         else:
             self.tokens = math.ceil(LONGEST * max(map(sum, self.lengths)) / BLOCK) * BLOCK
             self.host_tokens = sum(sum(lengths) + BLOCK for lengths in self.lengths)
         # A model that leaves no room for KV is refused before anything runs.
-        self.settings = replace(self.settings, kv_memory=self.tokens * self.token_bytes)
+        self.settings = replace(self.settings, kv_memory=self.tokens * self.slot_bytes)
         self._fitted: Hardware | None = None
         self.budget: int | None = None  # tokens that saturate this machine; None: those that the model offers
 
@@ -182,14 +183,34 @@ class Server(Bench):
         }
 
 
-def servers(conditions: Conditions) -> list[Server]:
+class Servers(tuple[Server, ...]):
     """Every model on every machine of the scale.
 
-    In virtual time also the largest on one GPU whose link is as fast as its memory.
+    In virtual time also the largest model on one GPU whose link is as fast as its memory.
     """
-    scale = SCALES[conditions.scale]
-    models = scale.models[:1] if conditions.model else scale.models
-    found = [Server(conditions, model, machine) for model in models for machine in scale.machines]
-    if found[0].virtual:
-        found.append(Server(conditions, models[-1], scale.machines[0], fast_link=True))
-    return found
+
+    @classmethod
+    def of(cls, conditions: Conditions) -> Servers:
+        scale = SCALES[conditions.scale]
+        models = scale.models[:1] if conditions.model else scale.models
+        found = [Server(conditions, model, machine) for model in models for machine in scale.machines]
+        if found[0].virtual:
+            found.append(Server(conditions, models[-1], scale.machines[0], fast_link=True))
+        return cls(found)
+
+    def start(self, say: Say) -> None:
+        """Announce the reports; each server starts when its turn comes."""
+        say.expect(sum(1 + len(server.conditions.rates or server.scale.shares) for server in self))
+
+    def described(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        conditions = self[0].conditions
+        return {
+            "scale": conditions.scale,
+            "seed": conditions.seed,
+            "servers": [server.described() for server in self],
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        """How servers are measured, and the parts of fluid."""
+        return notes("fluidinfer/setting", server=self[0])

@@ -112,7 +112,7 @@ def _index(scene: Scene, queries: list[int], contexts: Sequence[int]) -> Any:
 
 
 def _copied(scene: Scene, fused: Fused, index_s: float) -> Contender:
-    """The copy, then what `ideal` does. Its space is kept: allocating it costs a CPU more than filling it."""
+    """Copy, then attend as `ideal`; the space is kept, as allocating is slow."""
     if scene.kernels:
         from minifuse.kernels.copy import gather_slots
 
@@ -163,7 +163,7 @@ class Fused:
 
 
 def ways(scene: Scene) -> Iterator[Callable[[], Fused]]:
-    """All ways that may be the fastest, by machine, dtype and lengths."""
+    """Yield every way that is the fastest for some machine, dtype or lengths."""
     yield partial(_rectangle, scene)
     yield partial(_one_by_one, scene)
     if scene.device.type == "cuda":
@@ -175,9 +175,9 @@ def ways(scene: Scene) -> Iterator[Callable[[], Fused]]:
 
 
 def _rectangle(scene: Scene, backend: SDPBackend | None = None) -> Fused:
-    """All requests at once, as wide as the longest, with a mask. The query heads of a KV head are rows of one matrix.
+    """Attend all requests at once, as wide as the longest, with a mask.
 
-    Shorter contexts are filled up with their own last token.
+    The query heads of a KV head are rows of one matrix. Shorter contexts are filled up with their own last token.
     """
     size, (_, num_kv_heads) = len(scene.contexts), scene.heads
     longest = max(scene.contexts)
@@ -260,7 +260,7 @@ def _unfolded(scene: Scene, out: Tensor) -> Tensor:
 
 
 def _mask(scene: Scene, future: Tensor) -> Tensor:
-    """[1 or S, 1, rows, longest], added to the scores. Its rows are aligned for a GPU's wide loads."""
+    """[1 or S, 1, rows, longest], added to the scores; rows aligned for wide loads."""
     num_heads, num_kv_heads = scene.heads
     rows = future.repeat_interleave(num_heads // num_kv_heads, 1)
     wide = torch.zeros((*rows.shape[:2], -(-rows.shape[2] // 16) * 16), dtype=scene.q.dtype, device=scene.device)

@@ -5,11 +5,12 @@ Figure 3.12 is of one GPU, Figure 3.13 of larger models on four, Figure 3.15 of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from minifuse.papers.experiment import Say
-from minifuse.papers.pensieve.serving import DEVICE, PENSIEVE, STATELESS, VLLM, Drawn, Serving, experiment
+from minifuse.papers.page import Drawn
+from minifuse.papers.pensieve.serving import DEVICE, PENSIEVE, STATELESS, VLLM, Servings, experiment
 
 CONTENDERS = (PENSIEVE, DEVICE, STATELESS, VLLM)
 IN_REAL_TIME = (PENSIEVE, DEVICE, STATELESS)  # vllm is as the stateless one: fewer runs, nearer to each other in time
@@ -26,7 +27,7 @@ OTHER_13 = {"cpu": {"shares": (0.7, 1.1)}}
 
 
 def draw(
-    servings: Sequence[Serving],
+    servings: Servings,
     say: Say,
     figure: str,
     gains: Mapping[str, float],
@@ -45,25 +46,22 @@ def draw(
             for name in ("stateless", "vllm", "device")
             if name in sweep.curves
         ]
-    return panels, verdicts
+    return Drawn(panels, verdicts=verdicts)
 
 
 FIG_12 = experiment(
     "3.12",
     "latency against throughput: conversations on two tiers, on the device alone, and stateless",
     tuple(GAINS_12),
-    partial(draw, figure="3.12", gains=GAINS_12),
-)
+)(partial(draw, figure="3.12", gains=GAINS_12))
 FIG_13 = experiment(
     "3.13",
     "latency against throughput of larger models on four GPUs",
     tuple(GAINS_13),
-    partial(draw, figure="3.13", gains=GAINS_13, aims=AIMS_13),
     OTHER_13,
-)
+)(partial(draw, figure="3.13", gains=GAINS_13, aims=AIMS_13))
 FIG_15 = experiment(
     "3.15",
     "latency against throughput where every conversation has five turns or more",
     tuple(GAINS_15),
-    partial(draw, figure="3.15", gains=GAINS_15, min_turns=LEAST_TURNS_15, aims=AIMS_15),
-)
+)(partial(draw, figure="3.15", gains=GAINS_15, min_turns=LEAST_TURNS_15, aims=AIMS_15))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from minifuse.papers.experiment import Column, Say
-from minifuse.papers.page import notes
-from minifuse.papers.pensieve.serving import BY_FIG_4, LRU, PENSIEVE, Drawn, Serving, experiment
+from minifuse.papers.page import Drawn
+from minifuse.papers.pensieve.serving import BY_FIG_4, LRU, PENSIEVE, Servings, experiment
 from minifuse.papers.pensieve.sweeps import Sweep
 from minifuse.papers.verdict import aim
 
@@ -23,14 +21,21 @@ COLUMNS = tuple(
 )
 
 
-def draw(servings: Sequence[Serving], say: Say) -> Drawn:
+@experiment(
+    "3.14",
+    "eviction policies: latency, hit rates and recomputed tokens, cost-aware against LRU",
+    ("opt-13b-16k",),
+    OTHER,
+    page="pensieve/fig3_14",
+)
+def figure(servings: Servings, say: Say) -> Drawn:
     """Latency against throughput, hit rates and recomputed tokens of both policies."""
     (serving,) = servings
     say.expect(serving.num_reports())
     sweep = serving.sweep(say, f"Fig. 3.14: {serving.title}", CONTENDERS)
     context, share = serving.attention_share()
-    about = notes("pensieve/fig3_14", context=context, share=share)
-    return [sweep.panel(COLUMNS)], [*about, *verdicts(sweep, "pensieve"), *verdicts(sweep, "by_fig_4")]
+    found = (*verdicts(sweep, "pensieve"), *verdicts(sweep, "by_fig_4"))
+    return Drawn([sweep.panel(COLUMNS)], context=context, share=share, verdicts=found)
 
 
 def verdicts(sweep: Sweep, name: str) -> tuple[str, str]:
@@ -60,12 +65,3 @@ def verdicts(sweep: Sweep, name: str) -> tuple[str, str]:
             more[best] >= HITS,
         ),
     )
-
-
-EXPERIMENT = experiment(
-    "3.14",
-    "eviction policies: latency, hit rates and recomputed tokens, cost-aware against LRU",
-    ("opt-13b-16k",),
-    draw,
-    OTHER,
-)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Say
-from minifuse.papers.page import notes
-from minifuse.papers.pensieve.serving import PENSIEVE, VLLM, Drawn, Serving, experiment
+from minifuse.papers.page import Drawn
+from minifuse.papers.pensieve.serving import PENSIEVE, VLLM, Servings, experiment
 from minifuse.papers.pensieve.sweeps import gain_at_equal_latency
 
 REACTIONS = (30, 60, 120)  # seconds, in the mean
 GAINS = {60: 1.52, 120: 1.4}  # the thesis gives none for 30
 
 
-def draw(servings: Sequence[Serving], say: Say) -> Drawn:
+@experiment("3.16", "mean reaction times of 30, 60 and 120 seconds", ("llama-2-13b-gqa-16k",), page="pensieve/fig3_16")
+def figure(servings: Servings, say: Say) -> Drawn:
     """Latency against throughput with three mean reaction times, and of vllm.
 
     Reaction times make no difference to vllm.
@@ -43,7 +43,4 @@ def draw(servings: Sequence[Serving], say: Say) -> Drawn:
         ]
     peaks = [curves[f"pensieve_{reaction}"].peak for reaction in REACTIONS]
     falls = all(late <= early for early, late in pairwise(peaks))
-    return [whole.panel()], [*verdicts, *notes("pensieve/fig3_16", reactions=REACTIONS, peaks=peaks, falls=falls)]
-
-
-EXPERIMENT = experiment("3.16", "mean reaction times of 30, 60 and 120 seconds", ("llama-2-13b-gqa-16k",), draw)
+    return Drawn([whole.panel()], verdicts=verdicts, reactions=REACTIONS, peaks=peaks, falls=falls)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import log
 from statistics import linear_regression, median
 from typing import Any
@@ -16,11 +15,10 @@ from minifuse.execute.timing import time_in_turns
 from minifuse.io.parsing import one_of
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.model.text.load import resolve_text
-from minifuse.papers.contest import HALF
-from minifuse.papers.experiment import Conditions, Experiment, Finding, Plot, Point, Say, Values
+from minifuse.papers.contest import HALF, half_precision, text_model
+from minifuse.papers.experiment import Conditions, Plot, Point, Say, Values
 from minifuse.papers.machine import half_precision
-from minifuse.papers.page import notes, tables
+from minifuse.papers.page import Drawn, spec, tables
 
 # The paper's: requests in the batch and query tokens of each; how it compares the bars, in times the ideal's time.
 BATCH, QUERIES = 32, 8
@@ -69,7 +67,7 @@ class Setting:
             )
         self.conditions = conditions
         self.scale = scale = SCALES[conditions.scale]
-        self.source = resolve_text(conditions.model or f"random:{scale.model}")
+        self.source = text_model(conditions, scale.model)
         self.device = "cuda" if gpu else "cpu"
         self.dtype = conditions.dtype
         if self.dtype == "auto":
@@ -98,7 +96,13 @@ class Setting:
                 "smaller --scale."
             )
 
-    def race(self, tokens: int, pasts: Sequence[int]) -> Values:
+    def start(self, say: Say) -> None:
+        """Each point makes its own batch."""
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def contest(self, tokens: int, pasts: Sequence[int]) -> Values:
         """All contenders on one batch; request i has `tokens` queries after `pasts[i]` past tokens."""
         import torch
 
@@ -120,7 +124,7 @@ class Setting:
                 measured[name] = middle[name] / middle["ideal"]
         return measured
 
-    def facts(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""
         config = self.source.config
         return {
@@ -142,7 +146,13 @@ class Setting:
         }
 
 
-def draw(setting: Setting, say: Say) -> Finding:
+@spec(
+    "Pensieve",
+    "3.17",
+    "attention of 8 query tokens over past KV in blocks, against copying it out, rounds and contiguous KV",
+    Setting,
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Equal contexts, as in the paper; then uneven ones, and other numbers of queries."""
     scale, tokens = setting.scale, setting.tokens
     titles = (
@@ -156,24 +166,36 @@ def draw(setting: Setting, say: Say) -> Finding:
     say.expect(len(scale.pasts) + len(scale.uneven) + len(counts))
     for past in scale.pasts:
         say(f"{past} past tokens")
-        equal.add({"past_tokens": past}, setting.race(tokens, [past] * BATCH), PAPER)
+        equal.add({"past_tokens": past}, setting.contest(tokens, [past] * BATCH), PAPER)
     for mean in scale.uneven:
         pasts = spread(mean, BATCH, setting.conditions.seed)
         shortest, longest = min(pasts), max(pasts)
         say(f"{shortest} to {longest} past tokens")
         at = {"past_tokens": mean, "shortest": shortest, "longest": longest}
-        uneven.add(at, setting.race(tokens, pasts))
+        uneven.add(at, setting.contest(tokens, pasts))
     for count in counts:
         say(f"{count} query tokens")
         at = {"past_tokens": scale.queries_at, "tokens": count}
-        varied.add(at, setting.race(count, [scale.queries_at] * BATCH))
+        varied.add(at, setting.contest(count, [scale.queries_at] * BATCH))
     extra_ms = [point.measured["copied_ms"] - point.measured["ideal_ms"] for point in equal.points]
     rounds_ms = [point.measured["rounds_ms"] for point in varied.points]
     copied = slope(list(zip(scale.pasts, extra_ms, strict=True)))
     rounds = slope(list(zip(counts, rounds_ms, strict=True)))
-    facts = {**setting.facts(), "copied_exponent": copied, "rounds_exponent": rounds}
-    fused = [str(point.measured["fused"]) for plot in plots for point in plot.points]
-    return Finding(facts, tuple(plot.panel for plot in plots), said(facts, equal.points, fused))
+    fused = dict.fromkeys(f'"{point.measured["fused"]}"' for plot in plots for point in plot.points)
+    return Drawn(
+        [plot.panel for plot in plots],
+        {"copied_exponent": copied, "rounds_exponent": rounds},
+        config=setting.source.config,
+        gpu=setting.device == "cuda",
+        ways=" or ".join(fused),
+        copied=_power(copied),
+        rounds=_power(rounds),
+        missed="; ".join(missed(equal.points)),
+    )
+
+
+def _power(exponent: float | None) -> str:
+    return "(too few points to tell)" if exponent is None else f"{exponent:.2f}"
 
 
 def spread(mean: int, count: int, seed: int) -> list[int]:
@@ -201,50 +223,20 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     return linear_regression(*zip(*positive, strict=True)).slope
 
 
-def said(facts: Mapping[str, Any], equal: Sequence[Point], fused: Sequence[str]) -> tuple[str, ...]:
-    """How it was measured, what the paper says, and what was found.
-
-    Args:
-        equal: the points of equal contexts.
-        fused: the ways of fused attention that were the fastest.
-    """
-    copied, rounds = (
-        "(too few points to tell)" if power is None else f"{power:.2f}"
-        for power in (facts["copied_exponent"], facts["rounds_exponent"])
-    )
-    return notes(
-        "pensieve/fig3_17",
-        facts=facts,
-        gpu=facts["device"] == "cuda",
-        ways=" or ".join(f'"{name}"' for name in dict.fromkeys(fused)),
-        copied=copied,
-        rounds=rounds,
-        missed="; ".join(_missed(equal)),
-    )
-
-
-def _missed(points: Sequence[Point]) -> list[str]:
+def missed(points: Sequence[Point]) -> list[str]:
     """Where the order of the bars differs from the paper's: ours, ideal, copying out, rounds."""
     times = {name: {f"{point.at['past_tokens']:,}": point.measured[name] for point in points} for name in PAPER}
-    missed = []
+    found = []
     for name, wrong in (
         ("ours", "ours is slower"),
         ("copied", "copying out is faster"),
         ("rounds", "rounds are faster"),
     ):
         slower = name == "ours"
-        off = [f"{past} ({found:.2f}x)" for past, found in times[name].items() if (found > 1) == slower]
+        off = [f"{past} ({ratio:.2f}x)" for past, ratio in times[name].items() if (ratio > 1) == slower]
         if off:
-            missed.append(f"{wrong} than the ideal at {', '.join(off)}")
-    worse = [past for past, found in times["ours"].items() if found > min(times["copied"][past], times["rounds"][past])]
+            found.append(f"{wrong} than the ideal at {', '.join(off)}")
+    worse = [past for past, ratio in times["ours"].items() if ratio > min(times["copied"][past], times["rounds"][past])]
     if worse:
-        missed.append(f"ours is slower than copying out or rounds at {', '.join(worse)}")
-    return missed
-
-
-EXPERIMENT = Experiment(
-    "Pensieve",
-    "3.17",
-    "attention of 8 query tokens over past KV in blocks, against copying it out, rounds and contiguous KV",
-    lambda conditions: partial(draw, Setting(conditions)),
-)
+        found.append(f"ours is slower than copying out or rounds at {', '.join(worse)}")
+    return found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from minifuse.papers.experiment import Say
-from minifuse.papers.pensieve.serving import PENSIEVE, SEPARATE, Drawn, Serving, experiment
+from minifuse.papers.page import Drawn
+from minifuse.papers.pensieve.serving import PENSIEVE, SEPARATE, Servings, experiment
 from minifuse.papers.verdict import aim
 
 
-def draw(servings: Sequence[Serving], say: Say) -> Drawn:
+@experiment("3.18", "unified scheduling of prompts and single tokens, and without", ("llama-2-13b-gqa-16k",))
+def figure(servings: Servings, say: Say) -> Drawn:
     """Latency against throughput with and without unification."""
     (serving,) = servings
     say.expect(serving.num_reports())
@@ -24,9 +24,4 @@ def draw(servings: Sequence[Serving], say: Say) -> Drawn:
         ]
         what = f"{sweep.title}, p90 below that without"
         verdicts.append(aim(what, f"at {sum(lower)} of {len(lower)} rates", "at all", all(lower)))
-    return [sweep.panel()], verdicts
-
-
-EXPERIMENT = experiment(
-    "3.18", "unified scheduling of prompts and single tokens, and without", ("llama-2-13b-gqa-16k",), draw
-)
+    return Drawn([sweep.panel()], verdicts=verdicts)

@@ -11,19 +11,11 @@ from typing import Any
 from minifuse.core.errors import UsageError
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
-from minifuse.execute.timing import take_turns
-from minifuse.papers.contest import Bench
-from minifuse.papers.experiment import (
-    Conditions,
-    Experiment,
-    Finding,
-    Panel,
-    Plot,
-    Point,
-    Say,
-    Values,
-)
-from minifuse.papers.page import notes, tables
+from minifuse.model.text.load import TextSource
+from minifuse.papers.contest import Bench, text_model
+from minifuse.papers.curve import Served, run_rounds
+from minifuse.papers.experiment import Conditions, Panel, Plot, Point, Say, Values
+from minifuse.papers.page import Drawn, spec, tables
 from minifuse.papers.verdict import spread
 from minifuse.serve.resolve import resolve_run
 from minifuse.simulate.cost import Hardware, hardware
@@ -50,29 +42,21 @@ SCALES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds of a batch, of its prefill and of generation.
+def times_of(reports: Sequence[StepReport], names: Sequence[str]) -> Served:
+    """Seconds of prefill and generation of the requests `names`.
 
-    Prefill lasts from its first iteration to the first token of each request, and generation from there to the end.
-    """
+    Prefill lasts from the first iteration to the one that produces all first tokens, and generation from there to the
+    end.
 
-    prefill_s: float
-    generation_s: float
-
-
-def times_of(reports: Sequence[StepReport], names: Sequence[str]) -> Times:
-    """The times of the requests `names`, whose first tokens come in one iteration.
-
-    >>> # prompts from 0 s to 3 s, then two iterations of 1 s: Times(3.0, 2.0)
+    >>> # prompts from 0 s to 3 s, then two iterations of 1 s: {"prefill": 3.0, "generation": 2.0}
     """
     wanted = {*names}
     own = [report for report in reports if any(work.sequence in wanted for work in report.plan.work)]
     first = next(report for report in own if wanted <= report.tokens.keys())
-    return Times(first.ended_s - own[0].started_s, own[-1].ended_s - first.ended_s)
+    return {"prefill": first.ended_s - own[0].started_s, "generation": own[-1].ended_s - first.ended_s}
 
 
-class Setting(Bench):
+class Setting(Bench[TextSource]):
     """A batch of requests, each behind a history, on one machine.
 
     Raises:
@@ -81,7 +65,7 @@ class Setting(Bench):
 
     def __init__(self, conditions: Conditions) -> None:
         self.scale = scale = SCALES[conditions.scale]
-        super().__init__(conditions, scale.model, scale.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, rounds=scale.rounds)
         self.steps = conditions.tokens or STEPS
         longest, context = max(scale.histories), self.source.config.max_context
         if self._length(longest) > context:
@@ -91,7 +75,7 @@ class Setting(Bench):
                 "fewer --tokens, a --model with a longer context, or a smaller --scale."
             )
         tokens, options = self._memory(longest)
-        settings = replace(self.settings, kv_memory=tokens * self.token_bytes, stage_options=options)
+        settings = replace(self.settings, kv_memory=tokens * self.slot_bytes, stage_options=options)
         resolve_run(technique("pensieve"), self.source, settings)
 
     def _length(self, history: int) -> int:
@@ -123,24 +107,23 @@ class Setting(Bench):
         told = [Request(f"h{i}", texts[i][1:history], 1, ignore_eos=True, conversation=f"c{i}") for i in batch]
         return told + [ask(f"r{i}", texts[i][history:], conversation=f"c{i}", after=f"h{i}") for i in batch]
 
-    def run(self, history: int, kept: bool, machine: Hardware | None = None) -> Times:
+    def run(self, history: int, kept: bool, machine: Hardware | None = None) -> Served:
         """Serve the batch, on the machine of the scale unless another is given."""
         reports: list[StepReport] = []
         requests = self.requests(history, kept)
         self.serve("pensieve", requests, *self._memory(history), on_step=reports.append, machine=machine)
         return times_of(reports, [request.id for request in requests[-self.scale.batch :]])
 
-    def race(self, history: int, first: int) -> Values:
+    def contest(self, history: int, first: int) -> Values:
         """The history computed again and kept, in turns; medians of the rounds."""
-        again, kept = partial(self.run, history, False), partial(self.run, history, True)
-        runs = take_turns({"again": again, "kept": kept}, self.rounds, first)
-        values: dict[str, Any] = {}
-        for name, times in runs.items():
-            prefills, generations = tuple(one.prefill_s for one in times), tuple(one.generation_s for one in times)
-            values |= {f"{name}_s": median(prefills), f"{name}_rounds_s": prefills}
-            values |= {f"{name}_generation_s": median(generations), f"{name}_generation_rounds_s": generations}
-            if self.several:
-                values |= {f"{name}_spread": spread(prefills), f"{name}_generation_spread": spread(generations)}
+        runs = {"again": partial(self.run, history, False), "kept": partial(self.run, history, True)}
+        values: Values = {}
+        for name, outcome in run_rounds(runs, self.rounds, first).items():
+            for part, seconds in (("", "prefill"), ("_generation", "generation")):
+                rounds_s = outcome.each(seconds)
+                values |= {f"{name}{part}_s": median(rounds_s), f"{name}{part}_rounds_s": rounds_s}
+                if self.several:
+                    values[f"{name}{part}_spread"] = spread(rounds_s)
         values["generation_s"] = values["again_generation_s"]
         values["share"] = values["again_s"] / values["generation_s"]
         return values
@@ -152,14 +135,21 @@ class Setting(Bench):
             batch=self.scale.batch,
             prompt_tokens=PROMPT,
             steps=self.steps,
-            rounds=self.rounds,
-            seed=self.conditions.seed,
             paper_batch=BATCH,
             paper_steps=STEPS,
         )
 
 
-def draw(setting: Setting, say: Say) -> Finding:
+@spec(
+    "Pensieve",
+    "3.3",
+    "prefill behind a history, computed again or kept, against 200 steps of generation",
+    Setting,
+    prompt=PROMPT,
+    batch=BATCH,
+    steps=STEPS,
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """Every history; in virtual time, also machines that reach a part of their arithmetic rate."""
     histories = setting.scale.histories
     if not setting.virtual:
@@ -172,13 +162,21 @@ def draw(setting: Setting, say: Say) -> Finding:
     plot = Plot(say, title, tuple(one for one in columns if setting.several or "spread" not in one.key))
     for number, history in enumerate(histories):
         say(f"{history} tokens of history")
-        plot.add({"history": history}, setting.race(history, first=number))
+        plot.add({"history": history}, setting.contest(history, first=number))
     panels = [plot.panel]
     if setting.virtual:
         title = "Not in the paper: by the part of the data sheet that is reached"
         panels.append(Panel(title, reached_columns, tuple(_reached(setting, part, say) for part in REACHED)))
-    facts = {**setting.described(), "crossing": crossing(plot.points)}
-    return Finding(facts, tuple(panels), said(setting, plot.points))
+    at, first, last = crossing(plot.points), plot.points[0], plot.points[-1]
+    return Drawn(
+        panels,
+        {"crossing": at},
+        outgrown=at is not None,
+        at=at,
+        last=last,
+        again=last.measured["again_s"] / first.measured["again_s"],
+        kept=last.measured["kept_s"] / first.measured["kept_s"],
+    )
 
 
 def _reached(setting: Setting, part: float, say: Say) -> Point:
@@ -189,7 +187,7 @@ def _reached(setting: Setting, part: float, say: Say) -> Point:
     points = []
     for history in setting.scale.histories:
         times = setting.run(history, False, slower)
-        values = {"again_s": times.prefill_s, "generation_s": times.generation_s}
+        values = {"again_s": times["prefill"], "generation_s": times["generation"]}
         points.append(Point({"history": history}, values, {}))
     share = points[-1].measured["again_s"] / points[-1].measured["generation_s"]
     return Point({"part": part}, {"crossing": crossing(points), "share": share}, {})
@@ -211,28 +209,3 @@ def crossing(points: Sequence[Point]) -> float | None:
             return last + (history - last) * behind / (behind - ahead)
         before = history, ahead
     return None
-
-
-def said(setting: Setting, points: Sequence[Point]) -> tuple[str, ...]:
-    """How it was measured, what the thesis says, and what was found."""
-    at, first, last = crossing(points), points[0], points[-1]
-    return notes(
-        "pensieve/fig3_3",
-        setting=setting,
-        prompt=PROMPT,
-        batch=BATCH,
-        steps=STEPS,
-        outgrown=at is not None,
-        at=at,
-        last=last,
-        again=last.measured["again_s"] / first.measured["again_s"],
-        kept=last.measured["kept_s"] / first.measured["kept_s"],
-    )
-
-
-EXPERIMENT = Experiment(
-    "Pensieve",
-    "3.3",
-    "prefill behind a history, computed again or kept, against 200 steps of generation",
-    lambda conditions: partial(draw, Setting(conditions)),
-)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import correlation, linear_regression, median
 from typing import Any
 
 from minifuse.core.errors import UsageError
 from minifuse.memory.tiered.profile import powers_of_two
-from minifuse.papers.contest import Bench
-from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Point, Say
-from minifuse.papers.page import notes, tables
+from minifuse.model.text.load import TextSource
+from minifuse.papers.contest import Bench, text_model
+from minifuse.papers.experiment import Conditions, Panel, Point, Say
+from minifuse.papers.page import Drawn, spec, tables
 from minifuse.papers.verdict import spread
 from minifuse.simulate.cost import Roofline, hardware
 
@@ -61,7 +61,7 @@ class Line:
         return (1 - self.start) / self.slope if self.slope > 0 else None
 
 
-class Setting(Bench):
+class Setting(Bench[TextSource]):
     """A model on one machine.
 
     Raises:
@@ -70,7 +70,7 @@ class Setting(Bench):
 
     def __init__(self, conditions: Conditions) -> None:
         self.scale = scale = SCALES[conditions.scale]
-        super().__init__(conditions, scale.model, scale.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, rounds=scale.rounds)
         context = self.source.config.max_context
         self.contexts = powers_of_two(CHUNK, scale.longest if self.virtual else min(scale.longest, context))
         if len(self.contexts) < 3:
@@ -80,7 +80,7 @@ class Setting(Bench):
             )
 
     def points(self) -> dict[int, Point]:
-        """A point for each context; seconds are those of one layer."""
+        """Measure a point for each context, in seconds of one layer."""
         layers = self.source.config.num_layers
         attention_s: dict[int, tuple[float, ...]]
         rest_s: tuple[float, ...]
@@ -99,18 +99,12 @@ class Setting(Bench):
 
     def described(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""
-        return {
-            "scale": self.conditions.scale,
-            "model": self.source.name,
-            "num_layers": self.source.config.num_layers,
-            "dtype": self.dtype,
-            "device": None if self.virtual else "cpu",
-            "clock": self.settings.clock,
-            "hardware": self.scale.machine if self.virtual else None,
-            "chunk": CHUNK,
-            "rounds": self.rounds,
-            "seed": self.conditions.seed,
-        }
+        return self.facts(
+            self.scale.machine,
+            num_layers=self.source.config.num_layers,
+            device=None if self.virtual else "cpu",
+            chunk=CHUNK,
+        )
 
 
 def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ...]) -> Point:
@@ -127,7 +121,15 @@ def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ..
     return Point({"context": context}, measured, {})
 
 
-def draw(setting: Setting, say: Say) -> Finding:
+@spec(
+    "Pensieve",
+    "3.4",
+    "attention of a chunk of 32 tokens by its context, against the rest of a layer",
+    Setting,
+    takes=("model",),
+    threshold=LINEAR,
+)
+def figure(setting: Setting, say: Say) -> Drawn:
     """All contexts, which take turns."""
     say.expect(1)
     say(f"contexts of {setting.contexts[0]} to {setting.contexts[-1]:,} tokens")
@@ -137,27 +139,11 @@ def draw(setting: Setting, say: Say) -> Finding:
     panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", shown, tuple(points.values()))
     say.keep(panel)
     line = Line.of(list(points), [point.measured["share"] for point in points.values()])
-    facts = {"slope": line.slope, "start": line.start, "explained": line.explained, "equal_at": line.equal_at}
-    return Finding({**setting.described(), **facts}, (panel,), said(setting, line))
-
-
-def said(setting: Setting, line: Line) -> tuple[str, ...]:
-    """How it was measured, what the thesis says, and what was found."""
-    return notes(
-        "pensieve/fig3_4",
-        setting=setting,
+    return Drawn(
+        (panel,),
+        {"slope": line.slope, "start": line.start, "explained": line.explained, "equal_at": line.equal_at},
         line=line,
         linear=line.explained >= LINEAR,
-        threshold=LINEAR,
         never=line.equal_at is None,
         longer=(line.equal_at or 0.0) > setting.contexts[-1],
     )
-
-
-EXPERIMENT = Experiment(
-    "Pensieve",
-    "3.4",
-    "attention of a chunk of 32 tokens by its context, against the rest of a layer",
-    lambda conditions: partial(draw, Setting(conditions)),
-    takes=frozenset({"model"}),
-)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from minifuse.core.errors import UsageError
 from minifuse.memory.tiered.profile import ASSUMED, Profile, powers_of_two
+from minifuse.model.text.load import TextSource, resolve_text
 from minifuse.model.text.presets import preset
-from minifuse.papers.contest import HALF, Bench
-from minifuse.papers.curve import Contender, Curve, Served
-from minifuse.papers.experiment import Conditions, Experiment, Finding, Panel, Say
-from minifuse.papers.load import load_at, rates_of
-from minifuse.papers.machine import several
-from minifuse.papers.page import notes
+from minifuse.papers.contest import HALF, Bench, several
+from minifuse.papers.curve import Contender, Curve, Served, load_at, rates_of
+from minifuse.papers.experiment import Conditions, Experiment, Say
+from minifuse.papers.page import Draw, notes, spec
 from minifuse.papers.pensieve.sweeps import Sweep
 from minifuse.papers.pensieve.under_way import REMEMBERED, Crowd, measured
 from minifuse.simulate.cost import Roofline, hardware
@@ -77,7 +74,7 @@ SCALES = {
 }
 
 
-class Serving(Bench):
+class Serving(Bench[TextSource]):
     """A model of the thesis, or a smaller one, on the machine of a figure.
 
     Args:
@@ -88,16 +85,14 @@ class Serving(Bench):
     """
 
     def __init__(self, conditions: Conditions, published: str, **other: Any) -> None:
-        asked = conditions.requests
-        if asked is not None and asked > MOST_REQUESTS:
-            raise UsageError(f"--requests is {asked:,}, of each run of this figure: give at most {MOST_REQUESTS:,}.")
         self.scale = scale = replace(SCALES[conditions.scale], **other)
         self.published, self.gpus = published, GPUS[published]
         family = published.partition("-")[0]
         model, machine = scale.models.get(family, published), several(hardware(MACHINE), self.gpus)
-        super().__init__(replace(conditions, model=None), model, machine, rounds=scale.rounds)
+        super().__init__(conditions, resolve_text(f"random:{model}"), machine, rounds=scale.rounds)
+        self.check_requests(MOST_REQUESTS)
         self.memory = scale.memory[family]
-        self.num_requests = asked or scale.requests
+        self.num_requests = conditions.requests or scale.requests
         token_bytes = preset(published).kv_bytes_per_token(HALF)
         self.device_tokens, self.host_tokens = (
             int(self.memory * scale.lengths * self.gpus * size / token_bytes) for size in (DEVICE_BYTES, HOST_BYTES)
@@ -158,7 +153,7 @@ class Serving(Bench):
         """Offer growing rates to all contenders, the same requests to each.
 
         Args:
-            capacity: requests per second of vllm when all come at once, histories and all: of which rates are shares.
+            capacity: requests per second of vllm when all come at once, with their histories; rates are shares of it.
         """
         crowds = [self.crowd(reaction_s, min_turns, number) for number in range(self.rounds)]
         if capacity is None:
@@ -219,8 +214,6 @@ class Serving(Bench):
             device_tokens=self.device_tokens,
             host_tokens=self.host_tokens,
             requests=self.num_requests,
-            rounds=self.rounds,
-            seed=self.conditions.seed,
             paper_model=self.published,
         )
 
@@ -229,35 +222,36 @@ class Serving(Bench):
         return notes("pensieve/serving", setting=self, second_ms=self.scale.second * 1e3, gpus=self.gpus > 1)[0]
 
 
-Drawn = tuple[list[Panel], list[str]]  # panels and verdicts
-Draw = Callable[[Sequence[Serving], Say], Drawn]
+class Servings(tuple[Serving, ...]):
+    """The models of a figure, a panel each."""
+
+    def start(self, say: Say) -> None:
+        """Leave preparing to the first run of each model."""
+
+    def described(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        return {**self[0].described(), "models": [serving.described() for serving in self]}
+
+    def notes(self) -> tuple[str, ...]:
+        """The machine and the size of each model, and how all are measured."""
+        return (*(serving.note() for serving in self), *notes("pensieve/method", setting=self[0]))
 
 
 def experiment(
     number: str,
     shows: str,
     models: Sequence[str],
-    draw: Draw,
     other: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Experiment:
-    """The experiment of a figure on some of the thesis' models, a panel each.
+    page: str = "verdicts",
+) -> Callable[[Draw[Servings]], Experiment]:
+    """The experiment of a figure on some of the thesis' models.
 
     Args:
         other: by scale, what differs from it.
     """
 
-    def run(servings: Sequence[Serving], say: Say) -> Finding:
-        panels, verdicts = draw(servings, say)
-        first, machines = servings[0], [serving.note() for serving in servings]
-        facts = {**first.described(), "models": [serving.described() for serving in servings]}
-        return Finding(facts, tuple(panels), (*machines, *notes("pensieve/method", setting=first), *verdicts))
+    def make(conditions: Conditions) -> Servings:
+        differs = (other or {}).get(conditions.scale, {})
+        return Servings(Serving(conditions, name, **differs) for name in models)
 
-    return Experiment(
-        "Pensieve",
-        number,
-        shows,
-        lambda conditions: partial(
-            run, [Serving(conditions, name, **(other or {}).get(conditions.scale, {})) for name in models]
-        ),
-        frozenset({"rates", "requests"}),
-    )
+    return spec("Pensieve", number, shows, make, takes=("rates", "requests"), page=page)

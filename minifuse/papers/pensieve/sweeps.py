@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from minifuse.papers.curve import BOUND, Curve, Outcome, gain
+from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, curve_panel, gain
 from minifuse.papers.experiment import Column, Panel, Values
-from minifuse.papers.load import OFFERED, curve_panel
 from minifuse.papers.page import shown
 from minifuse.papers.verdict import aim, spread
 
@@ -71,7 +70,7 @@ class Sweep:
 
 
 def _values(outcome: Outcome, key: str) -> Values:
-    """The medians, and what each round came to."""
+    """The medians, and the values of each round."""
     rounds_ms = tuple(seconds * 1e3 for seconds in outcome.each("p90"))
     found = {
         **outcome.values(key),

@@ -31,10 +31,10 @@ class Period(NamedTuple):
 class Crowd:
     """Conversations that begin as a Poisson process, long before the run begins.
 
-    A conversation that began before sends all of its text so far as one request with an answer of one token: so memory
-    holds it as if it had been there. That happens in the first `remembered` reaction times, each as long before their
-    end as its last answer was, also for conversations that have ended since, or go on after all that is served. Then
-    turns arrive: after a warm-up, those of the measured period. Turns that are expected later are left out.
+    A conversation that began earlier sends its text so far as one request with an answer of one token, which fills
+    memory as a long run would. These requests arrive in the first `remembered` reaction times, as long before their end
+    as the conversation's last answer was. Conversations that have ended since, or go on only after the run, send theirs
+    too. Then turns arrive: first a warm-up, then the measured period. Later turns are left out.
 
     >>> # reaction times of 60 s, 300 requests at 2/s: texts so far until 180 s, turns from then on, measured in
     >>> # [240, 390)
@@ -46,7 +46,7 @@ class Crowd:
     remembered: float = REMEMBERED
 
     def period(self, rate: float, count: int) -> Period:
-        """In which about `count` requests arrive at this rate, per second."""
+        """The period in which about `count` requests arrive at this rate (per second)."""
         begin_s = (self.remembered + WARM_UP) * self.asked.reaction
         return Period(begin_s, begin_s + count / rate)
 
@@ -145,7 +145,7 @@ class Crowd:
 
 
 def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
-    """What a run came to, of the requests in the measured period.
+    """The outcome of a run in the measured period.
 
     `offered` requests per second were to arrive in it, the same for all contenders.
 

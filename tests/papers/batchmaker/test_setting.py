@@ -8,11 +8,10 @@ from statistics import pstdev
 import pytest
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.contenders import MERGED, padded
+from minifuse.papers.batchmaker.load import AT_ONCE, MERGED, padded
 from minifuse.papers.batchmaker.setting import Setting, fitted, scheduling_s
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Conditions, Say
-from minifuse.papers.load import AT_ONCE
 from minifuse.simulate.cost import hardware
 
 

@@ -7,15 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers import sentence
 from papers.figures import found
 
-from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Layout, Move, Plan, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason
 from minifuse.core.shapes import Rectangle
-from minifuse.papers import EXPERIMENTS, experiments
+from minifuse.papers import EXPERIMENTS
 from minifuse.papers.baton import paper, setting
 from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.fig6_7_8 import deepest_fall, longest_wait, straightness
@@ -154,29 +152,3 @@ def test_a_claim_is_judged_round_by_round() -> None:
     assert "cannot be judged" in claim(races, 4, "baton", "static", {4: {"baton": 1.0, "static": 2.0}})
     assert "not met" in claim(races, 8, "static", "baton", {8: {"baton": 2.0, "static": 1.0}})
     assert over(races, "baton", "static") == {8: 2.0}
-
-
-def test_all_are_listed() -> None:
-    assert [row.name for row in experiments("baton")] == list(NAMES)
-    assert [row.figure for row in experiments("baton")] == ["Table 1", "Table 2", "Fig. 6", "Fig. 7", "Fig. 8"]
-
-
-# --- what cannot be run
-
-
-def test_a_model_whose_context_is_too_short() -> None:
-    with pytest.raises(UsageError) as error:
-        Setting("first", Conditions(scale="paper", model="random:llama-2-7b"))
-    sentence(error.value, "batch of 4", "4,096", "--model")
-
-
-def test_a_model_that_does_not_fit_the_machine() -> None:
-    with pytest.raises(UsageError) as error:
-        Setting("first", Conditions(scale="paper", model="random:llama-2-70b-16k"))
-    sentence(error.value, "random:llama-2-70b-16k", "48 GB", "--dtype")
-
-
-def test_too_many_requests() -> None:
-    with pytest.raises(UsageError) as error:
-        EXPERIMENTS["baton-table1"].prepare(Conditions(requests=20_000))
-    sentence(error.value, "20,000", "at most 10,000")

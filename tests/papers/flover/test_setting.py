@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import sentence
 
-from minifuse.core.errors import UsageError
-from minifuse.papers import EXPERIMENTS
+from minifuse.papers.contest import half_precision
 from minifuse.papers.experiment import Conditions, Say
 from minifuse.papers.flover.setting import Setting, calibrated
-from minifuse.papers.machine import half_precision
 from minifuse.simulate.cost import hardware
 
 
@@ -56,7 +53,7 @@ def test_the_contenders_get_the_same_requests_and_all_the_room_they_need(monkeyp
     outcome = setting.fusion(requests)
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr(setting, "outcome", lambda *arguments: served.append(arguments) or outcome)
-    setting.race([0.0, 1.0, 2.0], [8, 6, 4], batch=2, unshuffled=True)
+    setting.contest([0.0, 1.0, 2.0], [8, 6, 4], batch=2, unshuffled=True)
     (_, _, slots, fused), (_, _, _, unshuffled), (_, _, sums, alone) = served
     assert [name for name, *_ in served] == ["fusion", "fusion", "instances"]
     assert all(one[1] == requests for one in served)
@@ -81,22 +78,6 @@ def test_the_notes_give_the_scaling_and_the_throughput_of_batches() -> None:
 def test_throughput_is_that_of_whole_batches() -> None:
     speed = started(tokens=8).throughput
     assert speed[32] == pytest.approx(32 * speed[1], rel=0.05)  # short contexts: an iteration only reads the weights
-
-
-@pytest.mark.parametrize(
-    ("name", "conditions", "words"),
-    [
-        ("flover-fig9", {"scale": "quick", "tokens": 600}, ["--tokens 600", "2100 tokens", "2040", "at most 582"]),
-        ("flover-fig8", {"scale": "paper", "tokens": 2041}, ["--tokens 2041", "at most 2040"]),
-        ("flover-fig8", {"scale": "paper", "model": "random:opt-66b"}, ["random:opt-66b", "40 GB", "smaller --model"]),
-        ("flover-fig8", {"scale": "paper", "dtype": "float64"}, ["float64", "shorter --dtype"]),
-        ("flover-fig7", {"scale": "quick", "model": "no such"}, ["'no such'"]),
-    ],
-)
-def test_what_cannot_run_is_refused_before_it_starts(name: str, conditions: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(UsageError) as error:
-        EXPERIMENTS[name].prepare(Conditions(**conditions))
-    sentence(error.value, *words)
 
 
 def test_the_dtype_is_half_precision_where_the_machine_is_fast_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 from papers.figures import found, quickly
 
-from minifuse.core.errors import UsageError
-from minifuse.papers import EXPERIMENTS
 from minifuse.papers.curve import Curve, Outcome, crossing
 from minifuse.papers.experiment import Conditions
 from minifuse.papers.fluidinfer import setting
 from minifuse.papers.fluidinfer.fig11_12 import Curves, higher_load, lower_bound
-from minifuse.papers.fluidinfer.setting import CONTENDERS, FLUID, Server, servers
+from minifuse.papers.fluidinfer.setting import CONTENDERS, FLUID, Server, Servers
 
 NAMES = ("fluidinfer-fig11", "fluidinfer-fig12")
 
@@ -30,7 +28,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_papers_models_and_machines() -> None:
     """6.1: three models, each on three machines; and the largest with a link as fast as the memory."""
-    titles = [server.title for server in servers(Conditions(scale="paper"))]
+    titles = [server.title for server in Servers.of(Conditions(scale="paper"))]
     assert titles[0] == "opt-125m, 1 x rtx-4090"
     assert titles[8:] == ["opt-6.7b, 4 x a100-40g", "opt-6.7b, 1 x rtx-4090, link as fast as its memory"]
     assert len(titles) == 10
@@ -108,12 +106,3 @@ def test_the_verdict_compares_latency_bounds() -> None:
     server = Server(Conditions(scale="paper"), "opt-125m", ("rtx-4090", 1))
     sentence = lower_bound(server, _curves({}, {"vllm": [3.0, 6.0, 8.0], FLUID.key: [1.0, 2.0, 4.0]}))
     assert ": met: 3.00x, 3.00x, 2.00x" in sentence
-
-
-def test_a_model_that_does_not_fit_is_refused_before_it_starts() -> None:
-    with pytest.raises(UsageError, match="kv_memory"):
-        EXPERIMENTS["fluidinfer-fig11"].prepare(Conditions(scale="paper", model="random:llama-2-70b", requests=8))
-
-
-def test_they_are_listed() -> None:
-    assert {EXPERIMENTS[name].figure for name in NAMES} == {"Fig. 11", "Fig. 12"}

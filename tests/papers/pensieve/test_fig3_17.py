@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from helpers import sentence
@@ -14,7 +13,7 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions, Point, Say
 from minifuse.papers.pensieve import fig3_17 as module
-from minifuse.papers.pensieve.fig3_17 import Setting, said, slope, spread
+from minifuse.papers.pensieve.fig3_17 import Setting, missed, slope, spread
 
 NAME = "pensieve-fig3.17"
 
@@ -68,39 +67,22 @@ def test_the_figure_gives_the_papers_order_beside_what_was_measured() -> None:
     assert "medians of 3 rounds" in text
 
 
-def test_the_notes_name_what_is_not_as_in_the_paper() -> None:
+def test_the_notes_name_what_is_not_as_in_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     def point(past: int, ours: float, copied: float, rounds: float) -> Point:
-        return Point({"past_tokens": past}, {"ours": ours, "copied": copied, "rounds": rounds, "fused": "f"}, {})
+        return Point({"past_tokens": past}, {"ours": ours, "copied": copied, "rounds": rounds}, {})
 
-    facts = {
-        **dict.fromkeys(("model", "dtype", "num_heads", "head_dim", "num_kv_heads", "rounds", "num_layers"), 1),
-        "device": "cuda",
-        "copied_exponent": 0.98,
-        "rounds_exponent": None,
-    }
-    as_told = said(facts, [point(1, 0.95, 2.0, 8.0)], ["f"])
-    assert "The order of the bars is the paper's everywhere." in as_told
-    assert any("0.98 (paper: proportional, 1)" in note and "(too few points to tell)" in note for note in as_told)
-    assert not any("On a CPU" in note for note in as_told)
-    missed = said(facts, [point(128, 1.5, 1.25, 8.0), point(2048, 0.9, 0.8, 9.0)], ["f"])
-    assert (
-        "Not as in the paper: ours is slower than the ideal at 128 (1.50x); copying out is faster than the ideal at "
-        "2,048 (0.80x); ours is slower than copying out or rounds at 128, 2,048."
-    ) in missed
-
-
-@pytest.mark.parametrize(
-    ("conditions", "words"),
-    [
-        ({"tokens": 257}, ["--tokens is 257", "at most 256"]),
-        ({"model": "medium"}, ["'medium'", "random:medium"]),
-        ({"model": "random:none"}, ["'none'"]),
-    ],
-)
-def test_what_cannot_run_is_refused_before_it_starts(conditions: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(UsageError) as refused:
-        EXPERIMENTS[NAME].prepare(Conditions(**conditions))
-    sentence(refused.value, *words)
+    assert missed([point(1, 0.95, 2.0, 8.0)]) == []
+    assert "; ".join(missed([point(128, 1.5, 1.25, 8.0), point(2048, 0.9, 0.8, 9.0)])) == (
+        "ours is slower than the ideal at 128 (1.50x); copying out is faster than the ideal at 2,048 (0.80x); "
+        "ours is slower than copying out or rounds at 128, 2,048"
+    )
+    times = {"ours": 0.9, "copied": 2.0, "rounds": 8.0, "copied_ms": 1.0, "ideal_ms": 2.0, "rounds_ms": 8.0}
+    monkeypatch.setattr(Setting, "contest", lambda *arguments: {"fused": "f", **times})
+    notes = found(NAME, scale="quick").notes
+    assert "The order of the bars is the paper's everywhere." in notes
+    assert any("(too few points to tell)" in note and "power 0.00 (paper: linear, 1)" in note for note in notes)
+    times["ours"] = 1.5
+    assert any(note.startswith("Not as in the paper: ours is slower") for note in found(NAME, scale="quick").notes)
 
 
 def test_contexts_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +103,7 @@ def test_the_papers_scale_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_a_gpu_kernels_and_the_papers_dtype_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(module, "free_bytes", lambda device: 80 * 10**9)
-    facts = Setting(Conditions(scale="paper")).facts()
+    facts = Setting(Conditions(scale="paper")).described()
     assert (facts["model"], facts["dtype"], facts["device"], facts["rounds"]) == (
         "random:opt-13b",
         "float16",

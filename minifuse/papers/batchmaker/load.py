@@ -1,0 +1,231 @@
+"""Load sweeps of cells: contenders, largest batches, peaks, and the thesis' aims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.setting import Setting
+from minifuse.papers.curve import ALIKE, Contender, Curve, Served, curve_panel, load_at, offered, run_rounds
+from minifuse.papers.experiment import Panel, Point, Say, Values
+from minifuse.papers.page import notes, shown, tables
+from minifuse.papers.verdict import aim
+
+AT_ONCE = float("inf")  # the rate at which all requests arrive at once: the throughput then is the capacity
+MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
+WELL_MODERATE = 0.4
+WIDE = 3  # more contenders than this leave no room for batch sizes in a table
+
+BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest batch
+LOAD_COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("batch", "mean_batch", None))
+
+
+def padded(key: str, head: str, pad: str, width: int = paper.BUCKET_WIDTH, **options: object) -> Contender:
+    """Pads chains to their bucket's end, or to the longest of the batch."""
+    batching = {f"batching.{name}": value for name, value in {"pad": pad, "bucket_width": width, **options}.items()}
+    return Contender(key, head, "graph-padded", batching)
+
+
+def merged(key: str, head: str, per: str) -> Contender:
+    """Merges the graphs of a set, per operator or per cell."""
+    return Contender(key, head, "graph-merged", {"batching.per": per, "batching.overlap": True})
+
+
+CELLULAR = Contender("cellular", "cellular", "cellular")
+BASELINES = ("longest", "bucket")
+PADDED = (CELLULAR, *(padded(pad, pad, pad) for pad in BASELINES))
+MERGED = (CELLULAR, merged("dynet", "per operator", "operator"), merged("fold", "per cell", "cell"))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load sweep: a curve for each contender, and capacities by largest batch."""
+
+    workload: str
+    curves: Mapping[str, Curve]
+    capacities: Mapping[str, Mapping[int, float]]
+
+    @property
+    def peak(self) -> float:
+        """The largest capacity; rates are shares of it."""
+        return max(curve.capacity for curve in self.curves.values())
+
+    @property
+    def batch_sizes(self) -> list[str]:
+        """Mean rows of a batch at the highest rate of each contender."""
+        return [f"{curve.contender.head} {curve.last['mean_batch']:.1f}" for curve in self.curves.values()]
+
+    def stronger(self, *names: str) -> Curve:
+        """Choose the baseline with the highest peak."""
+        return max((self.curves[name] for name in names), key=lambda curve: curve.peak)
+
+    def panels(
+        self, figure: str, what: str, published: Mapping[str, Values] | None = None, where: str = ""
+    ) -> tuple[Panel, Panel]:
+        """Latency against throughput; then the largest batches, peaks and lowest latencies.
+
+        Args:
+            published: the thesis' values by contender: `peak` (requests/s), `p90_ms` at low load, and `max_batch`.
+        """
+        points = []
+        for key, curve in self.curves.items():
+            measured = {
+                "max_batch": curve.max_batch,
+                "capacity": curve.capacity,
+                "peak": curve.peak,
+                "p90_ms": curve.lowest() * 1e3,
+                **{f"capacity_{size}": capacity for size, capacity in self.capacities[key].items()},
+            }
+            points.append(Point({"contender": curve.contender.head}, measured, (published or {}).get(key, {})))
+        peaks = Panel(f"{figure}: peaks{where}", tables("batchmaker/sweep")[0], tuple(points))
+        return self.panel(f"{figure}: {what}"), peaks
+
+    def panel(self, title: str) -> Panel:
+        """Latency against throughput."""
+        columns = LOAD_COLUMNS if len(self.curves) <= WIDE else LOAD_COLUMNS[:-1]
+        return curve_panel(
+            title,
+            self.curves,
+            lambda rate: {"workload": self.workload, "rate": rate, "share": rate / self.peak},
+            columns,
+        )
+
+    def notes(self, where: str = "", published: str = BY_FIG_3) -> tuple[str, ...]:
+        """How the largest batches were chosen, and the peaks.
+
+        Args:
+            where: put in front of both, in brackets.
+            published: the largest batch of the thesis, and how it was chosen.
+        """
+        sizes = next(iter(self.capacities.values()))
+        first, *rest = sorted(self.curves.values(), key=lambda curve: -curve.peak)
+        return notes(
+            "batchmaker/sweep",
+            start=f"({where}) {self.workload}" if where else self.workload,
+            several=len(sizes) > 1,
+            sizes=list(sizes),
+            alike=ALIKE,
+            chosen=[f"{curve.contender.head} {curve.max_batch}" for curve in self.curves.values()],
+            published=published,
+            load=self,
+            largest=max(self.curves.values(), key=lambda curve: curve.capacity).contender,
+            first=first,
+            others=[f"{curve.contender.head} {shown(curve.peak)}" for curve in rest],
+        )
+
+
+def sweep(
+    bench: Setting,
+    say: Say,
+    contenders: Sequence[Contender],
+    workload: str,
+    sizes: Sequence[int] = (),
+    rates: Sequence[float] = (),
+    where: str = "",
+) -> Load:
+    """Choose each contender's largest batch by its capacity, then offer it a growing load.
+
+    Args:
+        sizes: largest batches to choose from; by default, the scale's.
+        rates: ascending; by default, the conditions' or else the scale's.
+        where: tells this sweep from others of the same workload and sizes.
+    """
+    most, sizes = bench.num_requests, sizes or bench.sizes
+    everything = bench.requests(workload, most, AT_ONCE)
+    capacities: dict[str, dict[int, float]] = {one.key: {} for one in contenders}
+    for number, size in enumerate(sizes):
+        say(f"{workload}: all {most} requests at once, batches of up to {size}")
+        runs = {one.key: partial(bench.run, one, size, workload, everything) for one in contenders}
+        for key, outcome in run_rounds(runs, bench.rounds, number).items():
+            capacities[key][size] = outcome["throughput"]
+    curves = {}
+    for one in contenders:
+        by_size = capacities[one.key]
+        size = best_size(by_size)
+        curves[one.key] = Curve(one, size, by_size[size])
+    load = Load(workload, curves, capacities)
+
+    def run(curve: Curve, rate: float) -> Served:
+        requests = bench.requests(workload, num_requests(most, rate, load.peak), rate)
+        return bench.run(curve.contender, curve.max_batch, workload, requests)
+
+    wanted = rates or bench.conditions.rates
+    at = offered(wanted or bench.shares, load.peak)
+    if wanted is None:
+        at = with_moderate(at, min(curve.capacity for curve in curves.values()))
+    title = f"{workload}{where and f', {where}'}, batches of up to {', '.join(map(str, sizes))}"
+    load_at(
+        curves,
+        at,
+        run,
+        bench.rounds,
+        lambda what: say(f"{workload}: {what}"),
+        lambda rate: say.keep(load.panel(title)),
+    )
+    return load
+
+
+def num_reports(bench: Setting, sizes: Sequence[int] = (), rates: Sequence[float] = ()) -> int:
+    """Count the reports of a sweep with these arguments, to within one."""
+    return len(sizes or bench.sizes) + len(rates or bench.conditions.rates or bench.shares)
+
+
+def best_size(capacities: Mapping[int, float]) -> int:
+    """Choose the smallest batch size whose capacity is within 2% of the best.
+
+    >>> best_size({64: 700.0, 128: 985.0, 256: 1000.0})
+    128
+    """
+    enough = (1 - ALIKE) * max(capacities.values())
+    return min(size for size, capacity in capacities.items() if capacity >= enough)
+
+
+def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...]:
+    """Put a moderate rate for the slowest contender in front, if there is none.
+
+    >>> with_moderate((100.0, 500.0), 150.0)
+    (60.0, 100.0, 500.0)
+    """
+    return rates if rates[0] < MODERATE * capacity else (WELL_MODERATE * capacity, *rates)
+
+
+def num_requests(most: int, rate: float, peak: float) -> int:
+    """Choose the number of requests, so that all runs last about as long.
+
+    A quarter of the most, at least.
+
+    >>> num_requests(800, 100.0, 1000.0), num_requests(800, 500.0, 1000.0), num_requests(800, 1500.0, 1000.0)
+    (200, 400, 800)
+    """
+    return max(-(-most // 4), min(most, round(most * rate / peak)))
+
+
+def gain_aim(what: str, ours: Curve, baseline: Curve, published: float) -> str:
+    """Judge by how much our peak exceeds the baseline's."""
+    gain = ours.peak / baseline.peak - 1
+    here = f"{gain:+.1%}, {shown(ours.peak)} against {shown(baseline.peak)} requests/s of {baseline.contender.head}"
+    return aim(f"{what} peak throughput", here, f"{published:+.1%}", gain >= published)
+
+
+def cut_aim(what: str, ours: Curve, baselines: Sequence[Curve], published: tuple[float, float] | float) -> str:
+    """Judge by how much our p90 is lower at every moderate rate."""
+    least, most = (published, None) if isinstance(published, float) else published
+    text = f"{-least:.1%}" if most is None else f"{-least:.1%} to {-most:.1%}"
+    name = f"{what} 90th percentile at moderate load"
+    found = cuts(ours, *baselines)
+    if not found:
+        return aim(name, f"no rate lies below {MODERATE:.0%} of the baseline's peak", text, None)
+    at = ", ".join(f"{-cut:+.1%} at {shown(rate)} requests/s" for rate, cut in found.items())
+    return aim(name, at, text, min(found.values()) >= least)
+
+
+def cuts(ours: Curve, *baselines: Curve) -> dict[float, float]:
+    """Compare our p90 with the lowest baseline's: the relative cut at each moderate rate."""
+    parts = {}
+    for rate, outcome in ours.points.items():
+        theirs = [curve.points[rate]["p90"] for curve in baselines if rate in curve.points]
+        if theirs and rate < MODERATE * max(curve.peak for curve in baselines):
+            parts[rate] = 1 - outcome["p90"] / min(theirs)
+    return parts
