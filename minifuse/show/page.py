@@ -1,4 +1,4 @@
-"""Puts the replay page together: the record, our JavaScript modules and styles, in one file that loads nothing.
+"""Assembles the replay page: one file of record, scripts and styles that loads nothing else.
 
 Browsers refuse to load modules from files beside a page that was opened from a file. So all modules become one inline
 script, in the order of their imports, each of which stands on one line. Names at the top level of modules must differ.

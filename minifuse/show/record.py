@@ -1,4 +1,4 @@
-"""Makes the record of runs that the replay page shows: plain data of numbers, lists and texts.
+"""Makes the record that the replay page shows: plain data of numbers, lists and texts.
 
     {"version": 1, "runs": [{"title": "fluid", ..., "requests": [...], "steps": [...]}, ...]}
 
@@ -86,7 +86,7 @@ def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) 
 
 
 def _titles(runs: Sequence[TracedRun]) -> list[str]:
-    """The title of each run, or its technique, told apart by number where there are several of one."""
+    """Return the title or technique of each run, numbered where several are alike."""
     names = [run.title or str(run.events[0].get("technique", "run")) for run in runs]
     seen: dict[str, int] = {}
     titles = []
@@ -208,7 +208,7 @@ class _Run:
         return [[self.number[name], self._reason(code, text)] for code, name, text in given if name in self.number]
 
     def _in_columns(self) -> None:
-        """Put in, for each request, what it waited for, and where its row was computed idle."""
+        """Add what each request waited for, its states, and where its row was idle."""
         ends = [*accumulate((step["t"][1] for step in self.steps), max)]
         of_step = {step["n"]: column for column, step in enumerate(self.steps) if "n" in step}
 
@@ -236,7 +236,11 @@ class _Run:
                 self.requests[self.number[story.id]]["states"] = self._states(story, column, max(own, default=-1))
 
     def _states(self, story: Story, column: Callable[[float], int], last: int) -> list[list[int]]:
-        """The states of a request: from which columns on, and which; `last` is the last column that computes for it."""
+        """Return the columns in which a request's state changes, and the states.
+
+        Args:
+            last: the last column that computes for it, or -1.
+        """
         marks: list[tuple[float, str]] = [
             (story.arrival_s, "waiting"),
             *((wait.start_s, wait.kind) for wait in story.waits),
@@ -314,13 +318,13 @@ class _Run:
 
 
 def _workers_asked_for(header: Event) -> int:
-    """The workers that the run was given with an option, also those that never got a task; 1: the trace names none."""
+    """Return the number of workers that an option gave the run, or 1."""
     told = str(header.get("options", {}).get("batching.workers", 1))
     return min(max(1, int(told)), MOST_WORKERS) if told.isdecimal() and told.isascii() and len(told) < 9 else 1
 
 
 def _in_utf16(text: str, ends: list[int]) -> list[int]:
-    """The same places in a text as JavaScript counts them: a letter beyond 16 bits is two.
+    """Convert places in a text to JavaScript's: a letter beyond 16 bits counts as two.
 
     >>> _in_utf16("a\U0001f600b", [1, 2, 3])
     [1, 3, 4]

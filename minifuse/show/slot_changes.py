@@ -1,4 +1,4 @@
-"""Writes the owners of slots into the record of a page, as changes from column to column.
+"""Writes the owners of slots into the page's record, as changes by column.
 
 A change is six numbers: first slot, how many, the number of the set of owners, the state, and of the first slot the
 twin in the other tier and the token, both plus 1 or 0 for none; in later slots these go on by one.
@@ -24,7 +24,7 @@ class SlotChanges:
         self.sizes = {"device": 0, "host": 0}
 
     def told(self) -> dict[str, Any]:
-        """Return what the changes refer to: the sets of owners, and one more than the highest slot of each tier."""
+        """Return the sets of owners, and one more than the highest slot of each tier."""
         sets = [sorted(self.number[name] for name in owners) for owners in self.sets]
         return {"sets": sets, "device": self.sizes["device"], "host": self.sizes["host"]}
 

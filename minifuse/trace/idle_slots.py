@@ -11,14 +11,14 @@ from minifuse.trace.slot_books import Slots, fresh_slots, slots_of
 
 
 class Idle(NamedTuple):
-    """Slots of what a step computes whole, that no request needs: computed in it, or before it and still in use."""
+    """Slots that no request needs: computed in a step, or before it and still in use."""
 
     computed: set[int]
     lying: set[int]
 
 
 def idle_slots(step: Event, held: Slots, wave: int | None = None) -> Idle:
-    """Return the idle slots of a rectangle, of a region's buffers, or of rows of states (in one wave).
+    """Return the idle slots of a rectangle, a region, or rows of states.
 
     >>> shape = {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 8, "start": 3, "stop": 4}
     >>> idle_slots({"shape": shape, "work": [["a", 3, 4]], "places": [[0, 8]], "waves": [[0, 1]]}, {})

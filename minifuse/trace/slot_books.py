@@ -1,4 +1,4 @@
-"""Derives who owns each slot at every moment of a run, from the places and moves of its trace.
+"""Derives who owns each slot at every moment, from a trace's places and moves.
 
     for frame in books(events):
         frame.held["device", 12].owners  # frozenset({'r1'})
@@ -18,7 +18,7 @@ from minifuse.trace.log import Event, whole_tables
 
 
 class Held(NamedTuple):
-    """The owners of a slot, and its state: reserved, written, kept, or a copy of what is on the host."""
+    """The owners and state of a slot: reserved, written, kept, or copy (also on the host)."""
 
     owners: frozenset[str]
     state: str
@@ -50,7 +50,7 @@ class Effects(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Every slot that is held while a step, or a wait, runs; requests that finish with it still have their slots.
+    """Every slot held while a step or wait runs, those of requests finishing included.
 
     `held` changes with the next frame: copy it to keep it. `changed` are slots that differ from the last frame.
     """
@@ -77,7 +77,11 @@ def slots_of(place: list[Any], start: int = 0, stop: int | None = None) -> list[
 
 
 def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
-    """Return the slots of the device that a step, or one of its waves, writes; its block tables are whole.
+    """Return the device slots that a step, or one of its waves, writes.
+
+    Args:
+        step: with whole block tables.
+
 
     >>> fresh_slots({"work": [["a", 2, 4]], "places": [[8, 16]], "waves": [[0, 1]]})
     {10, 11}
@@ -90,7 +94,7 @@ def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
 
 
 def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window, ...]:
-    """Return the windows that `live` buffers of `count` may be gathered in; `fixed` ones are stepped over.
+    """Return the windows that can hold the `live` of `count` buffers; `fixed` ones stay.
 
     >>> [tuple(window) for window in shuffle_windows({0, 4}, {2}, 5)]
     [(0, 1, 1), (1, 3, 2), (3, 4, 1)]
@@ -128,7 +132,7 @@ def block_size(events: Iterable[Event]) -> int:
 
 
 def is_layered(header: Event) -> bool:
-    """Whether the layers of the model have the device in turn: its slots hold one layer's KV, and nothing stays."""
+    """Return whether layers take turns: device slots hold one layer's KV at a time."""
     return bool(header.get("options", {}).get("memory.turns") == "layers")
 
 
@@ -216,7 +220,7 @@ class _Books:
         return alone
 
     def give_back(self, name: str) -> None:
-        """Let slots be taken that a request has alone on the device: its KV is on the host."""
+        """Mark a request's own device slots as copies: its KV is on the host."""
         for slot in self.owned_on("device", name):
             held = self.held[slot]
             if held.state == "reserved":
@@ -323,7 +327,7 @@ class _Books:
                 self.write(name, ("device", slot), i)
 
     def windows(self, step: Event) -> tuple[Window, ...]:
-        """Find where the requests of a step may be gathered, before it is. An admission hides where one was: none."""
+        """Find the windows of a step's shuffle; none if the step admits, which hides where a request was."""
         shape = step.get("shape") or {}
         if shape.get("kind") != "Region" or step["admitted"] or not any(one[0] == "shuffle" for one in step["moves"]):
             return ()
@@ -375,7 +379,7 @@ def _alike(one: list[int], other: list[int]) -> int:
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
-    """Of runs of cells: by step, the slots that it reads for the last time before they are written again, or ever."""
+    """Return the states of cells that each step reads for the last time."""
     holder: dict[int, str] = {}
     reader: dict[int, int] = {}
     found: dict[int, list[tuple[int, str]]] = {}
@@ -403,7 +407,7 @@ def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
 
 
 def books(events: Iterable[Event]) -> Iterator[Frame]:
-    """Yield the slots that are held while each step and each wait runs, in the order of the trace.
+    """Yield the slots held during each step and wait, in trace order.
 
     Args:
         events: of one run, as its trace file has them.
@@ -431,7 +435,7 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
 
 
 def _as_they_begin(steps: list[Event]) -> list[Event]:
-    """Plans in the order in which they started: one in the queue of its worker has no slots yet.
+    """Sort plans by their start: a queued plan has no slots yet.
 
     Where KV is moved, in the order of their numbers: a copy beside the iterations may start after the iteration that
     overwrites what it copies, and which waits for it.

@@ -35,6 +35,7 @@ function countedWords(forms, frame, { used, reserved, capacity, host, kept, kept
   parts.push(`${grouped(Math.max(0, capacity - Math.max(used, reserved) - kept))} free${held}`);
   if (host) parts.push(`${counted(host, "token")} on the host alone`);
   if (keptOnHost) parts.push(`${counted(keptOnHost, "token")} kept on the host alone`);
+  if (forms.shown < capacity / 2) parts.push(`drawn are the ${counted(forms.shown, "slot")} that this run ever uses`);
   return parts;
 }
 
