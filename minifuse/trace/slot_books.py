@@ -30,6 +30,7 @@ Slot = tuple[str, int]  # on the "device" or on the "host"
 Slots = dict[Slot, Held]
 OTHER_TIER = {"device": "host", "host": "device"}
 FREE = Held(frozenset(), "free")
+MOST_WINDOWS = 8  # of a shuffle: the one that was chosen, and those with the fewest copies
 
 
 class Window(NamedTuple):
@@ -337,7 +338,11 @@ class _Books:
         for (tier, number), held in self.held.items():
             if tier == "device":
                 (live if held.owners & working else fixed).add(number // shape["width"])
-        return shuffle_windows(live, fixed, self.capacity // shape["width"])
+        beyond = max({*live, *fixed}, default=0) + len(live) + MOST_WINDOWS  # windows there are all alike
+        every = shuffle_windows(live, fixed, min(self.capacity // shape["width"], beyond))
+        chosen = (shape["offset"], shape["offset"] + shape["size"] - 1)
+        shown = sorted(every, key=lambda one: (one[:2] != chosen, one.copies))[:MOST_WINDOWS]
+        return tuple(sorted(shown))
 
     def leave_device(self, name: str, keep: bool) -> None:
         for slot in self.owned_on("device", name):

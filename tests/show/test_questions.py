@@ -56,7 +56,7 @@ def script(main: str) -> str:
     """JavaScript of the page's modules as they are, with a function body that uses them."""
     modules = {file.name: file.read_text(encoding="utf-8") for file in PAGE.glob("*.js")}
     used = {"decisions": "Decisions", "questions": "QUESTION_KINDS, questionAt, stopsOf"}
-    start = "\n".join(f'import {{ {name} }} from "./{module}.js";' for module, name in used.items())
+    start = "".join(f'import {{ {name} }} from "./{module}.js";\n' for module, name in used.items())
     return bundle({**modules, "test.js": start}, "test.js") + main
 
 

@@ -22,7 +22,6 @@ export const QUESTION_KINDS = {
 
 const MOST_RIGHT = 16; // choices that are right
 const LEAST_WRONG = 7; // choices that are wrong, if there are as many
-const MOST_WINDOWS = 8;
 
 /**
  * Of each kind: whether a column decides it and leaves a choice, and the question. The most interesting kind is first.
@@ -193,13 +192,9 @@ function reasonFor(model, i, r) {
 
 function askShuffled(decisions, i) {
   const { offset, size, width } = stepOf(decisions, i).sh;
-  const isRight = ({ first, last }) => first === offset && last === offset + size - 1;
-  const windows = stepOf(decisions, i).win.map(([first, last, copies]) => ({ first, last, copies }));
-  const others = windows.filter((one) => !isRight(one)).sort((one, other) => one.copies - other.copies).slice(0, MOST_WINDOWS - 1);
-  const choices = windows.filter((one) => isRight(one) || others.includes(one)).map((one) => {
-    const { first, last, copies } = one;
+  const choices = stepOf(decisions, i).win.map(([first, last, copies]) => {
     const name = first === last ? `slot ${first}` : `slots ${first} to ${last}`;
-    return { value: String(first), name, text: name, right: isRight(one), why: `${name}: ${grouped(copies)} to copy` };
+    return { value: String(first), name, text: name, right: first === offset && last === offset + size - 1, why: `${name}: ${grouped(copies)} to copy` };
   });
   const moves = decisions.model.step(i).moves.filter((move) => move.kind === "shuffle").slice(0, 4).map((move) => {
     return `slot ${move.source / width} is copied to slot ${move.target / width}: ${counted(move.count, "token")}`;
