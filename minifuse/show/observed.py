@@ -1,4 +1,4 @@
-"""A short observed run in characters: steps from left to right, a row for each sequence, and what was decided."""
+"""Draws a short observed run in characters: a row for each sequence."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _ms(seconds: float) -> str:
 
 
 def _columns(seen: Observation) -> Iterator[dict[str, str]]:
-    """For each step, and for a last one that could not be made, the text in each row."""
+    """Yield the text in each row for each step, and for one that failed."""
     reports = {step.plan.step: step for step in seen.steps}
     inside: set[str] = set()
     gone: set[str] = set()
@@ -160,7 +160,7 @@ def _span(start: int, stop: int) -> str:
 
 
 def decided(seen: Observation, most: int, places: bool) -> list[str]:
-    """The last decisions of the stages in the run, each a line: what was proposed; and where memory put it, if wanted.
+    """Return the last decisions as lines: what was proposed, and where memory placed it.
 
     Waiting for the same reasons as before is left out.
     """

@@ -1,43 +1,58 @@
-"""What the replay page knows of traces: the record, plain data of numbers, lists and texts.
+"""Makes the record that the replay page shows: plain data of numbers, lists and texts.
 
     {"version": 1, "runs": [{"title": "fluid", ..., "requests": [...], "steps": [...]}, ...]}
 
-Requests stand in the same order in every run of a record, and steps name them by their number in it, which is also that
-of their colour, unless they have another `colour`. Keys of steps are
-short, since there are many steps: `n` the step's number, `k` its worker, `t` when it began and ended, `w` its work,
-`p` the places of that, `a` requests admitted, `e` evicted, `f` finished, `ph` the phase, `sh` the shape, `wv` waves,
-`ln` lanes, `m` moves, `ru` what was reused, `y` reasons, `c` and `i` tokens computed and idle, `o` how many tokens each
-took in, `kv` and `kp` memory, `x` seconds that computing waited for transfers, `d` tokens discarded; `wait` marks a
-wait. What is empty is left out. Places and moves are told as in the trace (docs/traces.md, "A trace's lines").
+Requests stand in the same order in every run of a record. Steps name them by their number in it, which is also that of
+their colour, unless they have another `colour`. Keys of steps are short, since there are many steps; what is empty is
+left out:
 
-What `minifuse.trace` finds out is told in columns, which are numbers of steps: of each request `idle`, those that
-computed its row though it had ended, and `waits`, lists of `from`, `to` and `reason`: it waited in columns [from, to).
-A reason is a number in `reasons`; or -1 or -2 for what was told of all that were passed over (`minifuse.trace.waits`),
-which is the last of `passed`[0] or `passed`[1], lists of columns and of reasons, up to the column that one looks at.
-`y` holds the reasons that a policy gave itself.
+| key | tells |
+|---|---|
+| `n`, `k`, `t`, `wait` | the step's number, its worker, when it began and ended; that it is a wait |
+| `w`, `a`, `e`, `f`, `o` | work; requests admitted, evicted, finished; how many tokens each took in |
+| `ph`, `sh`, `wv`, `ln` | phase, shape, waves, lanes |
+| `m`, `mo` | moves, and of each the set of requests that owned what it reads |
+| `s`, `h`, `wd` | changes of slots on the device and the host; of the device in each wave, as it differs from `s` |
+| `fr`, `id`, `iw`, `ly` | runs of slots written by each wave; computed idle, in all or by wave; idle since before |
+| `win` | the windows of a shuffle: first and last buffer, copies |
+| `ru`, `y`, `d` | KV reused, the reasons that a policy gave itself, tokens discarded |
+| `c`, `i`, `kv`, `kp`, `x` | tokens computed and idle, memory in use and kept, seconds waited for transfers |
+
+Moves and shapes are told as in the trace (docs/traces.md, "A trace's lines"), changes of slots as
+`minifuse.show.slot_changes` has them.
+
+What `minifuse.trace` derives of requests is told in columns, which are numbers of steps: `states`, from which columns
+on, and which of `STATES`; `moves`, lists of column, kind and tokens; `idle`, columns that computed its row after its
+end; and `waits`, lists of `from`, `to` and `reason`: it waited in columns [from, to). A reason is a number in
+`reasons`. -1 and -2 stand for the last one of `passed`[0] or `passed`[1] up to a column: lists of columns and of
+reasons that all requests follow that are passed over (`minifuse.trace.waits`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import TRANSFORMER
 from minifuse.core.request import FinishReason, Phase
+from minifuse.show.slot_changes import SlotChanges
 from minifuse.show.traced_runs import TracedRun, keys_of, refuse_other_workload
 from minifuse.techniques import TECHNIQUES
-from minifuse.trace.history import History
+from minifuse.trace.history import History, Story
 from minifuse.trace.idle_rows import idle_rows
 from minifuse.trace.log import Event
+from minifuse.trace.slot_books import block_size, books, highest_slot, is_layered
 from minifuse.trace.waits import Piece, reasons_of_waits
 
 VERSION = 1
 NANOSECONDS = 9  # decimal places of a second
 Object = dict[str, Any]
 MOST_WORKERS = 64  # that a policy's option takes: more are those of a damaged trace
+MOST_SLOTS = 2**25  # that are drawn: more than any device has room for
+STATES = ["absent", "waiting", "preprocessing", "ready", "running", "suspended", "finished", "refused"]
 EMPTY: tuple[Any, ...] = (None, [], {}, 0, False)
 
 
@@ -71,7 +86,7 @@ def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) 
 
 
 def _titles(runs: Sequence[TracedRun]) -> list[str]:
-    """The title of each run, or its technique, told apart by number where there are several of one."""
+    """Return the title or technique of each run, numbered where several are alike."""
     names = [run.title or str(run.events[0].get("technique", "run")) for run in runs]
     seen: dict[str, int] = {}
     titles = []
@@ -114,6 +129,7 @@ class _Run:
         self.reasons: dict[tuple[str, str], int] = {}
         self.steps: list[Object] = []
         self.passed: list[list[list[int]]] = []
+        self.finished: dict[str, int] = {}  # the first column after the one that finishes a request
         self.workers = _workers_asked_for(self.header)  # or more: one of a policy's own, or one that moves KV
 
     def told(self) -> Object:
@@ -139,6 +155,7 @@ class _Run:
                     for name in self.number.keys() & event["unfinished"]:
                         self._ended(name, FinishReason.INTERRUPTED.value, event["wall"]["end_s"])
         self._in_columns()
+        slots = self._slots()
         header = self.header
         row = TECHNIQUES.get(str(header.get("technique")))
         stages = header.get("stages", {})
@@ -161,6 +178,7 @@ class _Run:
             "cells": list(self.cells) or [TRANSFORMER],
             "reasons": [list(reason) for reason in self.reasons],
             "passed": self.passed,
+            "slots": slots,
             "requests": self.requests,
             "steps": self.steps,
         }
@@ -190,7 +208,7 @@ class _Run:
         return [[self.number[name], self._reason(code, text)] for code, name, text in given if name in self.number]
 
     def _in_columns(self) -> None:
-        """Put in, for each request, what it waited for, and where its row was computed idle."""
+        """Add what each request waited for, its states, and where its row was idle."""
         ends = [*accumulate((step["t"][1] for step in self.steps), max)]
         of_step = {step["n"]: column for column, step in enumerate(self.steps) if "n" in step}
 
@@ -208,6 +226,52 @@ class _Run:
         for name, indices in idle_rows(self.history).items():
             columns = sorted(of_step[self.history.iterations[index].step] for index in indices)
             self.requests[self.number[name]]["idle"] = columns
+        for request in self.requests:
+            if "refused" in request:
+                at = 0 if request["arrival"] is None else column(request["arrival"])
+                request["states"] = [[at], [STATES.index("refused")]]
+        for story in self.history.stories.values():
+            if story.arrived:
+                own = [of_step[self.history.iterations[index].step] for index in story.iterations]
+                self.requests[self.number[story.id]]["states"] = self._states(story, column, max(own, default=-1))
+
+    def _states(self, story: Story, column: Callable[[float], int], last: int) -> list[list[int]]:
+        """Return the columns in which a request's state changes, and the states.
+
+        Args:
+            last: the last column that computes for it, or -1.
+        """
+        marks: list[tuple[float, str]] = [
+            (story.arrival_s, "waiting"),
+            *((wait.start_s, wait.kind) for wait in story.waits),
+        ]
+        for index in story.iterations:
+            one = self.history.iterations[index]
+            marks.append((one.start_s, "preprocessing" if one.preprocesses else "running"))
+        states = {column(at_s): state for at_s, state in sorted(marks, key=lambda mark: mark[0])}
+        end = self.finished.get(story.id)
+        if story.reason == FinishReason.ABORTED.value and story.ended_s is not None:
+            end = max(column(story.ended_s), last + 1)
+        if end is not None:
+            states = {at: state for at, state in states.items() if at < end} | {end: "finished"}
+        changes = [(at, state) for (_, before), (at, state) in pairwise([(-1, ""), *states.items()]) if state != before]
+        return [[at for at, _ in changes], [STATES.index(state) for _, state in changes]]
+
+    def _slots(self) -> Object:
+        """Put in who owns which slot, or tell that too many are named."""
+        highest = highest_slot(self.run.events)
+        if highest > MOST_SLOTS:
+            return {"tooMany": highest}
+        changes = SlotChanges(self.number)
+        moved: dict[str, list[list[Any]]] = {}
+        for column, frame in enumerate(books(self.run.events)):
+            told = changes.column(frame)
+            self.steps[column] |= {name: value for name, value in told.items() if value}
+            for (name, kind), count in frame.effects.moved.items():
+                moved.setdefault(name, []).append([column, kind, count])
+        for name, moves in moved.items():
+            self.requests[self.number[name]]["moves"] = moves
+        return changes.told() | {"block": block_size(self.run.events), "layered": is_layered(self.header)}
 
     def _told(self, piece: Piece) -> int:
         for i, shared in enumerate(self.waits.passed):
@@ -221,13 +285,13 @@ class _Run:
         times = _times(event)
         for name, reason in event["finished"].items():
             self._ended(name, reason, times[1])
+            self.finished[name] = len(self.steps) + 1
         waves = event["waves"]
         told = {
             "n": event["step"],
             "k": event["worker"],
             "t": times,
             "w": [self._work(*work) for work in event["work"]],
-            "p": event["places"],
             "a": [number[name] for name in event["admitted"]],
             "e": [number[name] for name in event["evicted"]],
             "ph": event["phase"] if event["phase"] != Phase.RUNNING.value else None,
@@ -254,13 +318,13 @@ class _Run:
 
 
 def _workers_asked_for(header: Event) -> int:
-    """The workers that the run was given with an option, also those that never got a task; 1: the trace names none."""
+    """Return the number of workers that an option gave the run, or 1."""
     told = str(header.get("options", {}).get("batching.workers", 1))
     return min(max(1, int(told)), MOST_WORKERS) if told.isdecimal() and told.isascii() and len(told) < 9 else 1
 
 
 def _in_utf16(text: str, ends: list[int]) -> list[int]:
-    """The same places in a text as JavaScript counts them: a letter beyond 16 bits is two.
+    """Convert places in a text to JavaScript's: a letter beyond 16 bits counts as two.
 
     >>> _in_utf16("a\U0001f600b", [1, 2, 3])
     [1, 3, 4]

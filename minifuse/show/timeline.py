@@ -1,4 +1,4 @@
-"""A run as a picture in characters: a row for each request, iterations from left to right."""
+"""Draws a run in characters: a row for each request, iterations from left to right."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The picture: rows of signs as wide as there are columns, each column so many iterations or pauses."""
+    """The picture: rows of signs, each sign for `per_column` iterations or pauses."""
 
     rows: dict[str, str]
     idle: str  # of each column the share of its tokens that were idle, in tenths; a blank: none
@@ -52,7 +52,7 @@ class Timeline:
 
 
 def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeline:
-    """The picture of a run, at most so wide, of its first `most_rows` requests by arrival."""
+    """Draw a run, at most so wide, with its first `most_rows` requests by arrival."""
     stories = history.by_arrival
     shown = stories[:most_rows]
     every = columns = columns_of(history)
@@ -81,7 +81,7 @@ def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeli
 
 
 def columns_of(history: History) -> list[Column]:
-    """Iterations with work, and pauses in which a request waited, in the order in which they ended.
+    """Return iterations with work, and pauses in which a request waited, by their ends.
 
     Workers compute side by side: in any other order a request would go on to the right of its last iteration, or have
     a token to the left of its prompt.
@@ -123,7 +123,7 @@ def sign_of(story: Story, one: Iteration, letters: Mapping[str, str]) -> str:
 
 
 class _Painter:
-    """Puts signs into rows, one a column: what a request does, or waits for, when the column ends."""
+    """Puts signs into rows, one a column: what a request does when the column ends."""
 
     def __init__(
         self, history: History, columns: list[Column], letters: dict[str, str], idle: dict[str, list[int]]
@@ -133,7 +133,7 @@ class _Painter:
         self._of = {column.iteration: i for i, column in enumerate(columns) if column.iteration is not None}
 
     def row(self, story: Story) -> list[str]:
-        """The sign of a request in each column: what it waits for, over what it holds; what it computes, over both."""
+        """Return the sign of a request in each column: computing hides waiting, waiting hides holding."""
         signs = [" "] * len(self._columns)
         if story.admitted_s is not None:
             self._fill(signs, story.admitted_s, self._history.end_of(story), HELD)
@@ -149,7 +149,7 @@ class _Painter:
         return signs
 
     def _after(self, story: Story, last: int) -> list[int]:
-        """The columns behind the end of a request that still compute its row, or what had been begun for it."""
+        """Return the columns after a request's end that still compute for it."""
         idle = [*self._idle.get(story.id, ()), *story.iterations]
         return [self._of[index] for index in idle if self._of.get(index, -1) > last]
 
@@ -180,7 +180,7 @@ class _Painter:
             before, before_end_s = column, one.end_s
 
     def _last(self, story: Story) -> int | None:
-        """The column in which a request ends: that of its last iteration, or of what ran when it was given up."""
+        """Return the column of a request's last iteration, or what ran when it was aborted."""
         if story.ended_s is None:
             return None
         iterations = self._history.iterations
@@ -194,7 +194,7 @@ class _Painter:
 
 
 def _binned(signs: list[str], per_column: int) -> str:
-    """One sign for so many: an end, or else the one that occurs most; of those, the one that is told rather.
+    """Bin signs: an end, or the most frequent sign, then the strongest.
 
     >>> _binned(list("..p###|"), 3)
     '.#|'
@@ -224,7 +224,7 @@ def _memory_share(history: History, columns: list[Column]) -> str:
 
 
 def _tenths(part: int, whole: int) -> str:
-    """A share as a digit: 0 is less than a tenth, 9 is nine tenths and more."""
+    """Write a share in tenths as a digit from 0 to 9."""
     return str(min(9, 10 * part // whole)) if whole else " "
 
 

@@ -1,4 +1,4 @@
-"""Runs as their traces tell them, and whether they are of one workload: only then can they be compared."""
+"""Reads runs from their traces, and refuses to compare different workloads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMPARED: dict[str, Callable[[Event], Any]] = {  # what requests of one workload
 
 @dataclass(frozen=True)
 class TracedRun:
-    """The events of one run, where they are from, and what is to be said of them (a trace that was cut off).
+    """The events of one run, its name, and a notice if the trace was cut off.
 
     `title` is what the run is called on the page; None: by its technique.
     """
@@ -61,7 +61,7 @@ class TracedRun:
 
 
 def read_run(path: Path | str, name: str | None = None) -> TracedRun:
-    """The run that a trace file tells of, which messages call `name`; of one that was cut off, up to there.
+    """Read the run in a trace file, as far as it goes; messages call it `name`.
 
     Raises:
         UsageError: it is no trace of this version.
@@ -70,7 +70,7 @@ def read_run(path: Path | str, name: str | None = None) -> TracedRun:
 
 
 def keys_of(run: TracedRun) -> list[tuple[str, bool]]:
-    """What tells the requests of a run apart: the id, and whether a request of that id was served before it."""
+    """Return each request's id, and whether a request of that id came before it."""
     requests = run.requests
     return [*((name, False) for name in requests), *((name, name in requests) for name in run.refused_early)]
 

@@ -1,4 +1,4 @@
-"""Whether a line of a trace has what the views read of it: a trace may have been edited, or damaged.
+"""Checks the lines of a trace, which may have been edited or damaged.
 
 Each check raises `Damaged`, whose text says what is wrong; of a line that lacks something, or has a value of another
 kind in its place, it may as well be one of `ERRORS`. `because` tells all of them in words.
@@ -110,7 +110,7 @@ def check_reasons(event: Event) -> None:
 
 
 def check_step(event: Event, known: Collection[str]) -> None:
-    """A step, as `minifuse.trace.log` writes it. `known` are the requests that lines before have told of."""
+    """Check a step. `known` are the requests of earlier lines."""
     work, wall = event["work"], event["wall"]
     check_span(wall)
     _number(event["step"], "the number of the step")
@@ -145,7 +145,7 @@ def check_step(event: Event, known: Collection[str]) -> None:
 
 
 def _check_places(event: Event) -> None:
-    """Slots: of each piece of work its place, of what is computed whole its rows, of moves their ends."""
+    """Check the slots of places, shapes and moves."""
     _need(len(event["places"]) == len(event["work"]), "there is not one place for each piece of work")
     most = event["kv"][2] * MOST_LAYERS
     for place in event["places"]:

@@ -17,7 +17,7 @@ EVICTING = ("evicted", "displaced")  # codes of the reasons that stand where a w
 
 @dataclass(slots=True)
 class Gap:
-    """The time between two tokens of a request, or of a run without tokens between two iterations with nodes of it.
+    """The time between two tokens of a request, or two iterations in runs without tokens.
 
     The seconds are apart from each other and add up to the gap: `own_s` in iterations with work of the request,
     `suspended_s` while it was evicted, `ready_s` while it waited to join with its prompt computed, `others_s` in other
@@ -73,7 +73,7 @@ def longest_gaps(history: History, waits: Waits, most: int = 10) -> list[Gap]:
 
 
 def _gaps(history: History, story: Story) -> Iterator[tuple[int, tuple[float, float]]]:
-    """The gaps of a request that took any time, each with the index of the later token."""
+    """Yield the gaps of a request longer than 0 s, each with the later token's index."""
     if history.has_tokens:
         times = [at_s for at_s, _ in story.tokens]
     else:
@@ -120,7 +120,7 @@ def _explain(gap: Gap, story: Story, iterations: Sequence[Iteration], reasons: I
 
 
 def _longest_reasons(gap: Gap, reasons: Iterable[Segment]) -> list[str]:
-    """What the request was told in a gap that it waited for: of every code the reason that held longest, in order."""
+    """Return the longest reason of each code for which the request waited in a gap."""
     seconds: dict[str, float] = defaultdict(float)
     texts: dict[str, tuple[float, str]] = {}
     for one in reasons:

@@ -1,4 +1,4 @@
-"""A run as its trace tells it: its iterations in the order of time, and the story of every request."""
+"""Reads a run from its trace: iterations in time order, and each request's story."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ Reasons = tuple[tuple[str, str, str], ...]  # code, request, text
 
 
 class Wait(NamedTuple):
-    """A time for which a request waited for its turn: since its arrival, since its prompt had been computed apart, or
-    since it was evicted.
-    """
+    """A time for which a request waited: to be admitted, to join, or to return."""
 
     kind: WaitKind
     start_s: float
@@ -41,7 +39,7 @@ class Wait(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A moment at which policies were asked what runs next, what was chosen, and their reasons for those left out."""
+    """A moment of choice: what was chosen, and the reasons of requests left out."""
 
     number: int  # of the step; of the first pause -1, of the next -2, and so on
     at_s: float
@@ -100,7 +98,7 @@ class Iteration:
 
 
 def is_prefill(start: int, stop: int, cell: str, prompt_tokens: int) -> bool:
-    """Whether computing tokens [start, stop) is prefill: more than one, or one of the prompt; nodes of cells never."""
+    """Return whether computing tokens [start, stop) is prefill: several, or one of the prompt."""
     return cell == TRANSFORMER and (stop - start > 1 or start < prompt_tokens)
 
 
@@ -126,7 +124,7 @@ class Story:
         return self.reason in (FinishReason.STOP.value, FinishReason.LENGTH.value)
 
     def prefills(self, start: int, stop: int, cell: str) -> bool:
-        """Whether computing tokens [start, stop) of it is prefill: more than one, or one of the prompt."""
+        """Return whether computing its tokens [start, stop) is prefill."""
         return is_prefill(start, stop, cell, self.prompt_tokens)
 
 
@@ -167,7 +165,7 @@ class History:
 
     @property
     def decisions(self) -> Iterator[Decision]:
-        """Every moment of choice, of an iteration or of a pause, in the order of time."""
+        """Yield the decisions of iterations and pauses in time order."""
         asked = [one.decision for one in self.iterations if one.work]
         yield from sorted([*asked, *self.pauses], key=lambda decision: decision.at_s)
 
@@ -182,7 +180,7 @@ class History:
 
     @property
     def by_arrival(self) -> list[Story]:
-        """The requests in the order in which they arrived, and then in that of their submission."""
+        """The requests by arrival, then by submission."""
         return sorted(self.stories.values(), key=lambda story: story.arrival_s)
 
     @property
@@ -191,7 +189,7 @@ class History:
         return sorted({one.worker for one in self.iterations if one.work})
 
     def _read(self, event: Event, steps: dict[int, Iteration]) -> None:
-        """Take an event; what it means for requests is told later, for `steps` come in the order of their ends."""
+        """Read an event; `_tell` follows requests when all steps are known."""
         if event["event"] in ("step", "wait", "aborted", "end"):
             self.last_s = max(self.last_s, check_time(event["wall"]["end_s"]))
         match event["event"]:

@@ -1,4 +1,4 @@
-"""Rows of a rectangle, and buffers of a region, that were computed idle: the requests that they had been of."""
+"""Finds ended requests whose row, or buffer, was still computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows_of(one: Iteration) -> Rows:
 
 
 def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[str, Sequence[Any]]]) -> Rows:
-    """The same of a shape of this kind, and the places of work in it, each with the request that it is of.
+    """Like `rows_of`, from a shape, and places with their requests.
 
     >>> rows_of_shape("Rectangle", {"offset": 0, "rows": 2, "stride": 8}, [("a", [8, 5])])
     ([(0, 8), (8, 8)], {(8, 8): 'a'})
@@ -51,7 +51,7 @@ def idle_rows(history: History) -> dict[str, list[int]]:
 
 
 def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
-    """The same of these rows, an iteration each, with the stream of iterations that it is one of: a worker in a phase.
+    """Like `idle_rows`, from the rows of each iteration and its stream: worker and phase.
 
     Args:
         had_ended: whether a request had, when an iteration (as index) began.

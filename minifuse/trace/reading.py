@@ -1,4 +1,4 @@
-"""A trace that is read to be looked at: also one that was cut off, up to there, with a notice that says so."""
+"""Loads traces to be shown: one that was cut off gets a notice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_GAPS = 3  # that a notice names
 
 
 class LoadedTrace(NamedTuple):
-    """The events of a trace, and what is to be said of it, as that it was cut off; None: nothing, it is whole."""
+    """The events of a trace, and a notice if it is not whole."""
 
     events: list[Event]
     notice: str | None = None
@@ -51,7 +51,7 @@ def parse_trace(text: str, name: str) -> LoadedTrace:
 
 
 def _lacking(events: list[Event], name: str) -> str | None:
-    """The notice for a trace that has its end and lacks an iteration: a line was taken out of it.
+    """Return a notice if a trace with its end lacks an iteration.
 
     Iterations are numbered from 0 on, and a run that was not interrupted waits for all of them: the trace of one that
     was may lack those that were running. The last iteration has the end of a request, which is then nowhere.
@@ -76,7 +76,7 @@ def _lacking(events: list[Event], name: str) -> str | None:
 
 
 def _backwards(events: list[Event], name: str) -> str | None:
-    """The notice for a trace in which an iteration begins before the last one of its worker has ended: as none does."""
+    """Return a notice if an iteration begins before its worker's last one ended."""
     ended: dict[Any, float] = {}
     for event in events:
         wall, worker = event.get("wall"), event.get("worker")

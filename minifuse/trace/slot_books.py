@@ -1,63 +1,88 @@
-"""The owners of each slot at each moment of a run, slot by slot, from a trace's lines alone.
+"""Derives who owns each slot at every moment, from a trace's places and moves.
 
     for frame in books(events):
-        frame.held["device", 12]  # Held(owners=frozenset({'r1'}), state='written')
+        frame.held["device", 12].owners  # frozenset({'r1'})
 
-The same rules as `owners.js` of the replay page follows, in the plainest way: a dictionary of slots, copied for every
-column. A plan begins before another ends if it started before that; its evictions, moves and places take effect when
-it begins, and the requests that it finishes give up their slots when it ends.
+A plan begins before another ends if it started before that. Its evictions, moves and places take effect when it begins;
+the requests that it finishes give up their slots when it ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from minifuse.trace.checks import SHAPES
 from minifuse.trace.log import Event, whole_tables
 
 
 class Held(NamedTuple):
-    """The owners of a slot, and its state: reserved, written, kept, or a copy of what is on the host."""
+    """The owners and state of a slot: reserved, written, kept, or copy (also on the host)."""
 
     owners: frozenset[str]
     state: str
+    token: int | None = None  # of the owners' texts, while these have a place
+    twin: int | None = None  # the slot of the other tier that has the same KV
 
 
 Slot = tuple[str, int]  # on the "device" or on the "host"
 Slots = dict[Slot, Held]
+OTHER_TIER = {"device": "host", "host": "device"}
+FREE = Held(frozenset(), "free")
+MOST_WINDOWS = 8  # of a shuffle: the one that was chosen, and those with the fewest copies
+
+
+class Window(NamedTuple):
+    """Adjacent buffers in which running requests may be gathered, and how many copies that takes."""
+
+    first: int
+    last: int
+    copies: int
+
+
+class Effects(NamedTuple):
+    """What happens to slots when a plan begins."""
+
+    waves: tuple[Slots, ...] = ()  # the slots while each wave is attended, if there are several or layers take turns
+    sources: tuple[frozenset[str], ...] = ()  # the owners of what each move reads
+    moved: Mapping[tuple[str, str], int] = {}  # tokens moved for a request, by kind of move
+    windows: tuple[Window, ...] = ()  # of a shuffle that admits nothing
 
 
 class Frame(NamedTuple):
-    """Every slot that is held while a step, or a wait, runs; what finishes with it still has its slots.
+    """Every slot held while a step or wait runs, those of requests finishing included.
 
-    `event` has its block tables whole. `waves` are the slots while each wave of it is attended, if there are several;
-    what one wave wrote may have left the device before the next.
+    `held` changes with the next frame: copy it to keep it. `changed` are slots that differ from the last frame.
     """
 
-    event: Event
+    event: Event  # its block tables are whole
     held: Slots
-    waves: tuple[Slots, ...] = ()
+    changed: set[Slot]
+    effects: Effects
 
 
-def slots_of(place: list[Any]) -> list[int]:
-    """The slots of a place, in the order of its tokens."""
+def slots_of(place: list[Any], start: int = 0, stop: int | None = None) -> list[int]:
+    """Return the slots of tokens [start, stop) of a place.
+
+    >>> slots_of([[4, 2], 16], 15, 18), slots_of([8, 16], 15), slots_of([[[3, 2], [9, 2]]])
+    ([79, 32, 33], [23], [3, 4, 9, 10])
+    """
     if len(place) == 1:
-        return [slot for first, count in place[0] for slot in range(first, first + count)]
+        return [slot for first, count in place[0] for slot in range(first, first + count)][start:stop]
     if isinstance(place[0], list):
-        return [block * place[1] + i for block in place[0] for i in range(place[1])]
-    return list(range(place[0], place[0] + place[1]))
-
-
-def _block_size(events: list[Event]) -> int:
-    """The slots of a block; 1 where places are not in blocks."""
-    steps = [event for event in events if event["event"] == "step"]
-    placed = [one for step in steps for one in zip(step["work"], step["places"], strict=True)]
-    of_texts = [place for work, place in placed if len(work) == 3]
-    return next((place[1] for place in of_texts if len(place) == 2 and isinstance(place[0], list)), 1)
+        blocks, size = place
+        stop = len(blocks) * size if stop is None else min(stop, len(blocks) * size)
+        return [blocks[token // size] * size + token % size for token in range(start, stop)]
+    return [*range(place[0], place[0] + place[1])[start:stop]]
 
 
 def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
-    """The slots that a step writes on the device, or one of its waves; its block tables are to be whole.
+    """Return the device slots that a step, or one of its waves, writes.
+
+    Args:
+        step: with whole block tables.
+
 
     >>> fresh_slots({"work": [["a", 2, 4]], "places": [[8, 16]], "waves": [[0, 1]]})
     {10, 11}
@@ -65,170 +90,301 @@ def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
     first, stop = (0, len(step["work"])) if wave is None else step["waves"][wave]
     found: set[int] = set()
     for (_, start, end, *cell), place in list(zip(step["work"], step["places"], strict=True))[first:stop]:
-        found |= {place[1]} if cell else set(slots_of(place)[start:end])
+        found |= {place[1]} if cell else {*slots_of(place, start, end)}
     return found
 
 
+def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window, ...]:
+    """Return the windows that can hold the `live` of `count` buffers; `fixed` ones stay.
+
+    >>> [tuple(window) for window in shuffle_windows({0, 4}, {2}, 5)]
+    [(0, 1, 1), (1, 3, 2), (3, 4, 1)]
+    """
+    movable = [buffer for buffer in range(count) if buffer not in fixed]
+    every = [movable[start : start + len(live)] for start in range(len(movable) - len(live) + 1)]
+    return tuple(Window(inside[0], inside[-1], len({*inside} - live)) for inside in every)
+
+
+def highest_slot(events: Iterable[Event]) -> int:
+    """Return one more than the highest slot that a trace names."""
+    highest = 0
+    for step in (event for event in events if event["event"] == "step"):
+        for place in step["places"]:
+            if len(place) == 1:
+                runs = place[0]
+            elif len(place) == 3:
+                runs = [(block * place[2], place[2]) for block in place[1]]
+            else:
+                runs = [(place[1], 1) if isinstance(place[0], list) else place]
+            highest = max([highest, *(first + count for first, count in runs)])
+        for _, source, target, count, *_ in step["moves"]:
+            highest = max(highest, source + count, target + count)
+        if shape := step.get("shape"):
+            first, count, size = (shape[name] for name in SHAPES[shape["kind"]])
+            unit = size if shape["kind"] == "Region" else 1
+            highest = max(highest, first * unit + count * (1 if shape["kind"] == "StateRows" else size))
+    return highest
+
+
+def block_size(events: Iterable[Event]) -> int:
+    """Return the slots of a block; 0 where places are not in blocks."""
+    places = (place for event in events if event["event"] == "step" for place in event["places"])
+    return next((place[2] for place in places if len(place) == 3), 0)
+
+
+def is_layered(header: Event) -> bool:
+    """Return whether layers take turns: device slots hold one layer's KV at a time."""
+    return bool(header.get("options", {}).get("memory.turns") == "layers")
+
+
 class _Books:
-    def __init__(self, events: list[Event]) -> None:
-        self.events = events
-        self.conversations = {e["id"]: e["conversation"] for e in events if e["event"] == "request"}
-        self.layered = events[0].get("options", {}).get("memory.turns") == "layers"
+    def __init__(self, events: list[Event], block: int) -> None:
+        self.conversations = {e["id"]: e.get("conversation") for e in events if e["event"] == "request"}
+        self.layered = is_layered(events[0])
         self.keeps = any(any(event.get("kept", ())) for event in events)
-        self.block = _block_size(events)
+        self.offloads = any(move[0] == "offload" for event in events for move in event.get("moves", ()))
+        self.capacity = events[0].get("kv_capacity_tokens", 0)
+        self.block = block
         self.held: Slots = {}
-        self.twins: dict[Slot, Slot] = {}
-        self.places: dict[str, list[int]] = {}
+        self.changed: set[Slot] = set()
+        self.owned: dict[str, set[Slot]] = {}
+        self.places: dict[str, tuple[list[Any], list[int]]] = {}  # as the trace tells them, and their slots
         self.lost: dict[int, list[tuple[int, str]]] = {}  # step -> states of which it is the last reader
         self.gone: set[str] = set()
 
+    def put(self, slot: Slot, held: Held) -> None:
+        """Change a slot."""
+        before = self.held.get(slot, FREE)
+        self.changed.add(slot)
+        if held is FREE:
+            self.held.pop(slot, None)
+        else:
+            self.held[slot] = held
+        if held.owners is not before.owners:
+            for name in before.owners - held.owners:
+                self.owned[name].discard(slot)
+            for name in held.owners - before.owners:
+                self.owned.setdefault(name, set()).add(slot)
+
     def unlink(self, slot: Slot) -> Slot | None:
-        twin = self.twins.pop(slot, None)
-        if twin is not None:
-            del self.twins[twin]
+        """End that a slot and its twin have the same KV. Returns the twin."""
+        held = self.held.get(slot, FREE)
+        if held.twin is None:
+            return None
+        twin = (OTHER_TIER[slot[0]], held.twin)
+        for one in (slot, twin):
+            self.put(one, Held(*self.held[one][:3]))
         return twin
 
+    def clear(self, slot: Slot) -> None:
+        self.unlink(slot)
+        if slot in self.held:
+            self.put(slot, FREE)
+
     def remove(self, slot: Slot, name: str) -> None:
-        held = self.held.get(slot)
-        if held is None or name not in held.owners:
-            return
+        """End that a request owns a slot."""
+        held = self.held[slot]
         if rest := held.owners - {name}:
-            self.held[slot] = held._replace(owners=rest)
+            self.put(slot, held._replace(owners=rest))
         else:
-            self.unlink(slot)
-            del self.held[slot]
+            self.clear(slot)
 
-    def owned(self, name: str, tier: str) -> list[Slot]:
-        return [slot for slot, held in self.held.items() if slot[0] == tier and name in held.owners]
+    def owned_on(self, tier: str, name: str) -> list[Slot]:
+        return [slot for slot in self.owned.get(name, ()) if slot[0] == tier]
 
-    def move(
-        self, kind: str, first: int, target: int, count: int, tier: str, target_tier: str, step: Event
-    ) -> set[str]:
-        """Returns the requests that alone use a slot of what was moved."""
+    def move(self, move: list[Any], evicted: list[str]) -> set[str]:
+        """Move KV. Returns the requests that alone use a slot of what was moved."""
+        kind, first, target, count, tier, target_tier, *_ = move
         alone: set[str] = set()
-        apart = tier != target_tier and kind != "swap_in"
+        twins = tier != target_tier and kind != "swap_in"
         for i in range(count):
             source, to = (tier, first + i), (target_tier, target + i)
-            held = self.held[source]
-            if held.state == "written" and len(held.owners) == 1:
-                alone |= held.owners
-            self.unlink(to)
-            if not apart and kind != "copy":
+            owners, state, token, twin = held = self.held.get(source, FREE)
+            if state == "written" and len(owners) == 1:
+                alone |= owners
+            if twin != to[1] or not twins:
+                self.unlink(to)
                 self.unlink(source)
-                del self.held[source]
-            owners = frozenset[str]() if kind == "copy" else held.owners
-            if target_tier == "host":  # of those that share it, the evicted ones leave
-                owners = owners & {*step["evicted"]} or owners
-            self.held[to] = Held(owners, "kept" if held.state == "kept" else "written")
-            if apart:
-                self.unlink(source)
-                self.twins[source], self.twins[to] = to, source
+            state = "kept" if state == "kept" else "written"
+            if twins and held is not FREE:
+                self.put(source, Held(owners, held.state, token, to[1]))
+            elif kind == "copy":
+                owners = FREE.owners  # its place tells whose the copy is
+            elif not twins:
+                self.clear(source)
+            if target_tier == "host":  # of requests that share it, the evicted ones leave
+                owners = owners & {*evicted} or owners
+            self.put(to, Held(owners, state, token, first + i if twins and held is not FREE else None))
         if target_tier == "host":  # a block has the tokens of one chunk: what lay behind them has been dropped
             for number in range(target + count, -(-(target + count) // self.block) * self.block):
-                self.unlink(("host", number))
-                self.held.pop(("host", number), None)
+                self.clear(("host", number))
         return alone
 
-    def moves(self, step: Event, moment: str, wave: int) -> None:
-        leaving: set[str] = set()
-        for kind, first, target, count, tier, target_tier, when, which in step["moves"]:
-            if (when, which) == (moment, wave):
-                alone = self.move(kind, first, target, count, tier, target_tier, step)
-                leaving |= alone if target_tier == "host" else set()
-        for name in leaving:
-            for slot in self.owned(name, "device"):
-                if self.held[slot] == Held(frozenset({name}), "written"):
-                    self.held[slot] = self.held[slot]._replace(state="copy")
-                elif self.held[slot].state == "reserved":
-                    self.remove(slot, name)
+    def give_back(self, name: str) -> None:
+        """Mark a request's own device slots as copies: its KV is on the host."""
+        for slot in self.owned_on("device", name):
+            held = self.held[slot]
+            if held.state == "reserved":
+                self.remove(slot, name)
+            elif held.state == "written" and len(held.owners) == 1:
+                self.put(slot, held._replace(state="copy"))
 
-    def place(self, name: str, slots: list[int], first: int) -> None:
-        for left in set(self.places.get(name, ())) - set(slots):
-            self.remove(("device", left), name)
-        self.places[name] = slots
+    def place(self, name: str, place: list[Any], first: int, again: bool) -> None:
+        """Give a request a place; `first` is the first token that is computed in it."""
+        told, old = self.places.get(name, ([], []))
+        if told == place and not again:
+            return
+        slots = slots_of(place)
+        self.places[name] = place, slots
+        same = _alike(old, slots)
+        for left in {*old[same:]} - {*slots}:
+            if name in self.held.get(("device", left), FREE).owners:
+                self.remove(("device", left), name)
         mine = self.conversations.get(name)
-        for token, number in enumerate(slots):
-            slot = ("device", number)
-            held = self.held.get(slot, Held(frozenset(), "free"))
+        for token in range(0 if again else same, len(slots)):
+            slot = ("device", slots[token])
+            held = self.held.get(slot, FREE)
             if name in held.owners and held.state in ("reserved", "written"):
+                if held.token != token:
+                    self.put(slot, held._replace(token=token))
                 continue
-            same = any(one == name or (mine is not None and self.conversations[one] == mine) for one in held.owners)
-            has = held.state in ("written", "kept") and (token < first or same)
+            alike = any(one == name or (mine is not None and self.conversations[one] == mine) for one in held.owners)
+            has = held.state in ("written", "kept") and (token < first or alike)
             others = {one for one in held.owners if one in self.places} if has and held.state == "written" else set()
             if not has:
                 self.unlink(slot)
             elif held.state == "kept" and (twin := self.unlink(slot)) is not None:
-                del self.held[twin]
-            self.held[slot] = Held(frozenset(others | {name}), "written" if has else "reserved")
+                self.put(twin, FREE)  # the request may write on: its copy is given up
+            twin_number = self.held.get(slot, FREE).twin
+            self.put(slot, Held(frozenset(others | {name}), "written" if has else "reserved", token, twin_number))
 
-    def begin(self, step: Event) -> tuple[Slots, ...]:
-        """A plan begins. Returns the slots while each wave is attended, if there are several."""
+    def write(self, name: str, slot: Slot, token: int | None) -> None:
+        """Write a token, or a state, of a request."""
+        self.unlink(slot)
+        owners = self.held.get(slot, FREE).owners
+        self.put(slot, Held(owners if name in owners else frozenset({name}), "written", token))
+
+    def begin(self, step: Event) -> Effects:
+        """Let a plan begin."""
+        windows = self.windows(step)
         waves: list[Slots] = []
+        sources: dict[int, frozenset[str]] = {}
+        moved: Counter[tuple[str, str]] = Counter()
+        arriving: list[list[Any]] = []  # moves to the device, until their target is in a place
+        working = {work[0] for work in step["work"]}
+
+        def do_moves(moment: str, wave: int) -> None:
+            leaving: set[str] = set()
+            for k, move in enumerate(step["moves"]):
+                if (move[6], move[7]) != (moment, wave):
+                    continue
+                kind, first, _, count, tier, target_tier, *_ = move
+                sources[k] = frozenset[str]().union(
+                    *{self.held.get((tier, first + i), FREE).owners for i in range(count)}
+                )
+                if target_tier == "device":
+                    arriving.append(move)
+                else:
+                    leaves = self.held.get((tier, first), FREE).owners - self.gone
+                    moved.update({(name, kind): count for name in leaves if name not in working or kind == "offload"})
+                alone = self.move(move, step["evicted"])
+                leaving |= alone if target_tier == "host" else set()
+            for name in leaving:
+                self.give_back(name)
+
         for moment in ("first", "behind", "before"):
-            self.moves(step, moment, 0)
+            do_moves(moment, 0)
         for name in step["evicted"]:
             self.places.pop(name, None)
             self.leave_device(name, self.keeps)
         for wave, (start, stop) in enumerate(step["waves"]):
             if wave:
-                self.moves(step, "before", wave)
-            works = list(zip(step["work"], step["places"], strict=True))[start:stop]
-            firsts: dict[str, int] = {}
-            for (name, token, *_), _ in works:
-                firsts.setdefault(name, token)
-            for (name, token, end, *cell), place in works:
-                if cell:
-                    slots, own = [place[1]], range(1)
-                    self.held.pop(("device", place[1]), None)
-                    self.held[("device", place[1])] = Held(frozenset({name}), "written")
-                else:
-                    slots, own = slots_of(place), range(token, end)
-                    self.place(name, slots, firsts[name])
-                for i in own:
-                    own_slot = ("device", slots[i])
-                    self.unlink(own_slot)
-                    owners = self.held[own_slot].owners
-                    self.held[own_slot] = Held(owners if name in owners else frozenset({name}), "written")
-            if len(step["waves"]) > 1 or (step["waves"] and self.layered):
+                do_moves("before", wave)
+            self.compute(step, start, stop)
+            if len(step["waves"]) > 1 or self.layered:
                 waves.append(dict(self.held))
-            self.moves(step, "after", wave)
-        return tuple(waves)
+            for move in [*arriving]:
+                if names := self.held.get(("device", move[2]), FREE).owners & working:
+                    moved.update({(name, move[0]): move[3] for name in names})
+                    arriving.remove(move)
+            do_moves("after", wave)
+        in_order = tuple(sources.get(k, FREE.owners) for k in range(len(step["moves"])))
+        return Effects(tuple(waves), in_order, moved, windows)
+
+    def compute(self, step: Event, start: int, stop: int) -> None:
+        """Give the requests of a wave their places, and write what they compute."""
+        works = [*zip(step["work"], step["places"], strict=True)][start:stop]
+        firsts: dict[str, int] = {}
+        for (name, token, *_), _ in works:
+            firsts.setdefault(name, token)
+        for (name, token, end, *cell), place in works:
+            if cell:
+                if ("device", place[1]) in self.held:
+                    self.put(("device", place[1]), FREE)
+                self.write(name, ("device", place[1]), None)
+                continue
+            self.place(name, place, firsts[name], self.offloads or (self.keeps and name in step["admitted"]))
+            for i, slot in enumerate(self.places[name][1][token:end], start=token):
+                self.write(name, ("device", slot), i)
+
+    def windows(self, step: Event) -> tuple[Window, ...]:
+        """Find the windows of a step's shuffle; none if the step admits, which hides where a request was."""
+        shape = step.get("shape") or {}
+        if shape.get("kind") != "Region" or step["admitted"] or not any(one[0] == "shuffle" for one in step["moves"]):
+            return ()
+        working = {work[0] for work in step["work"]}
+        live: set[int] = set()
+        fixed: set[int] = set()
+        for (tier, number), held in self.held.items():
+            if tier == "device":
+                (live if held.owners & working else fixed).add(number // shape["width"])
+        beyond = max({*live, *fixed}, default=0) + len(live) + MOST_WINDOWS  # windows there are all alike
+        every = shuffle_windows(live, fixed, min(self.capacity // shape["width"], beyond))
+        chosen = (shape["offset"], shape["offset"] + shape["size"] - 1)
+        shown = sorted(every, key=lambda one: (one[:2] != chosen, one.copies))[:MOST_WINDOWS]
+        return tuple(sorted(shown))
 
     def leave_device(self, name: str, keep: bool) -> None:
-        for slot in self.owned(name, "device"):
+        for slot in self.owned_on("device", name):
             held = self.held[slot]
             if keep and held.state in ("written", "kept", "copy") and len(held.owners) == 1:
-                self.held[slot] = held._replace(state="kept")
+                self.put(slot, held._replace(state="kept", token=None))
             else:
                 self.remove(slot, name)
 
     def leave(self, name: str) -> None:
+        """Let a request end."""
         keep = self.keeps and self.conversations.get(name) is not None
         self.places.pop(name, None)
         self.gone.add(name)
         self.leave_device(name, keep)
-        for slot in self.owned(name, "host"):
+        for slot in self.owned_on("host", name):
             if keep:
-                self.held[slot] = self.held[slot]._replace(state="kept")
+                self.put(slot, self.held[slot]._replace(state="kept"))
             else:
                 self.remove(slot, name)
 
     def end(self, step: Event) -> None:
+        """Let a plan end."""
         for number, name in self.lost.get(step["step"], ()):
-            held = self.held.get(("device", number))
-            if held is not None and name in held.owners:
-                self.unlink(("device", number))
-                del self.held[("device", number)]
+            if name in self.held.get(("device", number), FREE).owners:
+                self.clear(("device", number))
         for name in {*step["finished"], *(work[0] for work in step["work"] if work[0] in self.gone)}:
             self.leave(name)
         if self.layered:  # the device has held one layer after the other, and holds nothing that is read again
             for slot in [slot for slot in self.held if slot[0] == "device"]:
-                self.unlink(slot)
-                del self.held[slot]
+                self.clear(slot)
+
+
+def _alike(one: list[int], other: list[int]) -> int:
+    """How many slots both begin with."""
+    if other[: len(one)] == one:
+        return len(one)
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
-    """Of runs of cells: by step, the slots that it reads for the last time before they are written again, or ever."""
+    """Return the states of cells that each step reads for the last time."""
     holder: dict[int, str] = {}
     reader: dict[int, int] = {}
     found: dict[int, list[tuple[int, str]]] = {}
@@ -256,30 +412,35 @@ def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
 
 
 def books(events: Iterable[Event]) -> Iterator[Frame]:
-    """The slots that are held while each column runs: the steps and the waits of a trace, in its order.
+    """Yield the slots held during each step and wait, in trace order.
 
     Args:
         events: of one run, as its trace file has them.
     """
-    events = list(whole_tables(events))
+    told = list(events)
+    events = list(whole_tables(told))
     columns = [event for event in events if event["event"] in ("step", "wait")]
     pending = _as_they_begin([event for event in columns if event["event"] == "step"])
-    made = _Books(events)
+    aborted = [event for event in events if event["event"] == "aborted"]
+    aborted.sort(key=lambda event: float(event["wall"]["end_s"]))
+    made = _Books(events, block_size(told) or 1)
     made.lost = _last_readers(pending)
-    waves: dict[int, tuple[Slots, ...]] = {}  # of the steps that have begun
+    begun: dict[int, Effects] = {}
     for column in columns:
         runs = column["event"] == "step"
-        while runs and pending and (column["step"] not in waves or _starts_before(pending[0], column)):
+        while aborted and aborted[0]["wall"]["end_s"] <= column["wall"]["start_s"]:
+            made.leave(aborted.pop(0)["id"])
+        while runs and pending and (column["step"] not in begun or _starts_before(pending[0], column)):
             step = pending.pop(0)
-            waves[step["step"]] = made.begin(step)
-        yield Frame(column, dict(made.held), waves.pop(column["step"]) if runs else ())
+            begun[step["step"]] = made.begin(step)
+        yield Frame(column, made.held, made.changed, begun.pop(column["step"]) if runs else Effects())
+        made.changed = set()
         if runs:
             made.end(column)
 
 
 def _as_they_begin(steps: list[Event]) -> list[Event]:
-    """Plans in the order in which they started: one that waits in the queue of its worker has no slots yet, though one
-    with a later number may run on another worker.
+    """Sort plans by their start: a queued plan has no slots yet.
 
     Where KV is moved, in the order of their numbers: a copy beside the iterations may start after the iteration that
     overwrites what it copies, and which waits for it.

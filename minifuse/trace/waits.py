@@ -1,4 +1,4 @@
-"""What each request waited for, and for how long: every second that a request waited, by its reason."""
+"""Derives what each request waited for: a reason for every second of waiting."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class Segment(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a wait, and what was told in it: `told[first:stop]`, a reason of its own, or those of a list that all
-    requests follow that are passed over.
+    """A part of a wait, and the reasons told in it: `told[first:stop]`.
+
+    `told` is a list of its own, or one that all requests share that are passed over.
 
     >>> told = [Told(0.0, "behind", "behind a"), Told(2.0, "behind", "behind b"), Told(4.0, "behind", "behind c")]
     >>> [(text, start_s, end_s) for _, _, text, start_s, end_s in Piece(1.0, 3.5, told, 0, 2).segments("d")]
@@ -102,7 +103,7 @@ class Waited:
 
 
 def waited_for(waits: Waits) -> list[Waited]:
-    """Every code for which requests waited, that of the longest total first."""
+    """Sum waiting by code, the longest total first."""
     found: dict[str, dict[str, float]] = {}
     sums = [_Sums(told) for told in waits.passed]
     for name, pieces in waits.pieces.items():
@@ -120,15 +121,13 @@ def _longest(seconds: dict[str, float]) -> tuple[str, float]:
 
 
 def _sentence(waits: Waits, code: str, request: str) -> str:
-    """The reason of this code that held longest for a request, as the trace tells it."""
+    """Return the longest reason of this code for a request."""
     longest = max((one for one in waits.of(request) if one.code == code), key=lambda one: one.seconds)
     return f"{request} {longest.text}"
 
 
 class _Sums:
-    """For how long the reasons of a list held, by code, up to each of them: a long piece of it costs as much as a short
-    one, however many requests have it.
-    """
+    """Prefix sums of a list's waiting by code: any piece costs the same."""
 
     def __init__(self, told: list[Told]) -> None:
         self.told = told
@@ -178,8 +177,9 @@ class _Open(NamedTuple):
 
 
 class _Reader:
-    """Follows the waits of a run from moment to moment. What a decision costs does not grow with the requests that
-    wait: one that is passed over again and again follows a list that all of them share.
+    """Follows the waits of a run from moment to moment.
+
+    A decision's cost does not grow with the queue: requests that are passed over share one list of reasons.
     """
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class _Reader:
             del self._open[name]
 
     def ask(self, decision: Decision, at_once: Collection[str]) -> None:
-        """Give requests that wait the reasons of a decision; `at_once` came then, and joined another one at once."""
+        """Give waiting requests the reasons of a decision; those in `at_once` arrived and joined then."""
         number, at_s, told, choice, joining = decision
         named = {name for _, name, _ in told if (name in self._open or name in at_once) and name not in joining}
         own = self.waits.given[number] = told_by_policy(told, choice, named)
@@ -251,7 +251,7 @@ def _at_once(history: History) -> dict[float, set[str]]:
 
 
 def _moments(history: History) -> list[tuple[float, int, tuple[str, Wait] | Decision]]:
-    """When waits begin and end, and when policies were asked, in the order in which that counts."""
+    """Sort the starts and ends of waits, and the decisions."""
     moments: list[tuple[float, int, tuple[str, Wait] | Decision]] = []
     for name, story in history.stories.items():
         for wait in story.waits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -193,14 +193,17 @@ def test_nothing_is_drawn_outside_of_the_map(width: int, theme: str, screen: Scr
 def test_slots_beyond_any_device_do_not_stop_the_page(damage: str, screen: Screen, tmp_path: Path) -> None:
     """What can be shown is shown, at once, whatever slots a record names."""
     name, options = ("vllm", BLOCKS) if damage == "a block" else ("fusion", FEW_SLOTS)
-    told = copy.deepcopy(record([read_run(crowd_trace(name, options))]))
-    run = told["runs"][0]
+    run = read_run(crowd_trace(name, options))
+    steps = [event for event in run.events if event["event"] == "step"]
+    for step in steps:
+        step["kv"][2] = 2 * 10**9
     if damage == "a block":
-        next(step for step in run["steps"] if "p" in step)["p"][0][1][0] = 10**9
+        steps[0]["places"][0][1][0] = 10**8
     elif damage == "a buffer":
-        next(step for step in run["steps"] if "sh" in step)["sh"]["offset"] = 2 * 10**9
+        next(step for step in steps if step["shape"])["shape"]["offset"] = 10**7
     else:
-        run["capacity"] = 2 * 10**9
+        run.events[0]["kv_capacity_tokens"] = 2 * 10**9
+    told = record([run])
     page = tmp_path / "damaged.html"
     page.write_text(assemble(told), encoding="utf-8")
     screen.open(page, "#i=5&request=r1")
@@ -217,9 +220,9 @@ def test_slots_beyond_any_device_do_not_stop_the_page(damage: str, screen: Scree
 
 def test_the_owner_of_a_slot_of_the_host_is_named(screen: Screen) -> None:
     i = moving("vllm", SWAP, "swap_out")
-    held = [*books(read_trace(crowd_trace("vllm", SWAP)))][i].held
-    hosted = {slot: owners for (tier, slot), (owners, _) in held.items() if tier == "host"}
-    here = {slot: owners for (tier, slot), (owners, _) in held.items() if tier == "device"}
+    held = next(islice(books(read_trace(crowd_trace("vllm", SWAP))), i, None)).held
+    hosted = {slot: one.owners for (tier, slot), one in held.items() if tier == "host"}
+    here = {slot: one.owners for (tier, slot), one in held.items() if tier == "device"}
     slot, (owner,) = next((slot, owners) for slot, owners in hosted.items() if here.get(slot) != owners)
     screen.open(crowd_page("vllm", SWAP), f"#i={i}")
     assert f"slot {slot} of the host; of {owner}; written" in point_at(screen, "host", slot)

@@ -1,4 +1,4 @@
-"""Which slots the memory map shows as idle (`idle_slots.js`), against the shapes of the trace, slot by slot."""
+"""Which slots the record tells as idle, against the shapes of the trace, slot by slot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.show.page import assemble
 from minifuse.show.record import record
 from minifuse.show.traced_runs import read_run
 from minifuse.techniques import technique
@@ -20,20 +19,8 @@ from minifuse.trace.log import Event, read_trace, whole_tables
 from minifuse.trace.slot_books import Slots, books, slots_of
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, Run, crowd_album, crowd_page, crowd_trace
+from .crowd import FEW_SLOTS, Run, crowd_page, crowd_trace
 from .memory_map import LEGEND, columns, point_at, read
-
-# The idle slots of every column: those that are computed, and those that lie between columns in use.
-IDLE = """
-const {forms, model} = window.app.a.memory; const found = [];
-const slots = (runs) => runs.flatMap(([first, count]) => Array.from({length: count}, (_, k) => first + k));
-for (let i = 0; i < model.length; i++) {
-  window.app.select(i);
-  const {computed, lying} = window.app.a.memory.frame.idle;
-  found.push([slots(computed), slots(lying)]);
-}
-return found;
-"""
 
 
 def idle_of(step: Event, held: Slots) -> tuple[set[int], set[int]]:
@@ -59,18 +46,27 @@ def idle_of(step: Event, held: Slots) -> tuple[set[int], set[int]]:
     return slots(shape["start"], shape["stop"]) - fresh, lying
 
 
-def compare(screen: Screen, path: Path) -> list[tuple[set[int], set[int]]]:
-    """Raise AssertionError unless the page shows as idle what the shapes of the trace make so."""
-    events = read_trace(path)
-    steps = [event for event in whole_tables(events) if event["event"] in ("step", "wait")]
+def slots_in(runs: list[int]) -> set[int]:
+    """The slots of runs as the record has them."""
+    return {slot for first, count in batched(runs) for slot in range(first, first + count)}
+
+
+def batched(runs: list[int]) -> list[tuple[int, int]]:
+    return [*zip(runs[::2], runs[1::2], strict=True)]
+
+
+def compare(path: Path) -> list[tuple[set[int], set[int]]]:
+    """Raise AssertionError unless the record has as idle what the shapes of the trace make so."""
+    (run,) = record([read_run(path)])["runs"]
     right = []
-    for step, (_, held, _), shown in zip(steps, books(events), screen.js(IDLE), strict=True):
+    for frame, told in zip(books(read_trace(path)), run["steps"], strict=True):
+        step, idle = frame.event, (slots_in(told.get("id", [])), slots_in(told.get("ly", [])))
         if step["event"] == "step" and step["shape"]:
-            right.append(idle_of(step, held))
-            assert tuple(map(set, shown)) == right[-1], f"step {step['step']}"
+            right.append(idle_of(step, frame.held))
+            assert idle == right[-1], f"step {step['step']}"
             assert len(right[-1][0]) == step["idle"] or step["shape"]["kind"] == "Region"
         else:
-            assert shown == [[], []], "nothing is computed"
+            assert idle == (set(), set()), "nothing is computed"
     return right
 
 
@@ -81,16 +77,15 @@ RUNS: dict[str, Run] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_idle_slots_are_those_of_the_shape_that_no_work_writes(name: str, screen: Screen) -> None:
-    screen.show(*crowd_album(RUNS[name], RUNS.values()))
-    found = compare(screen, crowd_trace(*RUNS[name]))
+def test_idle_slots_are_those_of_the_shape_that_no_work_writes(name: str) -> None:
+    found = compare(crowd_trace(*RUNS[name]))
     if name != "fusion":
         assert any(lying for _, lying in found)
     if name in ("static", "baton"):
         assert any(computed for computed, _ in found)
 
 
-def test_columns_may_be_numbered_to_the_left_of_the_first(screen: Screen, tmp_path: Path) -> None:
+def test_columns_may_be_numbered_to_the_left_of_the_first(tmp_path: Path) -> None:
     """A long prompt that ends with a short one's token begins in the last slots of its row, which is a ring."""
     source = resolve("tiny")
     encode = source.tokenizer().encode
@@ -104,10 +99,7 @@ def test_columns_may_be_numbered_to_the_left_of_the_first(screen: Screen, tmp_pa
         build_engine(resolve_run(technique("baton"), source, settings), source.load("float32", "cpu", 0), path),
         requests,
     )
-    page = tmp_path / "embedded.html"
-    page.write_text(assemble(record([read_run(path)])), encoding="utf-8")
-    screen.open(page)
-    compare(screen, path)
+    compare(path)
     steps = [event for event in read_trace(path) if event["event"] == "step"]
     assert min(step["shape"].get("begin", 0) for step in steps) < 0, "the scenario is without what it is for"
 

@@ -1,4 +1,4 @@
-"""What Predict may ask about each column of a run (`decisions.js`, `questions.js`, `windows.js`), against the trace."""
+"""What Predict may ask about each column of a run (`decisions.js`, `questions.js`), against the trace."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from minifuse.show.record import record
 from minifuse.show.traced_runs import read_run
 from minifuse.techniques import technique
 from minifuse.trace.log import Event, read_trace
+from minifuse.trace.slot_books import shuffle_windows
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, SWAP, TIERS, WAVES, Options, crowd_album, crowd_page, crowd_trace
+from .crowd import FEW_SLOTS, SWAP, TIERS, WAVES, Options, crowd_album, crowd_trace
 from .questions import columns
 
 ROUNDED = 1e-9  # seconds to which the page knows times
@@ -54,8 +55,8 @@ return told;
 def script(main: str) -> str:
     """JavaScript of the page's modules as they are, with a function body that uses them."""
     modules = {file.name: file.read_text(encoding="utf-8") for file in PAGE.glob("*.js")}
-    used = {"decisions": "Decisions", "questions": "QUESTION_KINDS, questionAt, stopsOf", "windows": "shuffleWindows"}
-    start = "\n".join(f'import {{ {name} }} from "./{module}.js";' for module, name in used.items())
+    used = {"decisions": "Decisions", "questions": "QUESTION_KINDS, questionAt, stopsOf"}
+    start = "".join(f'import {{ {name} }} from "./{module}.js";\n' for module, name in used.items())
     return bundle({**modules, "test.js": start}, "test.js") + main
 
 
@@ -233,23 +234,19 @@ def test_the_runs_have_what_they_are_for(screen: Screen) -> None:
         assert hidden, f"{name}: no decision is shown before the column that makes it"
 
 
-def test_windows_are_those_of_the_shuffle(screen: Screen) -> None:
+def test_windows_are_those_of_the_shuffle() -> None:
     """Of random buffers: the first of the windows with the fewest copies is that of Algorithm 1."""
     rng = random.Random(5)
-    cases = []
     for _ in range(300):
         count = rng.randint(2, 12)
         buffers = rng.sample(range(count), count)
-        live = rng.randint(1, count)
-        cases.append((sorted(buffers[:live]), sorted(buffers[live : rng.randint(live, count)]), count))
-    found = screen.open(crowd_page("static")).js(
-        script("return arguments[0].map((given) => shuffleWindows(...given));"), cases
-    )
-    for (live, fixed, count), windows in zip(cases, found, strict=True):
-        best = min(windows, key=lambda one: one["copies"])
-        right = shuffle(live, fixed, count)
-        assert (best["first"], best["last"] - best["first"] + 1) == (right.offset, right.size)
-        assert best["copies"] == len(right.moves)
+        num_live = rng.randint(1, count)
+        live, fixed = {*buffers[:num_live]}, {*buffers[num_live : rng.randint(num_live, count)]}
+        windows = shuffle_windows(live, fixed, count)
+        best = min(windows, key=lambda one: one.copies)
+        right = shuffle(sorted(live), sorted(fixed), count)
+        assert (best.first, best.last - best.first + 1) == (right.offset, right.size)
+        assert best.copies == len(right.moves)
         assert len(windows) == count - len(fixed) - len(live) + 1
 
 

@@ -15,7 +15,7 @@ from minifuse.core.errors import UsageError
 from minifuse.show.record import record
 from minifuse.show.traced_runs import TracedRun, read_run
 from minifuse.techniques import TECHNIQUES
-from minifuse.trace.log import SCHEMA, read_trace, whole_tables
+from minifuse.trace.log import SCHEMA
 
 Traces = Callable[..., list[Path]]
 RUN = {"event": "run", "schema": SCHEMA, "technique": "vllm", "clock": "virtual", "kv_capacity_tokens": 64}
@@ -71,20 +71,23 @@ def test_the_record_of_a_small_run(tmp_path: Path) -> None:
     assert told["version"] == 1
     assert run["requests"] == [
         {"id": "a", "arrival": 0.0, "ended": 1.0, "outcome": "length", **asked, "text": "one", "answer": "xy"}
-        | {"ends": [1, 2]},
+        | {"ends": [1, 2], "states": [[0, 3], [4, 6]]},
         {"id": "b", "arrival": 0.25, "ended": 1.0, "outcome": "interrupted", **asked}
-        | {"waits": [[0, 1, 2], [1, 2, 3], [2, 0, 1]]},
-        {"id": "c", "arrival": None, "ended": None, "outcome": "refused", "refused": "too long"},
+        | {"waits": [[0, 1, 2], [1, 2, 3], [2, 0, 1]], "states": [[0, 2], [1, 5]]},
+        {"id": "c", "arrival": None, "ended": None, "outcome": "refused", "refused": "too long", "states": [[0], [7]]},
     ]
     assert run["steps"] == [
-        {"n": 0, "k": 0, "t": [0.0, 0.5], "w": [[0, 0, 3]], "p": [[0, [7], 4]], "a": [0], "y": [[1, 0]], "c": 3}
-        | {"o": [[0, 1]], "kv": [3, 4, 64, 0]},
+        {"n": 0, "k": 0, "t": [0.0, 0.5], "w": [[0, 0, 3]], "a": [0], "y": [[1, 0]], "c": 3}
+        | {"o": [[0, 1]], "kv": [3, 4, 64, 0]}
+        | {"s": [28, 3, 1, 2, 0, 1, 31, 1, 1, 1, 0, 4], "fr": [[28, 3]]},
         {"wait": True, "t": [0.5, 0.75], "y": [[1, 0]]},
-        {"n": 1, "k": 0, "t": [0.75, 1.0], "w": [[0, 3, 4]], "p": [[1, [9], 4]], "e": [1], "c": 4, "i": 3}
+        {"n": 1, "k": 0, "t": [0.75, 1.0], "w": [[0, 3, 4]], "e": [1], "c": 4, "i": 3}
         | {"m": [["swap_out", 0, 8, 4, "device", "host", "first", 0]], "ru": [[1, 1, 2]], "o": [[0, 1]], "d": 1}
         | {"y": [[1, 1]]}
-        | {"f": [[0, "length"]], "kv": [3, 4, 64, 0], "kp": [2, 1], "x": 0.125},
+        | {"f": [[0, "length"]], "kv": [3, 4, 64, 0], "kp": [2, 1], "x": 0.125}
+        | {"s": [31, 1, 1, 2, 0, 4, 36, 4, 1, 1, 0, 5], "h": [8, 4, 0, 2, 0, 0], "mo": [0], "fr": [[31, 1]]},
     ]
+    assert run["slots"] == {"sets": [[], [0]], "device": 40, "host": 12, "block": 4, "layered": False}
     unasked = ["not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"]
     assert run["reasons"] == [["memory-full", "waits"], ["evicted", "goes"], unasked]
     assert run["passed"] == [[[], []], [[], []]]
@@ -165,19 +168,6 @@ def test_pauses_have_the_reasons_of_their_own() -> None:
     (run,) = record([TracedRun("t", events)])["runs"]
     told = [[run["reasons"][reason][1] for _, reason in step.get("y", [])] for step in run["steps"]]
     assert told == [[first["reasons"][0][2]], [window[2]], [], [], []]
-
-
-def test_block_tables_are_told_as_in_the_trace(traces: Traces) -> None:
-    (path,) = traces("vllm")
-    (run,) = record([read_run(path)])["runs"]
-    steps = [event for event in whole_tables(read_trace(path)) if event["event"] == "step"]
-    tables: dict[int, list[int]] = {}
-    told = [step for step in run["steps"] if "n" in step]
-    assert len(told) == len(steps)
-    for step, event in zip(told, steps, strict=True):
-        for (number, *_), (kept, new, size), whole in zip(step["w"], step["p"], event["places"], strict=True):
-            tables[number] = tables.get(number, [])[:kept] + new
-            assert [tables[number], size] == whole
 
 
 def test_requests_stand_in_one_order_in_all_runs(traces: Traces) -> None:

@@ -47,11 +47,11 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
     found: dict[int, Frame] = {}
     tops = dict.fromkeys(forms, 0)  # one more than the highest slot that is ever used
     for frame in books(played.events):
-        for slots in (frame.held, *frame.waves):
+        for slots in (frame.held, *frame.effects.waves):
             for tier, slot in slots:
                 tops[tier] = max(tops[tier], slot + 1)
         if frame.event.get("step") in wanted:
-            found[frame.event["step"]] = frame
+            found[frame.event["step"]] = frame._replace(held=dict(frame.held))
     sizes = _sizes(played, tops)
     maps = [_panels(found[one], forms, sizes) for one in wanted]
     wide = max(panel.width for panels in maps for panel in panels)
@@ -90,7 +90,7 @@ def _sizes(played: Played, tops: dict[str, int]) -> dict[str, int]:
 def _panels(frame: Frame, forms: dict[str, Form], sizes: dict[str, int]) -> list[Panel]:
     """What is drawn of an iteration, from top to bottom."""
     panels: list[Panel] = []
-    waves: list[int | None] = [*range(len(frame.waves))] or [None]
+    waves: list[int | None] = [*range(len(frame.effects.waves))] or [None]
     for tier, wave in [*(("device", wave) for wave in waves), ("host", None)]:
         if sizes[tier]:
             top = panels[-1].bottom + 0.5 if panels else 0.0

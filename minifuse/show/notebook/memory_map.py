@@ -69,7 +69,7 @@ class Map:
         axes = self.axes
         seen: set[str] = set()
         for panel in self.panels:
-            held = self.frame.held if panel.wave is None else self.frame.waves[panel.wave]
+            held = self.frame.held if panel.wave is None else self.frame.effects.waves[panel.wave]
             for box in panel.boxes(0, panel.count):
                 axes.add_patch(Rectangle((box.x, box.y), box.wide, 1, facecolor=FREE, edgecolor="white", gid="ground"))
             axes.text(0, panel.top + 0.8, self._headline(panel), va="bottom", zorder=5, **HEADLINE)
@@ -89,7 +89,7 @@ class Map:
         event = self.frame.event
         on_device = panel.tier == "device" and bool(event["work"])
         fresh = fresh_slots(event, panel.wave) if on_device else set()
-        idle = idle_slots(self.frame, panel.wave) if on_device else Idle(set(), set())
+        idle = idle_slots(event, self.frame.held, panel.wave) if on_device else Idle(set(), set())
         order = {name: i for i, name in enumerate(self.played.history.stories)}
 
         def look(slot: int) -> Slot | None:
@@ -211,7 +211,9 @@ class Map:
         used, _, capacity, host = event["kv"]
         later = 0
         if self.played.of_cells:  # slots of tasks that are scheduled behind this one are not theirs before they run
-            slots = {slot for held in (self.frame.held, *self.frame.waves) for tier, slot in held if tier == "device"}
+            slots = {
+                slot for held in (self.frame.held, *self.frame.effects.waves) for tier, slot in held if tier == "device"
+            }
             later = max(0, used - len(slots))
         parts = [f"{used - later} of {capacity} slots in use"] if event["work"] else ["moves alone"]
         parts += [f"{later} more set aside for later tasks"] if later else []

@@ -5,7 +5,6 @@
  *
  *     readAddress("#run=fluid&i=12&stops=3,9").stops  // "3,9"
  *
- * @param {string} hash
  * @returns {Record<string, string>}
  */
 export function readAddress(hash) {
@@ -17,9 +16,7 @@ const KNOWN = ["run", "b", "i", "j", "request", "by", "mode", "theme", "stops", 
 /**
  * Takes an address into the app, and tells in sentences what of it cannot be shown.
  *
- * @param {object} app
  * @param {Record<string, string>} asked as from `readAddress`
- * @returns {string[]}
  */
 export function applyAddress(app, asked) {
   const wrong = [];
@@ -67,7 +64,7 @@ export function applyAddress(app, asked) {
   return wrong;
 }
 
-/** The address of what the app shows. @param {object} app @returns {string} */
+/** The address of what the app shows. */
 export function addressOf(app) {
   const told = new URLSearchParams();
   told.set("run", app.main.run.title);

@@ -13,7 +13,6 @@ const RANK = { running: 0, preprocessing: 0, ready: 1, suspended: 1, waiting: 2 
 
 /** Prompts and answers, as long as they are at the selected column. */
 export class AnswersView {
-  /** @param {HTMLElement} host @param {object} app */
   constructor(host, app) {
     this.app = app;
     this._rows = []; // those on the page: a row that is filled anew for another request costs less than a new one
@@ -27,7 +26,6 @@ export class AnswersView {
     });
   }
 
-  /** @param {import("./model.js").RunModel} model @param {number} i */
   show(model, i) {
     const { presence } = model;
     const ranked = presence.underWay(i).map((r) => [r, model.stateAt(i, r)]);

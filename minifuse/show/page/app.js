@@ -17,11 +17,10 @@ import { Overview } from "./overview.js";
 import { NowView, showFacts } from "./now.js";
 import { Scales } from "./scales.js";
 import { Teller } from "./teller.js";
-import { Theme } from "./theme.js";
-import { requestColour } from "./palette.js";
+import { Theme, requestColour } from "./theme.js";
 import { applyAddress, readAddress } from "./address.js";
 import { bindControls, showControls } from "./controls.js";
-import { showLegend } from "./legend.js";
+import { lanesLegend, showEntries } from "./legend.js";
 import { printSharply } from "./export.js";
 
 /** The state of the page. Views read it; `select`, `selectRequest` and their like change it. */
@@ -107,7 +106,7 @@ class App {
     return requestColour(this.runs[0].requests[r].colour ?? r);
   }
 
-  /** The last column of a run of which anything may be told, as a question may be open. @param {RunModel} model */
+  /** The last column of a run of which anything may be told, as a question may be open. */
   limitOf(model) {
     return this.predict?.limitOf(model) ?? Infinity;
   }
@@ -115,7 +114,6 @@ class App {
   /**
    * Go to a position, or to the nearest that there is and that may be seen.
    *
-   * @param {number} i
    * @param {number|null} [beside] the column of B to be shown there; null: the one that goes with it
    */
   select(i, beside = null) {
@@ -134,13 +132,12 @@ class App {
     return this.predict ? this.predict.allow(from, there) : there;
   }
 
-  /** Select a column of one side. @param {"A"|"B"} side @param {number} column */
+  /** Select a column of one side. @param {"A"|"B"} side */
   selectIn(side, column) {
     if (side === "B" && this.pair) this.select(this.pair.positionOfB(column), column);
     else this.select(column);
   }
 
-  /** @param {number|null} r */
   selectRequest(r) {
     if (r === this.request) return;
     this.request = r;
@@ -163,7 +160,8 @@ class App {
   /**
    * Choose A and B. Of another A what is shown is the same moment, or what is before the first stop up to it.
    *
-   * @param {RunModel} main @param {RunModel|null} other
+   * @param {RunModel} main
+   * @param {RunModel|null} other
    * @param {number} [position] to begin at
    */
   setRuns(main, other, position) {
@@ -235,7 +233,7 @@ class App {
       lanes.layout(model);
       charts.layout(model);
     }
-    showLegend(part("legend"), this);
+    showEntries(part("legend"), lanesLegend(this), 26, 13);
     if (this.overview && part("overview").open) this.overview.layout();
   }
 

@@ -5,10 +5,7 @@
  *
  *     countUpTo([2, 5, 5, 9], 5)  // 3
  *
- * @param {ArrayLike<number>} ascending
- * @param {number} value
  * @param {number} [length] only so many of them
- * @returns {number}
  */
 export function countUpTo(ascending, value, length = ascending.length) {
   let low = 0;

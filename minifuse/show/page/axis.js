@@ -14,7 +14,6 @@ const TICKS = 80; // pixels from one label to the next, about
  *     axis.mode = "iterations"; axis.width = 10; axis.x(3)  // 30
  */
 export class Axis {
-  /** @param {import("./model.js").RunModel} model */
   constructor(model) {
     this.model = model;
     /** @type {"iterations"|"time"} */
@@ -36,21 +35,21 @@ export class Axis {
     return this.width / this.median;
   }
 
-  /** @param {number} i @returns {number} where column i begins */
+  /** @returns {number} where column i begins */
   x(i) {
     if (this.mode === "iterations") return i * this.width;
     return (this.model.starts[i] - this.origin) * this.scale;
   }
 
-  /** @param {number} i @returns {number} where column i ends */
+  /** @returns {number} where column i ends */
   right(i) {
     if (this.mode === "iterations") return (i + 1) * this.width;
     return (this.model.ends[i] - this.origin) * this.scale;
   }
 
   /**
-   * @param {number} position in columns and shares of them @returns {number} where what begins there begins
-   *
+   * @param {number} position in columns and shares of them
+   * @returns {number} where what begins there begins
    *     axis.mode = "iterations"; axis.width = 10; axis.begin(3.5)  // 35
    */
   begin(position) {
@@ -64,13 +63,13 @@ export class Axis {
     return this.x(i) + (position - i) * (this.right(i) - this.x(i));
   }
 
-  /** @param {number} seconds @returns {number} where a moment lies; in columns of one width, where its column does */
+  /** @returns {number} where a moment lies; in columns of one width, where its column does */
   atTime(seconds) {
     if (this.mode === "time") return (seconds - this.origin) * this.scale;
     return this.x(Math.min(this.model.length, countUpTo(this.model.passed, seconds)));
   }
 
-  /** @param {number} position @returns {number} the moment there, of columns in time */
+  /** @returns {number} the moment there, of columns in time */
   timeAt(position) {
     return this.origin + position / this.scale;
   }
@@ -82,7 +81,7 @@ export class Axis {
     return this.mode === "iterations" ? length * this.width : (passed[length - 1] - this.origin) * this.scale;
   }
 
-  /** @param {number} position @returns {number} the column there */
+  /** @returns {number} the column there */
   column(position) {
     const { length, passed } = this.model;
     const i = this.mode === "iterations" ? Math.floor(position / this.width) : countUpTo(passed, this.origin + position / this.scale);
@@ -124,7 +123,6 @@ export class Axis {
   /**
    * Labels for about every 80 pixels of what is seen: times, or the trace's numbers of iterations and of moves alone.
    *
-   * @param {number} seen
    * @returns {{x: number, label: string}[]}
    */
   ticks(seen) {

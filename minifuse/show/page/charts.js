@@ -1,8 +1,7 @@
 /** Draws charts of a run under the axis of its lanes: batch size, tokens computed and idle, KV, the queue; and of a request. */
 
-import { coverFrom, drawCover } from "./cover.js";
 import { countUpTo } from "./ascending.js";
-import { GUTTER, fitted } from "./lanes.js";
+import { GUTTER, coverFrom, drawCover, fitted } from "./lanes.js";
 import { grouped, seconds } from "./words.js";
 
 const STRIP = 44; // pixels of a chart
@@ -14,8 +13,7 @@ const DASHES = { apart: [4, 2], suspended: [1.5, 2.5] }; // of lines, by colour
  * Draws charts one under the other.
  *
  * @param {import("./surface.js").CanvasSurface | import("./surface.js").SvgSurface} surface
- * @param {import("./model.js").RunModel} model @param {object[]} charts as from `chartsOf`
- * @param {import("./axis.js").Axis} axis
+ * @param {object[]} charts as from `chartsOf`
  * @param {{width: number, palette: object, gaps: object[]|null, name: string, colour: string, limit?: number}} look
  */
 export function drawCharts(surface, model, charts, axis, look) {
@@ -103,7 +101,8 @@ function drawSeries(surface, axis, { values, steps, colour, pattern, line }, fra
 /**
  * The memory of a run in small, `tall` pixels down to `base`, with nothing beside it.
  *
- * @param {object[]} series as from `memoryOf` @param {number} top what the upper edge stands for
+ * @param {object[]} series as from `memoryOf`
+ * @param {number} top what the upper edge stands for
  */
 export function drawSmallMemory(surface, series, axis, { base, tall, top, width, palette }) {
   const [from, to] = axis.visible(width);

@@ -2,7 +2,9 @@
 
 import { chartsHeight, drawCharts, drawSeriesSample } from "./charts.js";
 import { columnName } from "./columns.js";
+import { tag } from "./elements.js";
 import { GUTTER } from "./lanes.js";
+import { showEntries } from "./legend.js";
 import { chartsOf, gapsOf } from "./series.js";
 import { CanvasSurface } from "./surface.js";
 import { counted, grouped, seconds } from "./words.js";
@@ -15,41 +17,21 @@ function legendOf(charts, palette) {
   );
 }
 
-function showKey(host, entries) {
-  host.replaceChildren(
-    ...entries.map(({ text, draw }) => {
-      const item = document.createElement("li");
-      const canvas = document.createElement("canvas");
-      canvas.setAttribute("aria-hidden", "true");
-      item.append(canvas, document.createTextNode(text));
-      const surface = new CanvasSurface(canvas);
-      surface.begin(22, 11);
-      draw(surface);
-      return item;
-    }),
-  );
-}
-
 /** The charts of one side. */
 export class ChartsView {
-  /** @param {HTMLElement} host @param {object} app @param {{side: string, axis: () => object}} options */
   constructor(host, app, { side, axis }) {
     this.host = host;
     this.app = app;
     this.side = side;
     this.axis = axis;
     host.classList.add("charts");
-    this.canvas = document.createElement("canvas");
+    this.canvas = tag("canvas");
     this.canvas.setAttribute("role", "img");
-    this.cursor = document.createElement("div");
-    this.cursor.className = "cursor";
-    this.told = document.createElement("p");
-    this.told.className = "values";
-    this.frame = document.createElement("div");
-    this.frame.className = "pin";
+    this.cursor = tag("div", "cursor");
+    this.told = tag("p", "values");
+    this.frame = tag("div", "pin");
     this.frame.append(this.canvas, this.cursor);
-    this.key = document.createElement("ul");
-    this.key.className = "chart-key";
+    this.key = tag("ul", "chart-key");
     this.key.setAttribute("aria-label", "What the charts draw");
     host.append(this.frame, this.key, this.told);
     this.surface = new CanvasSurface(this.canvas);
@@ -69,7 +51,7 @@ export class ChartsView {
     }
     if (this.keyPalette !== this.app.palette) {
       this.keyPalette = this.app.palette;
-      showKey(this.key, this.legendEntries());
+      showEntries(this.key, this.legendEntries(), 22, 11);
     }
     this.width = this.host.clientWidth; // asked for once, since asking makes the browser lay the page out
     this._choose();

@@ -5,16 +5,13 @@
 
 import { seconds } from "./words.js";
 
-/** @param {import("./model.js").RunModel} model @param {number} i @returns {number|null} null: it is no iteration */
+/** @returns {number|null} null: it is no iteration */
 export function iterationNumber(model, i) {
   const { w, n } = model.run.steps[i];
   return w ? n : null;
 }
 
-/**
- * @param {import("./model.js").RunModel} model @param {number} i
- * @returns {string} "iteration 12", "a wait", or "moves alone, step 13"
- */
+/** @returns {string} "iteration 12", "a wait", or "moves alone, step 13" */
 export function columnName(model, i) {
   const { wait, w, n } = model.run.steps[i];
   return wait ? "a wait" : w ? `iteration ${n}` : `moves alone, step ${n}`;
@@ -29,8 +26,6 @@ export function columnMoment(model, i) {
  * Columns [from, to] by the iterations at their two ends.
  *
  *     columnSpan(model, 3, 9)  // "4 to 9", where column 3 is a wait; "a wait" where all of them are
- *
- * @param {import("./model.js").RunModel} model @param {number} from @param {number} to @returns {string}
  */
 export function columnSpan(model, from, to) {
   let [first, last] = [from, to];
@@ -58,7 +53,6 @@ const apartOf = new WeakMap(); // model -> these workers
 /**
  * A worker, called by what it does where prompts are computed apart.
  *
- * @param {import("./model.js").RunModel} model @param {number} k
  * @returns {string} "worker 2", "the main stream", "the pre-processing stream", or of several "pre-processing stream 2"
  */
 export function workerName(model, k) {
@@ -67,7 +61,7 @@ export function workerName(model, k) {
   return apart.size && model.run.workers === apart.size + 1 ? "the main stream" : `worker ${k}`;
 }
 
-/** " on worker 2"; nothing in a run of one worker @param {import("./model.js").RunModel} model @param {number} k */
+/** " on worker 2"; nothing in a run of one worker */
 export function onWorker(model, k) {
   return model.run.workers > 1 ? ` on ${workerName(model, k)}` : "";
 }

@@ -1,6 +1,7 @@
 /** Buttons, lists and keys: what the reader does, handed to the app. */
 
 import { columnName } from "./columns.js";
+import { fillSelect } from "./elements.js";
 import { offerPictures } from "./export.js";
 import { capital, seconds } from "./words.js";
 
@@ -11,24 +12,13 @@ function control(id) {
   return document.getElementById(id);
 }
 
-function fill(select, choices) {
-  select.replaceChildren(
-    ...choices.map(([value, text]) => {
-      const option = document.createElement("option");
-      option.value = value;
-      option.textContent = text;
-      return option;
-    }),
-  );
-}
-
-/** Wire up the page. @param {object} app */
+/** Wire up the page. */
 export function bindControls(app) {
   const titles = app.runs.map((model, k) => [String(k), model.run.title]);
-  fill(control("run-a"), titles);
-  fill(control("run-b"), [["", app.runs.length > 1 ? "none" : "none (one run)"], ...titles]);
+  fillSelect(control("run-a"), titles);
+  fillSelect(control("run-b"), [["", app.runs.length > 1 ? "none" : "none (one run)"], ...titles]);
   control("run-b").disabled = app.runs.length < 2;
-  fill(control("request"), [["", "none"], ...app.main.requests.map(({ id }, r) => [String(r), String(id)])]);
+  fillSelect(control("request"), [["", "none"], ...app.main.requests.map(({ id }, r) => [String(r), String(id)])]);
   const onClick = {
     home: () => app.select(0),
     back: () => app.select(app.position - 1),
@@ -106,7 +96,7 @@ function nextRequest(app, way) {
   if (count) app.selectRequest(to);
 }
 
-/** Put what is selected into the controls. @param {object} app */
+/** Put what is selected into the controls. */
 export function showControls(app) {
   const { main, other, position, positions, index } = app;
   const scrubber = control("scrubber");

@@ -1,12 +1,9 @@
 /**
  * What was possible when a column was decided.
  *
- * With several workers, columns that end earlier may show what a column decides: `before` is the first of them (see
- * lives.js). What was possible follows from the columns before that one, and from what plans that were made earlier and
+ * With several workers, columns that end earlier may show what a column decides: `before` is the first of them. What was possible follows from the columns before that one, and from what plans that were made earlier and
  * still ran had taken.
  */
-
-import { shownFrom } from "./lives.js";
 
 const ROUNDED = 1e-9; // seconds to which the times of a record are exact
 const NO_COLUMNS = Object.freeze([]);
@@ -14,12 +11,11 @@ const NEWCOMERS = ["waiting", "suspended", "arriving"]; // states from which a r
 
 /** The decisions of one run. Columns are counted as in the model. */
 export class Decisions {
-  /** @param {import("./model.js").RunModel} model */
   constructor(model) {
     const { steps } = model.run;
     this.model = model;
     /** The first column that shows what a column decides. */
-    this.before = Int32Array.from(steps, (step, i) => shownFrom(model.passed, step, i));
+    this.before = Int32Array.from(steps, (_, i) => model.shownFrom(i));
     /** Whether prompts are computed apart from the requests that run. */
     this.apart = steps.some(({ ph }) => ph === "preprocessing");
     this._beside = steps.map(() => NO_COLUMNS); // columns that were decided earlier, and ran when this one was decided
@@ -44,13 +40,12 @@ export class Decisions {
     }
   }
 
-  /** @param {number} i @returns {Set<number>} the requests that a column computes for */
+  /** @returns {Set<number>} the requests that a column computes for */
   runningIn(i) {
     return new Set((this.model.run.steps[i].w ?? NO_COLUMNS).map(([r]) => r));
   }
 
   /**
-   * @param {number} i
    * @returns {Set<number>} the requests that the same worker's last iteration of that phase computed for, but for
    *     requests that finished with it
    */
@@ -63,7 +58,7 @@ export class Decisions {
   }
 
   /**
-   * @param {number} i @param {number} r a request that has not ended then
+   * @param {number} r a request that has not ended then
    * @returns {import("./model.js").State|"arriving"} its state when column i was decided; arriving: the columns before
    *     show nothing of it
    */
@@ -89,19 +84,19 @@ export class Decisions {
     return this.model.presence.underWay(this.before[i]).filter(test);
   }
 
-  /** @param {number} i @returns {number[]} the requests that it admits, or that waited for that */
+  /** @returns {number[]} the requests that it admits, or that waited for that */
   admissible(i) {
     const { a: admitted = NO_COLUMNS } = this.model.run.steps[i];
     return this._requests(i, (r) => admitted.includes(r) || NEWCOMERS.includes(this.stateBefore(i, r)));
   }
 
-  /** @param {number} i @returns {number[]} the requests that it evicts, or that ran */
+  /** @returns {number[]} the requests that it evicts, or that ran */
   evictable(i) {
     const { e: evicted = NO_COLUMNS } = this.model.run.steps[i];
     return this._requests(i, (r) => evicted.includes(r) || this.stateBefore(i, r) === "running");
   }
 
-  /** @param {number} i @returns {number[]} the requests that it computes for, or that its worker might have */
+  /** @returns {number[]} the requests that it computes for, or that its worker might have */
   mayRun(i) {
     const { ph: phase } = this.model.run.steps[i];
     const runs = this.runningIn(i);

@@ -28,9 +28,6 @@ const KINDS = [
  *
  *     // two requests evicted in column 3, one in column 9
  *     deedsOf(model)  // [{kind: "evicted", words: "3 evictions", columns: [3, 9], colour: "warn"}]
- *
- * @param {import("./model.js").RunModel} model
- * @returns {Deed[]}
  */
 export function deedsOf(model) {
   // What comes back after an eviction finds only what it had itself.
@@ -43,11 +40,7 @@ export function deedsOf(model) {
   });
 }
 
-/**
- * That the idea of a technique had nothing to do in a run, in a few words; null: it had, or that cannot be known.
- *
- * @param {import("./model.js").RunModel} model @param {Deed[]} deeds @returns {string|null}
- */
+/** That the idea of a technique had nothing to do in a run, in a few words; null: it had, or that cannot be known. @param {Deed[]} deeds */
 export function idleIdea({ run }, deeds) {
   if (run.notice || deeds.some(({ kind }) => kind === run.idea)) return null;
   return KINDS.find(([kind]) => kind === run.idea)?.[4] ?? null;

@@ -33,7 +33,6 @@ function carried(model, i) {
 /**
  * The first columns, counted in the order of plans, that admit, evict or compute otherwise, or move or form waves.
  *
- * @param {import("./model.js").RunModel} a @param {import("./model.js").RunModel} b
  * @param {boolean} moves whether moves and waves are compared
  * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: there are none; `ended`:
  *     the run that has no such iteration, as its trace was cut off or it had nothing more to do
@@ -64,7 +63,6 @@ function chosenWords(model, i) {
 /**
  * What the first columns that differ decided, in words: of moves and waves if they differ in these alone.
  *
- * @param {import("./model.js").RunModel} a @param {number} i @param {import("./model.js").RunModel} b @param {number} j
  * @param {boolean} moves whether moves and waves are compared
  * @returns {string[]} of each run
  */

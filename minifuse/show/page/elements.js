@@ -10,23 +10,37 @@ export function tag(name, className, text) {
   return made;
 }
 
+/** A button with a text that does something. */
+export function actButton(className, text, act) {
+  const button = tag("button", className, text);
+  button.type = "button";
+  button.addEventListener("click", act);
+  return button;
+}
+
+/** Puts choices into a select, each a value and a text. */
+export function fillSelect(select, choices) {
+  const options = choices.map(([value, text]) => {
+    const option = tag("option", "", text);
+    option.value = value;
+    return option;
+  });
+  select.replaceChildren(...options);
+}
+
 /** A button that goes to a column. */
 export function stepButton(app, model, i, text = columnName(model, i)) {
-  const button = tag("button", "to-iteration", text);
-  button.type = "button";
+  const button = actButton("to-iteration", text, () => (model === app.other ? app.selectIn("B", i) : app.select(i)));
   button.dataset.iteration = String(i);
-  button.addEventListener("click", () => (model === app.other ? app.selectIn("B", i) : app.select(i)));
   return button;
 }
 
 /** A button that selects a request, with its colour beside it. */
 export function requestButton(app, model, r) {
-  const button = tag("button", "to-request");
-  button.type = "button";
+  const button = actButton("to-request", undefined, () => app.selectRequest(Number(button.dataset.request)));
   const mark = tag("span", "request-mark");
   mark.setAttribute("aria-hidden", "true");
   button.append(mark, document.createTextNode(""));
-  button.addEventListener("click", () => app.selectRequest(Number(button.dataset.request)));
   return renamed(button, app, model, r);
 }
 

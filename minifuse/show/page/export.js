@@ -1,17 +1,45 @@
 /** Pictures of what the page shows: saved as SVG, and put in the place of canvases when the page is printed. */
 
 import { columnName } from "./columns.js";
+import { actButton, tag } from "./elements.js";
 import { SvgSurface } from "./surface.js";
 import { drawLanes } from "./lanes.js";
 import { drawCharts } from "./charts.js";
 import { lanesLegend } from "./legend.js";
-import { drawLegendBelow } from "./saved_legend.js";
 import { capital } from "./words.js";
+
+const [LINE, SAMPLE, TALL, GAP, BETWEEN, EDGE, SIZE] = [18, 26, 13, 5, 14, 4, 11]; // pixels
+const LEEWAY = 1.15; // of a text, as a part of what is measured: fonts differ
+
+/**
+ * Makes a picture higher, and draws a legend there, in as many lines as it takes.
+ *
+ * @param {{text: string, draw: (surface: object) => void, newLine?: boolean}[]} entries `draw`: a sample, at most 26
+ *     pixels wide and 13 high; `newLine`: it stands at the beginning of a line
+ */
+function drawLegendBelow(surface, entries, { panel, soft }) {
+  if (!entries.length) return;
+  const top = surface.height;
+  let [x, y] = [EDGE, top + LINE / 2];
+  const places = entries.map(({ text, newLine = false }) => {
+    const wide = SAMPLE + GAP + surface.measure(text, SIZE) * LEEWAY;
+    if (x > EDGE && (newLine || x + wide > surface.width)) [x, y] = [EDGE, y + LINE];
+    const place = [x, y];
+    x += wide + BETWEEN;
+    return place;
+  });
+  surface.begin(surface.width, y + LINE + EDGE);
+  surface.rect(0, top, surface.width, surface.height - top, { fill: panel });
+  entries.forEach(({ text, draw }, k) => {
+    const [left, above] = places[k];
+    surface.at(left, above, () => draw(surface));
+    surface.text(left + SAMPLE + GAP, above + TALL / 2, text, { size: SIZE, fill: soft });
+  });
+}
 
 /**
  * The pictures that there are, each made when it is asked for.
  *
- * @param {object} app
  * @returns {{name: string, label: string, host: HTMLElement, draw: () => SvgSurface, legend: () => object[]}[]}
  */
 function picturesOf(app) {
@@ -51,7 +79,7 @@ function memoryPicture(memory) {
   return surface;
 }
 
-/** Hands a text to the reader as a file. @param {string} name @param {string} text */
+/** Hands a text to the reader as a file. */
 function saveFile(name, text, type = "image/svg+xml") {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type }));
@@ -60,21 +88,17 @@ function saveFile(name, text, type = "image/svg+xml") {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/** The dialog that offers pictures. @param {object} app @param {HTMLDialogElement} dialog */
+/** The dialog that offers pictures. */
 export function offerPictures(app, dialog) {
   const list = dialog.querySelector("#picture-list");
   list.replaceChildren(
-    ...picturesOf(app).map(({ name, label, draw, legend }) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = label;
-      button.addEventListener("click", () => {
+    ...picturesOf(app).map(({ name, label, draw, legend }) =>
+      actButton("", label, () => {
         const picture = draw();
         drawLegendBelow(picture, legend(), app.palette);
         saveFile(`${name.replace(/[^\w.-]+/g, "_")}.svg`, picture.toString());
-      });
-      return button;
-    }),
+      }),
+    ),
   );
   dialog.showModal();
 }
@@ -84,8 +108,7 @@ export function printSharply(app) {
   window.addEventListener("beforeprint", () => {
     app.theme.wear("light"); // paper is
     for (const { host, draw } of picturesOf(app)) {
-      const frame = document.createElement("div");
-      frame.className = "printed";
+      const frame = tag("div", "printed");
       const parsed = new DOMParser().parseFromString(draw().toString(), "image/svg+xml");
       frame.append(document.importNode(parsed.documentElement, true));
       host.append(frame);

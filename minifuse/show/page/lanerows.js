@@ -42,7 +42,6 @@ class Segments {
 
 /** The rows of a run, made once. */
 export class LaneRows {
-  /** @param {import("./model.js").RunModel} model */
   constructor(model) {
     this.model = model;
     const { run, requests } = model;

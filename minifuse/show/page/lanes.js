@@ -8,7 +8,6 @@
 import { countUpTo } from "./ascending.js";
 import { workerName } from "./columns.js";
 import { FIRST_TASK, IDLED, PREPARED, PROMPTED, rectangleColumns } from "./lanerows.js";
-import { coverFrom, drawCover } from "./cover.js";
 
 const SORT_COLOURS = ["running", "prompt", "apart", "idle"];
 /** Bands of states: the colour of the palette, and the pattern in it. */
@@ -46,8 +45,6 @@ export function bandLook(state, palette) {
  * Draws lanes.
  *
  * @param {import("./surface.js").CanvasSurface | import("./surface.js").SvgSurface} surface
- * @param {import("./lanerows.js").LaneRows} rows
- * @param {import("./axis.js").Axis} axis
  * @param {{width: number, height: number, top: number, rowHeight: number, palette: object, colour: Function,
  *          selected: number|null, limit?: number, small?: boolean}} look `top`: pixels scrolled down; `limit`: the last
  *     column that may be seen; `small`: without names and axis
@@ -110,7 +107,7 @@ function drawName(surface, rows, row, y, look) {
   surface.text(left, y, fitted(surface, name, GUTTER - 2 - left, weight), { fill: look.palette.ink, weight });
 }
 
-/** As much of a name as fits into so many pixels, in letters of 11. @returns {string} */
+/** As much of a name as fits into so many pixels, in letters of 11. */
 export function fitted(surface, name, width, weight = "normal") {
   const room = weight === "bold" ? width / BOLDER : width;
   if (name.length * 11 <= room || surface.measure(name.slice(0, MOST_LETTERS)) <= room) return name.slice(0, MOST_LETTERS);
@@ -195,4 +192,28 @@ function drawPadding(surface, rows, axis, { first, last, from, to, top, rowHeigh
       surface.rect(axis.x(i) + shift, r * rowHeight - top, axis.right(i) - axis.x(i), tall * share, look);
     }
   }
+}
+
+/**
+ * Where the columns end that may be seen.
+ *
+ * @param {{limit?: number, width: number}} look `limit`: the last column of which anything may be told
+ * @param {number} left pixels on the left, for names
+ * @returns {number} pixels from the left; `width`: nothing is covered
+ */
+export function coverFrom(model, axis, { limit = Infinity, width }, left) {
+  if (limit >= model.length - 1) return width;
+  return Math.max(left, Math.min(width, axis.right(limit) + left - axis.left));
+}
+
+/** Covers a part of a picture. */
+export function drawCover(surface, x, y, w, h, palette) {
+  if (w < 1) return;
+  surface.rect(x, y, w, h, { fill: palette.panel, pattern: "backstripes", ink: palette.grid });
+  surface.rect(x, y, 2, h, { fill: palette.accent });
+  const words = "not to be seen yet";
+  const [wide, middle] = [surface.measure(words, 12) + 12, x + w / 2];
+  if (w < wide) return;
+  surface.rect(middle - wide / 2, y + h / 2 - 10, wide, 20, { fill: palette.panel });
+  surface.text(middle, y + h / 2, words, { anchor: "middle", size: 12, fill: palette.soft });
 }

@@ -3,6 +3,7 @@
 import { countUpTo } from "./ascending.js";
 import { CanvasSurface } from "./surface.js";
 import { columnName, onWorker, workerName } from "./columns.js";
+import { tag } from "./elements.js";
 import { LaneRows, paddingOf } from "./lanerows.js";
 import { GUTTER, HEAD, drawLanes } from "./lanes.js";
 import { nodesByType } from "./now.js";
@@ -10,7 +11,6 @@ import { counted, seconds } from "./words.js";
 
 /** The lanes of one side, in a part of the page that scrolls both ways. */
 export class LanesView {
-  /** @param {HTMLElement} host @param {object} app @param {{side: string, axis: () => object}} options */
   constructor(host, app, { side, axis }) {
     this.host = host;
     this.app = app;
@@ -20,16 +20,12 @@ export class LanesView {
     host.tabIndex = 0;
     host.setAttribute("role", "group");
     host.setAttribute("aria-label", `Lanes of run ${side}: scroll with the arrows that are not taken by the page`);
-    this.spacer = document.createElement("div");
-    this.spacer.className = "spacer";
-    this.pin = document.createElement("div");
-    this.pin.className = "pin";
-    this.canvas = document.createElement("canvas");
+    this.spacer = tag("div", "spacer");
+    this.pin = tag("div", "pin");
+    this.canvas = tag("canvas");
     this.canvas.setAttribute("role", "img");
-    this.cursor = document.createElement("div");
-    this.cursor.className = "cursor";
-    this.tip = document.createElement("div");
-    this.tip.className = "tip";
+    this.cursor = tag("div", "cursor");
+    this.tip = tag("div", "tip");
     this.tip.hidden = true;
     this.pin.append(this.canvas, this.cursor, this.tip);
     host.append(this.pin, this.spacer);
@@ -109,7 +105,7 @@ export class LanesView {
     drawLanes(this.surface, this.rows, this.axis(), look);
   }
 
-  /** @param {object} model @param {number} i the column that is selected */
+  /** @param {number} i the column that is selected */
   show(model, i) {
     if (this.rows?.model !== model) this.layout(model);
     const chosen = this.app.request;

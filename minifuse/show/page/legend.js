@@ -1,5 +1,6 @@
 /** What colours and patterns of the lanes mean. */
 
+import { tag } from "./elements.js";
 import { CanvasSurface } from "./surface.js";
 import { DECODED, FIRST_TASK, IDLED, PREPARED, PROMPTED } from "./lanerows.js";
 import { bandLook, sortLook } from "./lanes.js";
@@ -39,24 +40,22 @@ function drawSample(surface, { state, sort, end }, palette) {
   else surface.rect(0, 0, 26, 13, sortLook(sort, palette));
 }
 
-/** The legend of lanes as entries: what is told, and how its sample is drawn. @param {object} app */
+/** The legend of lanes as entries: what is told, and how its sample is drawn. */
 export function lanesLegend({ runs, palette }) {
   const samples = samplesOf(runs); // of all, as the cards at the top are
   return samples.map((sample) => ({ text: sample.name, draw: (surface) => drawSample(surface, sample, palette) }));
 }
 
-/** @param {HTMLElement} host @param {object} app */
-export function showLegend(host, app) {
-  host.replaceChildren(
-    ...lanesLegend(app).map(({ text, draw }) => {
-      const item = document.createElement("li");
-      const canvas = document.createElement("canvas");
-      canvas.setAttribute("aria-hidden", "true");
-      item.append(canvas, document.createTextNode(text));
-      const surface = new CanvasSurface(canvas);
-      surface.begin(26, 13);
-      draw(surface);
-      return item;
-    }),
-  );
+/** Shows entries as a list, each behind its sample, of so many pixels. */
+export function showEntries(host, entries, width, height) {
+  const items = entries.map(({ text, draw }) => {
+    const [item, canvas] = [tag("li"), tag("canvas")];
+    canvas.setAttribute("aria-hidden", "true");
+    item.append(canvas, text);
+    const surface = new CanvasSurface(canvas);
+    surface.begin(width, height);
+    draw(surface);
+    return item;
+  });
+  host.replaceChildren(...items);
 }

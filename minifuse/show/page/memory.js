@@ -1,9 +1,8 @@
 /** The memory map of the selected column: every slot of both tiers in the colour of its owner, and its moves. */
 
 import { columnName } from "./columns.js";
+import { actButton, tag } from "./elements.js";
 import { CanvasSurface } from "./surface.js";
-import { placeRuns } from "./slots.js";
-import { idleSlots } from "./idle_slots.js";
 import { formsOf, memoryPanels, slotAt } from "./memory_panels.js";
 import { MOST_ARROWS, MOVE_LOOKS, drawMemory, drawMoveSample, drawStateSample } from "./memory_draw.js";
 import { deviceRuns, memoryWords, moveSums } from "./memory_words.js";
@@ -13,32 +12,23 @@ const LOOK_NAMES = ["panel", "ink", "soft", "free", "edge", "fresh", "idle", "id
 
 /** The view of the memory map. */
 export class MemoryView {
-  /** @param {HTMLElement} host @param {object} app */
   constructor(host, app) {
     this.host = host;
     this.app = app;
     this.layout = null;
     this.frame = null;
     host.classList.add("memory");
-    this.canvas = document.createElement("canvas");
-    this.canvas.className = "memory-map";
+    this.canvas = tag("canvas", "memory-map");
     this.canvas.setAttribute("role", "img");
-    this.words = document.createElement("p");
-    this.words.className = "memory-words";
-    this.legend = document.createElement("ul");
-    this.legend.className = "memory-legend";
+    this.words = tag("p", "memory-words");
+    this.legend = tag("ul", "memory-legend");
     this.legend.setAttribute("aria-label", "What colours, patterns and arrows mean");
-    this.tip = document.createElement("div");
-    this.tip.className = "memory-tip";
+    this.tip = tag("div", "memory-tip");
     this.tip.hidden = true;
-    this.details = document.createElement("details");
-    this.details.className = "memory-owners";
-    const summary = document.createElement("summary");
-    summary.textContent = "The same as a table";
-    this.table = document.createElement("table");
-    this.details.append(summary, this.table);
-    const stage = document.createElement("div");
-    stage.className = "memory-stage";
+    this.details = tag("details", "memory-owners");
+    this.table = tag("table");
+    this.details.append(tag("summary", "", "The same as a table"), this.table);
+    const stage = tag("div", "memory-stage");
     stage.append(this.canvas, this.tip);
     host.append(this.words, stage, this.legend, this.details);
     this.surface = new CanvasSurface(this.canvas);
@@ -55,15 +45,13 @@ export class MemoryView {
     }
   }
 
-  /** @param {import("./model.js").RunModel} model @param {number} i */
   show(model, i) {
     this.model = model;
     this.forms = formsOf(model);
-    const { tooMany } = this.forms.owners.books;
+    const { tooMany } = this.forms.slots;
     if (tooMany) return this._leaveOut(`The trace names ${grouped(tooMany)} slots, more than can be drawn: memory is left out.`);
-    this.frame = this.forms.owners.during(i);
+    this.frame = this.forms.slots.during(i);
     this._draw();
-    return this._prepare();
   }
 
   /** Shows no map, and why. */
@@ -75,17 +63,6 @@ export class MemoryView {
     this.legend.replaceChildren();
     this.table.replaceChildren();
     this._legendKey = null;
-  }
-
-  /** Replays the rest of the run while nothing else happens, so that any column is reached at once. */
-  _prepare() {
-    const { owners } = this.forms;
-    if (this._preparing || owners.prepared) return;
-    this._preparing = setTimeout(() => {
-      this._preparing = null;
-      owners.prepared = owners.prepare(6);
-      this._prepare();
-    }, 30);
   }
 
   /** The colours of the styles, read again when the theme changes. */
@@ -114,13 +91,7 @@ export class MemoryView {
     this._tell();
   }
 
-  /**
-   * Draws the map as it is on any surface, such as one for export.
-   *
-   * @param {CanvasSurface | import("./surface.js").SvgSurface} surface
-   * @param {number} width
-   * @returns {number} its height
-   */
+  /** Draws the map as it is on any surface, such as one for export. @returns {number} its height */
   drawOn(surface, width) {
     if (!this.frame) return 1;
     const layout = surface === this.surface ? this.layout : memoryPanels(this.forms, this.frame, width);
@@ -138,16 +109,15 @@ export class MemoryView {
     const entries = [];
     const add = (key, text, kind = "state") => entries.push([key, text, kind]);
     if (states.has("written")) add("written", "written");
-    if (frame.fresh.length) add("fresh", "written in this iteration");
+    if (frame.fresh.some((runs) => runs.length)) add("fresh", "written in this iteration");
     if (states.has("reserved")) add("reserved", this.forms.reserves ? "reserved, still empty" : "room in its row, not set aside yet");
     if (states.has("kept")) add("kept", "kept until it is reclaimed");
     if (states.has("copy")) add("copy", "also on the host: may be overwritten");
     if (frame.device.some((run) => run.owners.length > 1)) add("shared", "shared by several");
     const { shape, idle: nodes } = this.model.step(frame.index);
-    const idle = idleSlots(this.forms, frame);
     const inWaves = shape?.kind === "StateRows" && nodes > 0;
-    if (inWaves || idle.computed.length) add("idle", "computed, and needed by no request");
-    if (idle.lying.length) add("lying", "padding, and rows that have ended: in use, needed by no request");
+    if (inWaves || frame.idle.length) add("idle", "computed, and needed by no request");
+    if (frame.lying.length) add("lying", "padding, and rows that have ended: in use, needed by no request");
     add("free", "free");
     for (const [kind, [moves, tokens]] of moveSums(frame)) {
       const look = MOVE_LOOKS[kind];
@@ -181,12 +151,9 @@ export class MemoryView {
     this._legendKey = key;
     this.legend.replaceChildren(
       ...entries.map(([name, text, kind]) => {
-        const item = document.createElement("li");
-        const mark = document.createElement("span");
-        mark.className = `memory-key memory-${kind}-${name}`;
+        const [item, mark] = [tag("li"), tag("span", `memory-key memory-${kind}-${name}`, kind === "move" ? "\u279c" : undefined)];
         mark.setAttribute("aria-hidden", "true");
-        if (kind === "move") mark.textContent = "\u279c";
-        item.append(mark, document.createTextNode(text));
+        item.append(mark, text);
         return item;
       }),
     );
@@ -212,32 +179,23 @@ export class MemoryView {
       }
     }
     const focused = document.activeElement?.dataset?.request;
-    const head = document.createElement("tr");
+    const head = tag("tr");
     for (const title of ["request", "on the device", this.forms.reserves ? "reserved" : "room in its row", "kept", "on the host", "slots"]) {
-      const cell = document.createElement("th");
+      const cell = tag("th", "", title);
       cell.scope = "col";
-      cell.textContent = title;
       head.append(cell);
     }
     const body = [...rows].sort((a, b) => a[0] - b[0]).map(([r, row]) => {
-      const line = document.createElement("tr");
-      const name = document.createElement("th");
+      const [line, name] = [tag("tr"), tag("th")];
       name.scope = "row";
-      const button = document.createElement("button");
-      button.type = "button";
+      const button = actButton("", String(this.model.requests[r].id), () => this.app.selectRequest(r));
       button.dataset.request = r;
-      button.textContent = String(this.model.requests[r].id);
-      button.addEventListener("click", () => this.app.selectRequest(r));
       button.addEventListener("focus", () => this._mark(r));
       button.addEventListener("blur", () => this._mark(null));
       name.append(button);
       const where = row.where.slice(0, 4).map(([tier, from, to]) => `${tier === "host" ? "host " : ""}${from} to ${to - 1}`);
       if (row.where.length > 4) where.push(`${row.where.length - 4} more`);
-      line.append(name, ...[row.device, row.reserved, row.kept, row.host, where.join(", ")].map((value) => {
-        const cell = document.createElement("td");
-        cell.textContent = String(value);
-        return cell;
-      }));
+      line.append(name, ...[row.device, row.reserved, row.kept, row.host, where.join(", ")].map((value) => tag("td", "", String(value))));
       return line;
     });
     this.table.replaceChildren(head, ...body);
@@ -273,7 +231,7 @@ export class MemoryView {
     this.tip.style.top = `${y + 14}px`;
   }
 
-  /** The owners, the state and the moves of a slot, in words. @param {{panel: SlotPanel, slot: number}} found @returns {string} */
+  /** The owners, the state and the moves of a slot, in words. @param {{panel: SlotPanel, slot: number}} found */
   wordsAt({ panel, slot }) {
     const { forms, frame, model } = this;
     const run = this._runAt({ panel, slot });
@@ -284,15 +242,14 @@ export class MemoryView {
     if (panel.kind === "strip") where.push(`while ${panel.name} is attended`);
     const parts = [where.join(", ")];
     if (!run) {
-      const { computed } = idleSlots(forms, frame);
+      const computed = panel.kind === "strip" ? frame.idleInWave[panel.wave] ?? [] : frame.idle;
       const idle = panel.tier === "device" && computed.some(([first, count]) => slot >= first && slot < first + count);
       parts.push(idle ? "computed in this iteration, and needed by no request" : "free");
     } else {
       const names = run.owners.map((r) => model.requests[r].id).join(", ");
-      const token = panel.tier === "device" && run.owners.length ? this._token(run.owners[0], slot) : null;
       const states = { written: "written", reserved: forms.reserves ? "reserved and still empty" : "room in its row, not set aside yet", kept: "kept until it is reclaimed", copy: "also on the host, may be overwritten" };
       parts.push(run.owners.length > 1 ? `shared by ${names}` : `of ${names || "a copy on its way"}`);
-      if (token !== null) parts.push(`token ${token}`);
+      if (run.token >= 0) parts.push(`token ${run.token + slot - run.first}`);
       parts.push(states[run.state]);
       if (run.twin >= 0 && run.state !== "copy") parts.push(`the same KV is in slot ${run.twin + slot - run.first} of the ${panel.tier === "host" ? "device" : "host"}`);
     }
@@ -302,14 +259,6 @@ export class MemoryView {
       if (move.toTier === panel.tier && slot >= move.target && slot < move.target + move.count) parts.push(`${name} to here from slot ${move.source + slot - move.target}${move.fromTier === panel.tier ? "" : ` of the ${move.fromTier}`}`);
     }
     return parts.join("; ");
-  }
-
-  /** The token of a request that lies in a slot; null if the request has no place with this slot. */
-  _token(r, slot) {
-    const place = this.frame.places.get(r);
-    if (!place || place.kind === "node") return null;
-    for (const [first, count, token] of placeRuns(place)) if (slot >= first && slot < first + count) return token + slot - first;
-    return null;
   }
 
   _choose(event) {

@@ -1,6 +1,5 @@
 /** Draws the memory map: slots in the colours of their owners, idle computation, the shape, and moves as arrows. */
 
-import { idleSlots, ringRuns } from "./idle_slots.js";
 import { slotBoxes } from "./memory_panels.js";
 import { counted, grouped } from "./words.js";
 
@@ -37,21 +36,12 @@ const inkOn = (() => {
   };
 })();
 
-/**
- * Draws the map.
- *
- * @param {CanvasSurface | import("./surface.js").SvgSurface} surface
- * @param {MemoryForms} forms
- * @param {import("./owners.js").Frame} frame
- * @param {{panels: SlotPanel[], height: number}} layout
- * @param {{width: number, look: Object<string, string>, colour: (r: number) => string, selected: number|null}} how
- */
+/** Draws the map. @param {{width: number, look: Object<string, string>, colour: (r: number) => string, selected: number|null}} how */
 export function drawMemory(surface, forms, frame, layout, how) {
   const { model } = forms;
   const { look, colour } = how;
   const step = model.step(frame.index);
   surface.rect(0, 0, how.width, layout.height, { fill: look.panel });
-  const idle = idleSlots(forms, frame);
   const { shape } = step;
   const labels = [];
   for (const panel of layout.panels) {
@@ -63,21 +53,13 @@ export function drawMemory(surface, forms, frame, layout, how) {
       if (run.first >= last || run.first + run.count <= panel.first) continue;
       drawRun(surface, panel, run, model, how, labels);
     }
-    if (strip && shape?.kind === "StateRows") {
-      const busy = new Set(frame.fresh.filter(({ wave }) => wave === panel.wave).map(({ first }) => first));
-      for (let slot = shape.offset; slot < shape.offset + shape.rows; slot++) {
-        if (!busy.has(slot)) fillSlots(surface, panel, slot, 1, { fill: look.idleFill, pattern: "backstripes", ink: look.idle });
-      }
-    }
-    if (panel.tier === "device" && !strip) {
-      for (const [first, count] of idle.lying) fillSlots(surface, panel, first, count, { pattern: "dots", ink: look.idleSoft });
-      for (const [first, count] of idle.computed) {
+    if (panel.tier === "device") {
+      const idle = strip ? frame.idleInWave[panel.wave] ?? [] : frame.idle;
+      if (!strip) for (const [first, count] of frame.lying) fillSlots(surface, panel, first, count, { pattern: "dots", ink: look.idleSoft });
+      for (const [first, count] of idle) {
         fillSlots(surface, panel, first, count, { fill: look.idleFill, pattern: "backstripes", ink: look.idle });
       }
-    }
-    if (panel.tier === "device") {
-      for (const { first, count, wave } of frame.fresh) {
-        if (strip && wave !== panel.wave) continue;
+      for (const [first, count] of strip ? frame.fresh[panel.wave] : frame.fresh.flat()) {
         for (const [x, y, w, h] of slotBoxes(panel, first, count)) {
           surface.rect(x, y + h - Math.min(3, h / 3), Math.max(w, 1), Math.min(3, h / 3), { fill: look.fresh });
         }
@@ -244,6 +226,18 @@ function drawRun(surface, panel, run, model, how, labels) {
   }
 }
 
+/**
+ * The slots that columns [start, stop) take in the first row of a rectangle, which is a ring, as runs [first, count].
+ *
+ *     ringRuns({offset: 10, stride: 8}, -1, 2)  // [[17, 1], [10, 2]]: the row's last slot, and its first two
+ */
+function ringRuns({ offset, stride }, start, stop) {
+  const count = Math.min(stride, stop - start);
+  const at = ((start % stride) + stride) % stride;
+  const before = Math.min(count, stride - at);
+  return [[offset + at, before], [offset, count - before]].filter((run) => run[1] > 0);
+}
+
 /** The outline of what is computed whole. */
 function drawShape(surface, layout, shape, step, look) {
   if (!shape || !step.work.length) return;
@@ -261,7 +255,7 @@ function drawShape(surface, layout, shape, step, look) {
     return;
   }
   // Columns side by side have one mark.
-  for (const [first, count] of ringRuns(shape, 0, shape.start, shape.stop)) {
+  for (const [first, count] of ringRuns(shape, shape.start, shape.stop)) {
     const cell = panel.boxWidth / panel.columns;
     const [x, to] = [panel.x + (first - panel.first) * cell, panel.x + (first - panel.first + count) * cell];
     surface.path([[x, panel.y - 1], [x, panel.y - 4], [to, panel.y - 4], [to, panel.y - 1]], { stroke: look.ink, width: 2 });

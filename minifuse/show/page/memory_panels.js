@@ -11,7 +11,7 @@
  *     `more`: slots behind the last one drawn; `titleAt`: the middle of its title
  */
 
-import { Owners } from "./owners.js";
+import { Slots } from "./slots.js";
 
 const SIDE = 56; // pixels on the left, for the names of panels
 const HEADLINE = 18; // pixels above a panel, for its title
@@ -25,16 +25,15 @@ const [LOW_STRIP, LOW_GAP] = [15, 3];
 
 /** Which forms the memory of a run takes, found once. */
 class MemoryForms {
-  /** @param {import("./model.js").RunModel} model */
   constructor(model) {
     this.model = model;
-    this.owners = new Owners(model);
-    const { books } = this.owners;
+    this.slots = new Slots(model);
     this.rectangles = []; // columns whose shape is the batch's rectangle
-    this.blockSize = 0;
+    const { block = 0, layered = false } = model.run.slots;
+    this.blockSize = block;
     this.width = 0; // of a buffer
     /** Whether the layers of the model have the device in turn, so that its slots hold one layer's KV at a time. */
-    this.layered = books.layered;
+    this.layered = layered;
     /** Whether slots are set aside before they are written: in rows that grow column by column they are not. */
     this.reserves = this.layered || model.run.steps.some(({ kv }) => kv && kv[1] > kv[0]);
     this._written = new Map(); // slots of a row or buffer -> as many of the first of them as the run ever writes
@@ -42,25 +41,24 @@ class MemoryForms {
       if (step.sh?.kind === "Rectangle" && step.ph !== "preprocessing") this.rectangles.push(i);
       if (step.sh?.kind === "Region") this.width = step.sh.width;
       if (step.sh && step.ph !== "preprocessing") this._reach(step);
-      for (const place of step.p ?? []) if (place.length === 3) this.blockSize = place[2];
     });
-    const { size } = books.device;
+    const { device: size, host } = this.slots.sizes;
     const unit = this.width || this.blockSize || 1;
     const { capacity } = model.run;
     const whole = Math.floor(capacity / unit) * unit || size;
     // A memory that is hardly used is shown as far as it ever is; buffers always, unless they are far too many.
     this.shown = (this.width && whole < MOST_SHOWN) || whole <= 2 * size ? Math.max(whole, size) : Math.ceil(size / unit) * unit;
-    this.hostShown = books.host.size;
+    this.hostShown = host;
   }
 
   /** Notes how far rows or buffers are written in a column. */
-  _reach({ sh: shape, w: work, p: places }) {
+  _reach({ sh: shape, fr: fresh = [] }) {
     const { kind, stride, stop, width, begin = 0 } = shape;
     const unit = kind === "Rectangle" ? stride : width;
     if (!unit) return;
     let most = this._written.get(unit) ?? 0;
     if (kind === "Rectangle") most = Math.max(most, begin < 0 ? stride : Math.min(stride, stop));
-    else work.forEach((one, k) => (most = Math.max(most, (places[k][0] % width) + one[2])));
+    else for (const runs of fresh) for (let k = 0; k < runs.length; k += 2) most = Math.max(most, ((runs[k] + runs[k + 1] - 1) % width) + 1);
     this._written.set(unit, most);
   }
 
@@ -90,7 +88,6 @@ class MemoryForms {
 
 const memoryForms = new WeakMap();
 
-/** @param {import("./model.js").RunModel} model @returns {MemoryForms} */
 export function formsOf(model) {
   if (!memoryForms.has(model)) memoryForms.set(model, new MemoryForms(model));
   return memoryForms.get(model);
@@ -133,8 +130,6 @@ function regionOf(count, unit, seen, width, height) {
 /**
  * Where every slot is drawn.
  *
- * @param {MemoryForms} forms
- * @param {import("./owners.js").Frame} frame
  * @param {number} width pixels
  * @returns {{panels: SlotPanel[], height: number, hidden: number}} `hidden`: waves for which there is no room
  */
@@ -175,7 +170,7 @@ export function memoryPanels(forms, frame, width) {
     const boxWidth = Math.min(seen < stride ? inner - AFTER_BREAK : inner, seen * 26);
     put("device", "device", "rectangle", offset, rows * stride, { unit: stride, seen, across: 1, columns: seen, boxWidth, boxHeight, gap: 2 });
     const rest = forms.shown - stop;
-    const used = Math.max(0, forms.owners.books.device.size - stop);
+    const used = Math.max(0, forms.slots.sizes.device - stop);
     const drawn = 2 * used < rest ? used : rest;
     if (drawn > 0) put("device", "", "rest", stop, drawn, lineOf(drawn, inner - (drawn < rest ? AFTER_BREAK : 0), 90), rest - drawn);
   } else if (forms.width) {
@@ -193,11 +188,7 @@ export function memoryPanels(forms, frame, width) {
   return { panels, height: y, hidden: Math.max(0, frame.waves.length - MOST_STRIPS) };
 }
 
-/**
- * The rectangles that slots [first, first + count) take in a panel, as [x, y, width, height]; none of what is not drawn.
- *
- * @param {SlotPanel} panel @param {number} first @param {number} count @returns {number[][]}
- */
+/** The rectangles that slots [first, first + count) take in a panel, as [x, y, width, height]; none of what is not drawn. */
 export function slotBoxes(panel, first, count) {
   const start = Math.max(first, panel.first) - panel.first;
   const stop = Math.min(first + count, panel.first + panel.count) - panel.first;

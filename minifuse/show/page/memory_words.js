@@ -1,23 +1,13 @@
 /** What the memory map shows, in words. */
 
-import { MOVE_LOOKS } from "./memory_draw.js";
 import { capital, counted, grouped } from "./words.js";
 
-/**
- * What the map shows, in words: the numbers are those that the trace counts, which the charts show as well.
- *
- * @param {MemoryForms} forms @param {import("./owners.js").Frame} frame @returns {string}
- */
+/** What the map shows, in words: the numbers are those that the trace counts, which the charts show as well. */
 export function memoryWords(forms, frame) {
   const { model } = forms;
   const { isWait, kv } = model.step(frame.index);
-  const parts = forms.layered ? layeredWords(forms, frame, kv) : isWait ? drawnWords(frame) : countedWords(forms, frame, kv);
-  if (!forms.layered) parts.push(...arrangedWords(forms, frame));
-  for (const [kind, [count, tokens]] of moveSums(frame)) {
-    parts.push(`${MOVE_LOOKS[kind]?.name ?? kind}: ${counted(tokens, "token")} in ${counted(count, "move")}`);
-  }
-  if (!forms.layered) parts.push(...leftOut(forms, frame));
-  return `${capital(parts.join("; "))}.`;
+  const told = isWait ? ["nothing runs, and the trace counts no slots"] : countedWords(forms, frame, kv);
+  return `${capital((forms.layered ? layeredWords(forms, frame, kv) : told).join("; "))}.`;
 }
 
 function slotsIn(runs, ...states) {
@@ -45,46 +35,11 @@ function countedWords(forms, frame, { used, reserved, capacity, host, kept, kept
   parts.push(`${grouped(Math.max(0, capacity - Math.max(used, reserved) - kept))} free${held}`);
   if (host) parts.push(`${counted(host, "token")} on the host alone`);
   if (keptOnHost) parts.push(`${counted(keptOnHost, "token")} kept on the host alone`);
+  if (forms.shown < capacity / 2) parts.push(`drawn are the ${counted(forms.shown, "slot")} that this run ever uses`);
   return parts;
 }
 
-/** Of a wait the trace counts nothing: what is drawn. */
-function drawnWords({ device, host }) {
-  const parts = [`nothing runs, and the trace counts no slots; drawn are ${counted(slotsIn(device, "written"), "written slot")} of ${ownersOf(device)}`];
-  if (slotsIn(device, "kept")) parts.push(`${grouped(slotsIn(device, "kept"))} kept`);
-  if (host.length) parts.push(`${counted(slotsIn(host, "written", "kept"), "slot")} on the host`);
-  return parts;
-}
-
-/** How owners lie, and waves. */
-function arrangedWords(forms, frame) {
-  const parts = [];
-  const [holes, longest] = forms.rectangle(frame.index) ? [0, 0] : freeRuns(frame); // what is free in a rectangle is padding
-  if (holes) parts.push(`${counted(holes, "hole")} between owners, the longest ${grouped(longest)}`);
-  const shared = frame.device.reduce((sum, one) => sum + (one.owners.length > 1 ? one.count : 0), 0);
-  if (shared) parts.push(`${grouped(shared)} shared`);
-  if (frame.waves.length > 1) parts.push(counted(frame.waves.length, "wave"));
-  return parts;
-}
-
-/** The part of the memory that is not drawn. */
-function leftOut(forms, frame) {
-  const { run } = forms.model;
-  const parts = forms.shown < run.capacity / 2 ? [`drawn are the ${counted(forms.shown, "slot")} that this run ever uses`] : [];
-  const rows = forms.rectangle(frame.index)?.stride;
-  const unit = rows ?? forms.width;
-  if (unit && forms.seenOf(unit) < unit) {
-    const name = rows ? `row of ${counted(unit, "slot")}` : `slot of ${counted(unit, "token")}`;
-    parts.push(`drawn of each ${name} are the first ${grouped(forms.seenOf(unit))}, further than this run writes`);
-  }
-  return parts;
-}
-
-/**
- * What is on the device in a column: where layers take turns what each wave attends to, since at its end nothing is.
- *
- * @param {MemoryForms} forms @param {import("./owners.js").Frame} frame @returns {SlotRun[]}
- */
+/** What is on the device in a column: where layers take turns what each wave attends to, since at its end nothing is. */
 export function deviceRuns(forms, frame) {
   if (!forms.layered) return frame.device;
   return frame.waves.flatMap((runs) => runs.filter(({ state }) => state !== "copy"));
@@ -103,19 +58,6 @@ function layeredWords(forms, frame, kv) {
   } else parts.push("nothing is computed in this column");
   if (kv.host) parts.push(`${counted(kv.host, "token")} on the host, in all layers`);
   return parts;
-}
-
-/** How many runs of free slots lie between owned ones, and the longest of them. */
-function freeRuns(frame) {
-  let [holes, longest, end] = [0, 0, 0];
-  for (const { first, count } of frame.device) {
-    if (first > end) {
-      holes += 1;
-      longest = Math.max(longest, first - end);
-    }
-    end = Math.max(end, first + count);
-  }
-  return [holes, longest];
 }
 
 /** Each kind of move of a column -> [moves, tokens]. */

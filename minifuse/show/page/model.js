@@ -2,21 +2,22 @@
  * A run of the record, decoded for random access.
  *
  * A column is a line of the trace that took time: an iteration, a plan of moves alone, or a wait. Columns are numbered
- * from 0 in the order of the trace, which is the order in which they ended; requests in the order of the record.
+ * from 0 in the order of the trace, which is the order in which they ended; requests in the order of the record. In all
+ * modules `model` is a `RunModel`, `i` a column and `r` a request, both as numbers.
  *
  * @typedef {"absent"|"waiting"|"preprocessing"|"ready"|"running"|"suspended"|"finished"|"refused"} State
  * @typedef {{request: number, start: number, stop: number, cell: string}} Work
- * @typedef {{kind: "extent", offset: number, size: number} | {kind: "runs", runs: number[][]} |
- *           {kind: "blocks", blocks: number[], size: number} | {kind: "node", reads: number[], slot: number}} Place
  * @typedef {{kind: string, source: number, target: number, count: number, fromTier: string, toTier: string,
- *            moment: string, wave: number}} Move
+ *            moment: string, wave: number, owners: number[]}} Move
  * @typedef {{code: string, text: string, at: number}} Told
  */
 
 import { countUpTo } from "./ascending.js";
 import { Presence } from "./presence.js";
-import { READY, STATES, SUSPENDED, WAITING, livesOf } from "./lives.js";
 
+const STATES = ["absent", "waiting", "preprocessing", "ready", "running", "suspended", "finished", "refused"]; // as in the record
+const WAITS = ["waiting", "suspended", "ready"];
+const NO_STATES = Object.freeze([[], []]); // from which column on, and which
 const UNTOLD = Object.freeze([]);
 const NO_WAITS = [UNTOLD, UNTOLD, UNTOLD]; // from, to, reason
 const RECENT = 64; // columns that are kept decoded
@@ -51,15 +52,17 @@ export class RunModel {
     this.queue = new Int32Array(length);
     this._previous = new Int32Array(length); // the last column so far that told of memory; -1: none has
     this._sum();
-    this._lives = livesOf(run, this.passed);
+    this._states = run.requests.map(({ states = NO_STATES }) => states);
     this._count();
     this._steps = new Map(); // decoded, the last few
     /** Which requests there are in a column. */
     this.presence = new Presence(this);
   }
 
-  /** What columns come to. */
+  /** What columns come to, in all and of each request. */
   _sum() {
+    /** The columns that compute for a request; and those that generated tokens for it, with how many there were then. */
+    [this._work, this._tokenColumns, this._tokenCounts] = [0, 1, 2].map(() => this.requests.map(() => []));
     let total = 0;
     let told = -1;
     this.run.steps.forEach((step, column) => {
@@ -68,7 +71,12 @@ export class RunModel {
       const { kv = [0, 0, 0, 0], kp = [0] } = this.run.steps[told] ?? {};
       [this.used[column], this.reserved[column], , this.host[column]] = kv;
       [this.kept[column]] = kp;
-      for (const [, count] of step.o ?? UNTOLD) total += count;
+      for (const [r] of step.w ?? UNTOLD) if (this._work[r].at(-1) !== column) this._work[r].push(column);
+      for (const [r, count] of step.o ?? UNTOLD) {
+        total += count;
+        this._tokenColumns[r].push(column);
+        this._tokenCounts[r].push((this._tokenCounts[r].at(-1) ?? 0) + count);
+      }
       this.totalTokens[column] = total;
     });
   }
@@ -76,23 +84,19 @@ export class RunModel {
   /** How many requests run, and how many wait. */
   _count() {
     const change = new Int32Array(this.length + 1);
-    for (const { stateColumns, states, workColumns } of this._lives) {
-      for (const column of workColumns) this.batch[column] += 1;
-      states.forEach((state, k) => {
-        if (state !== WAITING && state !== SUSPENDED) return;
-        change[Math.min(this.length, stateColumns[k])] += 1;
-        change[Math.min(this.length, stateColumns[k + 1] ?? this.length)] -= 1;
-      });
-    }
+    this.requests.forEach((_, r) => {
+      for (const column of this._work[r]) this.batch[column] += 1;
+      for (const { from, to, state } of this.spans(r)) {
+        if (state !== "waiting" && state !== "suspended") continue;
+        change[Math.min(this.length, from)] += 1;
+        change[to] -= 1;
+      }
+    });
     let now = 0;
     for (let column = 0; column < this.length; column++) this.queue[column] = now += change[column];
   }
 
-  /**
-   * A column with every number named, and every block table whole.
-   *
-   * @param {number} i
-   */
+  /** A column with every number named, and every block table whole. */
   step(i) {
     const known = this._steps.get(i);
     if (known) return known;
@@ -122,17 +126,16 @@ export class RunModel {
       end: step.t[1],
       isWait: Boolean(step.wait),
       work,
-      places: work.map((one, k) => this._place(i, one.request, step.p[k])),
       admitted: step.a ?? [],
       evicted: step.e ?? [],
       phase: step.ph ?? (step.wait ? "waiting" : "running"),
       shape: step.sh ?? null,
       waves: step.wv ?? (work.length ? [[0, work.length]] : []),
       lanes: step.ln ?? [],
-      moves: (step.m ?? []).map(([kind, source, target, count, fromTier, toTier, moment, wave]) => ({
-        ...{ kind, source, target, count },
-        ...{ fromTier: fromTier ?? "device", toTier: toTier ?? "device", moment: moment ?? "first", wave: wave ?? 0 },
-      })),
+      moves: (step.m ?? []).map(([kind, source, target, count, fromTier, toTier, moment, wave], k) => {
+        const owners = this.run.slots.sets?.[step.mo[k]] ?? [];
+        return { kind, source, target, count, fromTier, toTier, moment, wave, owners };
+      }),
       reused: (step.ru ?? []).map(([request, onDevice, onHost]) => ({ request, onDevice, onHost })),
       reasons: (step.y ?? []).map(([request, k]) => ({ request, code: reasons[k][0], text: reasons[k][1] })),
       computed: step.c ?? 0,
@@ -145,31 +148,24 @@ export class RunModel {
     };
   }
 
-  /** @returns {Place} */
-  _place(i, request, place) {
-    if (place.length === 3) return { kind: "blocks", blocks: this._lives[request].table.at(i), size: place[2] };
-    if (place.length === 1) return { kind: "runs", runs: place[0] };
-    if (Array.isArray(place[0])) return { kind: "node", reads: place[0], slot: place[1] };
-    return { kind: "extent", offset: place[0], size: place[1] };
-  }
-
-  /** @param {number} i @param {number} r @returns {State} the state of a request while a column runs */
+  /** @returns {State} the state of a request while a column runs */
   stateAt(i, r) {
-    return STATES[this._lives[r].stateAt(i)];
+    const [columns, states] = this._states[r];
+    return STATES[states[countUpTo(columns, i) - 1] ?? 0];
   }
 
-  /** @param {number} i @param {number} r @returns {number} the column since which it is in the state that it has then */
+  /** @returns {number} the column since which it is in the state that it has then */
   stateSince(i, r) {
-    const { stateColumns } = this._lives[r];
-    return stateColumns[countUpTo(stateColumns, i) - 1] ?? 0;
+    const [columns] = this._states[r];
+    return columns[countUpTo(columns, i) - 1] ?? 0;
   }
 
-  /** @param {number} r @returns {{from: number, to: number, state: State}[]} its states, each in columns [from, to) */
+  /** @returns {{from: number, to: number, state: State}[]} its states, each in columns [from, to) */
   spans(r) {
-    const { stateColumns, states } = this._lives[r];
+    const [columns, states] = this._states[r];
     return states.map((state, k) => ({
-      from: stateColumns[k],
-      to: Math.min(this.length, stateColumns[k + 1] ?? this.length),
+      from: columns[k],
+      to: Math.min(this.length, columns[k + 1] ?? this.length),
       state: STATES[state],
     }));
   }
@@ -177,17 +173,16 @@ export class RunModel {
   /**
    * The reason that holds in column i for a request that waits then.
    *
-   * @param {number} i @param {number} r
    * @returns {Told|null} `at`: since which column; null: it does not wait
    */
   reasonAt(i, r) {
-    if (![WAITING, SUSPENDED, READY].includes(this._lives[r].stateAt(i))) return null;
+    if (!WAITS.includes(this.stateAt(i, r))) return null;
     const [from, , reasons] = this.requests[r].waits ?? NO_WAITS;
     const k = countUpTo(from, i) - 1;
     return k >= 0 ? this._told(reasons[k], from[k], i) : null;
   }
 
-  /** @param {number} r @returns {Told[]} every reason for which a request waited, in order */
+  /** @returns {Told[]} every reason for which a request waited, in order */
   reasonsOf(r) {
     const [from, to, reasons] = this.requests[r].waits ?? NO_WAITS;
     return reasons.flatMap((reason, k) => {
@@ -208,29 +203,32 @@ export class RunModel {
     return { code, text, at };
   }
 
-  /** @param {number} i @param {number} r @returns {number} tokens generated for a request by the end of column i */
+  /** @returns {number} tokens generated for a request by the end of column i */
   tokensBy(i, r) {
-    const { tokenColumns, tokenCounts } = this._lives[r];
-    const count = countUpTo(tokenColumns, i);
-    return count ? tokenCounts[count - 1] : 0;
+    return this._tokenCounts[r][countUpTo(this._tokenColumns[r], i) - 1] ?? 0;
   }
 
-  /** @param {number} r @returns {number[]} the columns that generated tokens for a request */
+  /** @returns {number[]} the columns that generated tokens for a request */
   tokenColumns(r) {
-    return this._lives[r].tokenColumns;
+    return this._tokenColumns[r];
   }
 
-  /** @param {number} r @returns {number[]} the columns that compute for a request */
+  /** @returns {number[]} the columns that compute for a request */
   workColumns(r) {
-    return this._lives[r].workColumns;
+    return this._work[r];
   }
 
-  /** @param {number} r @returns {number[]} the columns that compute its row or buffer, though it has ended */
+  /** @returns {number[]} the columns that compute its row or buffer, though it has ended */
   idleColumns(r) {
     return this.requests[r].idle ?? UNTOLD;
   }
 
-  /** @param {number} i @param {number} r @returns {string|null} its answer so far; null: the trace tells no texts */
+  /** The first column that shows what a column decides: another worker's that had not ended when this one began does. */
+  shownFrom(i) {
+    return countUpTo(this.passed, this.starts[i]);
+  }
+
+  /** @returns {string|null} its answer so far; null: the trace tells no texts */
   textAt(i, r) {
     const { answer, ends } = this.requests[r];
     if (answer === null || answer === undefined) return null;
@@ -238,23 +236,18 @@ export class RunModel {
     return count ? answer.slice(0, ends[Math.min(count, ends.length) - 1]) : "";
   }
 
-  /** @param {number} seconds @returns {number} the column that runs then; before the first and after the last, that */
+  /** @returns {number} the column that runs then; before the first and after the last, that */
   at(seconds) {
     return Math.max(0, Math.min(this.length - 1, countUpTo(this.passed, seconds)));
   }
 
-  /** @param {number} count @returns {number} the first column by whose end so many tokens had been generated in all */
+  /** @returns {number} the first column by whose end so many tokens had been generated in all */
   byToken(count) {
     return Math.max(0, Math.min(this.length - 1, countUpTo(this.totalTokens, count - 0.5)));
   }
 }
 
-/**
- * The record of a page: gzip in base64, as `page.py` writes it.
- *
- * @param {string} text
- * @returns {Promise<object>}
- */
+/** The record of a page: gzip in base64, as `page.py` writes it. */
 export async function decodeRecord(text) {
   const bytes = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));

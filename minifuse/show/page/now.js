@@ -1,21 +1,16 @@
 /** The selected iteration in words, and what there is to know of a run. */
 
 import { columnName, onWorker } from "./columns.js";
+import { tag } from "./elements.js";
 import { capital, counted, grouped, seconds } from "./words.js";
 
-/** "r1, r2 and 3 more", each once @param {import("./model.js").RunModel} model @param {number[]} list @param {number} [most] */
+/** "r1, r2 and 3 more", each once @param {number} [most] */
 export function someOf(model, list, most = 8) {
   const ids = [...new Set(list)].map((r) => String(model.requests[r].id));
   return ids.length > most ? `${ids.slice(0, most).join(", ")} and ${ids.length - most} more` : ids.join(", ");
 }
 
-/**
- * What an iteration was, a sentence each.
- *
- * @param {import("./model.js").RunModel} model
- * @param {number} i
- * @returns {string[]}
- */
+/** What an iteration was, a sentence each. */
 export function sentencesOf(model, i) {
   const step = model.step(i);
   const told = [];
@@ -57,8 +52,7 @@ export function sentencesOf(model, i) {
 /**
  * Nodes by the type of their cells, in the order in which the types come: "5 encoder nodes and 3 decoder nodes".
  *
- * @param {import("./model.js").RunModel} model @param {number[][]} work of a step of the record
- * @returns {string}
+ * @param {number[][]} work of a step of the record
  */
 export function nodesByType(model, work) {
   const types = [...countTypes(work.map(([, , , cell = 0]) => model.run.cells[cell]))];
@@ -88,7 +82,6 @@ function tasks(step) {
 
 /** Shows the selected iteration, of both runs if there are two. */
 export class NowView {
-  /** @param {HTMLElement} host @param {object} app */
   constructor(host, app) {
     this.host = host;
     this.app = app;
@@ -98,31 +91,17 @@ export class NowView {
     const { app } = this;
     const sides = [[app.main, app.index], ...(app.other ? [[app.other, app.indexOther]] : [])];
     const parts = sides.flatMap(([model, i]) => {
-      const list = document.createElement("ul");
-      for (const sentence of sentencesOf(model, i)) {
-        const item = document.createElement("li");
-        item.textContent = sentence;
-        list.append(item);
-      }
-      if (sides.length < 2) return [list];
-      const head = document.createElement("h3");
-      head.textContent = `${model.run.title}, ${columnName(model, i)}`;
-      return [head, list];
+      const list = tag("ul");
+      list.append(...sentencesOf(model, i).map((sentence) => tag("li", "", sentence)));
+      return sides.length < 2 ? [list] : [tag("h3", "", `${model.run.title}, ${columnName(model, i)}`), list];
     });
     this.host.replaceChildren(...parts);
   }
 }
 
-/** Shows what is known of a run: its technique, stages, model and options. @param {HTMLElement} host */
+/** Shows what is known of a run: its technique, stages, model and options. */
 export function showFacts(host, model) {
   const rows = [...model.run.facts];
   rows.push(["memory of the device", `${grouped(model.run.capacity)} ${model.ofCells ? "states" : "slots"}`]);
-  host.replaceChildren(
-    ...rows.flatMap(([name, value]) => {
-      const [term, told] = [document.createElement("dt"), document.createElement("dd")];
-      term.textContent = name;
-      told.textContent = value;
-      return [term, told];
-    }),
-  );
+  host.replaceChildren(...rows.flatMap(([name, value]) => [tag("dt", "", name), tag("dd", "", value)]));
 }

@@ -5,6 +5,7 @@ import { LaneRows } from "./lanerows.js";
 import { drawLanes } from "./lanes.js";
 import { drawSmallMemory } from "./charts.js";
 import { deedsOf, idleIdea } from "./deeds.js";
+import { actButton, tag } from "./elements.js";
 import { memoryOf, memoryTop } from "./series.js";
 import { CanvasSurface } from "./surface.js";
 import { counted, grouped, seconds } from "./words.js";
@@ -38,8 +39,7 @@ function figures(model) {
 
 /** A deed in words, with the colour of its marks. */
 function deedWords({ words, colour }) {
-  const deed = document.createElement("span");
-  const mark = document.createElement("i");
+  const [deed, mark] = [tag("span"), tag("i")];
   mark.style.background = `var(--${colour})`;
   deed.append(mark, words);
   return deed;
@@ -53,7 +53,6 @@ const CARD_MEMORY = 22; // pixels of the chart of memory below these
 
 /** A card for each run of the page: its lanes and memory in small, on one scale, and what it does in a sentence. */
 export class Overview {
-  /** @param {HTMLElement} host @param {object} app */
   constructor(host, app) {
     this.host = host;
     this.app = app;
@@ -73,33 +72,23 @@ export class Overview {
 
   _card(model, longest) {
     const { app } = this;
-    const root = document.createElement("article");
-    root.className = "card";
-    const head = document.createElement("h3");
-    head.textContent = model.run.title;
-    const summary = document.createElement("p");
-    summary.textContent = model.run.summary ?? "";
-    const told = document.createElement("p");
-    told.className = "figures";
-    told.textContent = figures(model).join(" \u00b7 ");
+    const root = tag("article", "card");
+    const head = tag("h3", "", model.run.title);
+    const summary = tag("p", "", model.run.summary ?? "");
+    const told = tag("p", "figures", figures(model).join(" \u00b7 "));
     const deeds = deedsOf(model);
-    const done = document.createElement("p");
-    done.className = "deeds";
+    const done = tag("p", "deeds");
     done.append(...deeds.map(deedWords), idleIdea(model, deeds) ?? "");
     done.hidden = !done.textContent;
     root.classList.toggle("is-cut", Boolean(model.run.notice));
     if (model.run.notice) root.title = model.run.notice;
-    const canvas = document.createElement("canvas");
+    const canvas = tag("canvas");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${model.run.title} in small: ${told.textContent}`);
-    const buttons = document.createElement("div");
-    buttons.className = "choose";
+    const buttons = tag("div", "choose");
     const choose = ["A", "B"].map((side) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = `Show as ${side}`;
+      const button = actButton("", `Show as ${side}`, () => (side === "A" ? app.setMain(model) : app.setOther(model)));
       button.setAttribute("aria-label", `Show ${model.run.title} as ${side}`);
-      button.addEventListener("click", () => (side === "A" ? app.setMain(model) : app.setOther(model)));
       return button;
     });
     buttons.append(...choose);

@@ -13,8 +13,6 @@ import { capital, counted } from "./words.js";
  */
 export class Pair {
   /**
-   * @param {import("./model.js").RunModel} a
-   * @param {import("./model.js").RunModel} b
    * @param {"time"|"token"} by
    * @param {Pair|null} [before] that was shown, perhaps of the same runs: where they first differ is known from it
    */
@@ -36,7 +34,7 @@ export class Pair {
     return b.at(a.passed[i] - 5e-10); // half of what times are rounded to: both may end at the same moment
   }
 
-  /** @param {number} position @returns {{a: number, b: number}} the column of each run */
+  /** @returns {{a: number, b: number}} the column of each run */
   at(position) {
     const { a, b } = this;
     if (position < a.length) return { a: position, b: this._there(position) };
@@ -90,7 +88,7 @@ export class Pair {
   /**
    * The next decision that differs (1), the one before (-1), or the first (0).
    *
-   * @param {number} way @param {{position: number, b: number}} from what is shown
+   * @param {{position: number, b: number}} from what is shown
    * @returns {{position: number, b: number}|null}
    */
   difference(way, from) {
@@ -101,12 +99,7 @@ export class Pair {
     return differences[way > 0 ? k + 1 : k] ?? null;
   }
 
-  /**
-   * What differs at a position while column j of B is shown, in sentences.
-   *
-   * @param {number} position @param {number} j
-   * @returns {string|null} null: no disagreement begins there
-   */
+  /** What differs at a position while column j of B is shown, in sentences. @returns {string|null} null: no disagreement begins there */
   told(position, j) {
     const { a, b, first } = this;
     const [begin, end] = [position - 1, position].map((one) => countUpTo(this._positions, one));

@@ -2,7 +2,7 @@
 
 /** Goes on by itself. */
 export class Player {
-  /** @param {object} app @param {() => number} speed columns a second @param {() => void} changed called when it begins or pauses */
+  /** @param {() => number} speed columns a second @param {() => void} changed called when it begins or pauses */
   constructor(app, speed, changed) {
     this.app = app;
     this.speed = speed;

@@ -11,7 +11,6 @@ import { QUESTION_KINDS, questionAt, stopsAt, stopsOf } from "./questions.js";
 
 /** Stops the replay, asks, and keeps the score. */
 export class Predict {
-  /** @param {object} app */
   constructor(app) {
     this.app = app;
     /** @type {import("./questions.js").Question|null} that is open */
@@ -25,7 +24,7 @@ export class Predict {
     this.read();
   }
 
-  /** The last column of a run of which anything may be told. @param {import("./model.js").RunModel} model */
+  /** The last column of a run of which anything may be told. */
   limitOf(model) {
     const last = this.limit;
     return last === Infinity || model === this.app.main || !this.app.pair ? last : this.app.pair.at(last).b;
@@ -86,7 +85,7 @@ export class Predict {
     return this._left;
   }
 
-  /** Columns that the address names, and before which there is nothing to ask. @returns {number[]} */
+  /** Columns that the address names, and before which there is nothing to ask. */
   lost() {
     if (!this.given) return [];
     const columns = new Set(this.stops().map(({ column }) => column));
@@ -168,7 +167,7 @@ export class Predict {
     this._readdress();
   }
 
-  /** Stop or not, and before what. @param {boolean} on @param {string} kind of question; "given": where the address says */
+  /** Stop or not, and before what. @param {string} kind of question; "given": where the address says */
   switchTo(on, kind) {
     const { address } = this.app;
     if (!on || kind !== "given") delete address.stops;

@@ -1,56 +1,43 @@
 /** What Predict shows: its settings and score, the open question, and what was right. */
 
 import { columnName, iterationNumber, onWorker } from "./columns.js";
+import { actButton, fillSelect, tag } from "./elements.js";
 import { QUESTION_KINDS } from "./questions.js";
 import { capital } from "./words.js";
 
-function made(name, className, text) {
-  const element = document.createElement(name);
-  if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
-
-function madeButton(text, className, act) {
-  const button = made("button", className, text);
-  button.type = "button";
-  button.addEventListener("click", act);
-  return button;
-}
-
 /** The part of the page in which Predict asks. */
 export class PredictView {
-  /** @param {HTMLElement} host @param {import("./predict.js").Predict} predict */
+  /** @param {import("./predict.js").Predict} predict */
   constructor(host, predict) {
     this.host = host;
     this.predict = predict;
-    const head = made("div", "predict-head");
-    this.tally = made("span", "predict-score");
+    const head = tag("div", "predict-head");
+    this.tally = tag("span", "predict-score");
     this.tally.setAttribute("aria-label", "Score");
-    head.append(made("h2", "", "Predict"), this.tally);
-    const settings = made("p", "predict-settings");
-    const label = made("label");
-    this.switch = made("input", "predict-on");
+    head.append(tag("h2", "", "Predict"), this.tally);
+    const settings = tag("p", "predict-settings");
+    const label = tag("label");
+    this.switch = tag("input", "predict-on");
     this.switch.type = "checkbox";
     this.switch.addEventListener("change", () => predict.switchTo(this.switch.checked, this.choice.value));
     label.append(this.switch, " stop and ask before ");
-    this.choice = made("select", "predict-kind");
+    this.choice = tag("select", "predict-kind");
     this.choice.setAttribute("aria-label", "What to ask about");
     this.choice.addEventListener("change", () => predict.switchTo(true, this.choice.value));
-    this.add = madeButton("Stop before this iteration", "predict-add", () => predict.stopHere());
+    this.add = actButton("predict-add", "Stop before this iteration", () => predict.stopHere());
     this.add.title = "Adds a stop: its question comes when the reader goes on from an earlier iteration";
     settings.append(label, this.choice, this.add);
-    this.note = made("p", "quiet predict-note");
-    this.form = made("form", "predict-question");
+    this.note = tag("p", "quiet predict-note");
+    this.form = tag("form", "predict-question");
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this._answer([...this.form.querySelectorAll("input:checked")].map((one) => one.value));
     });
-    this.nothing = made("p", "predict-nothing");
+    this.nothing = tag("p", "predict-nothing");
     this.nothing.setAttribute("role", "alert");
-    this.result = made("div", "predict-result");
+    this.result = tag("div", "predict-result");
     this.result.setAttribute("aria-live", "polite");
-    this.go = madeButton("Go on to the next question", "predict-next", () => predict.next());
+    this.go = actButton("predict-next", "Go on to the next question", () => predict.next());
     host.replaceChildren(head, settings, this.note, this.form, this.result, this.go);
   }
 
@@ -109,11 +96,7 @@ export class PredictView {
     const key = kinds.join();
     if (this._kinds !== key) {
       this._kinds = key;
-      this.choice.replaceChildren(...kinds.map(([value, text]) => {
-        const option = made("option", "", text);
-        option.value = value;
-        return option;
-      }));
+      fillSelect(this.choice, kinds);
     }
     this.switch.checked = predict.on;
     this.choice.value = predict.given ? "given" : predict.kind;
@@ -131,22 +114,22 @@ export class PredictView {
   }
 
   _questionParts({ column, words, choices, several }) {
-    const field = made("fieldset");
-    field.append(made("legend", "", `${this._name(column)}: ${words}`));
+    const field = tag("fieldset");
+    field.append(tag("legend", "", `${this._name(column)}: ${words}`));
     for (const { value, text } of choices) {
-      const label = made("label", "predict-choice");
-      const input = made("input");
+      const label = tag("label", "predict-choice");
+      const input = tag("input");
       input.type = several ? "checkbox" : "radio";
       input.name = "predict-choice";
       input.value = value;
       label.append(input, ` ${text}`);
       field.append(label);
     }
-    const send = made("button", "predict-answer", "Answer");
+    const send = tag("button", "predict-answer", "Answer");
     send.type = "submit";
-    const row = made("p", "predict-buttons");
+    const row = tag("p", "predict-buttons");
     const many = several ? "choose all that are right" : "choose one";
-    row.append(send, madeButton("Skip", "predict-skip", () => this.predict.skip()), made("span", "quiet", many));
+    row.append(send, actButton("predict-skip", "Skip", () => this.predict.skip()), tag("span", "quiet", many));
     return [field, row, this.nothing];
   }
 
@@ -156,19 +139,19 @@ export class PredictView {
   }
 
   _resultParts({ right, values, question }) {
-    const head = made("p", `predict-verdict${right === null ? "" : right ? " is-right" : " is-wrong"}`);
-    head.append(made("strong", "", right === null ? "Skipped." : right ? "Right." : "Not quite."), ` ${this._name(question.column)}: ${happened(question)}.`);
-    const list = made("ul", "predict-reasons");
+    const head = tag("p", `predict-verdict${right === null ? "" : right ? " is-right" : " is-wrong"}`);
+    head.append(tag("strong", "", right === null ? "Skipped." : right ? "Right." : "Not quite."), ` ${this._name(question.column)}: ${happened(question)}.`);
+    const list = tag("ul", "predict-reasons");
     for (const choice of question.choices.filter(({ why }) => why)) {
       const taken = values.includes(choice.value);
-      const item = made("li", choice.right ? "is-right" : taken ? "is-wrong" : "");
-      const sign = made("span", "predict-mark", choice.right ? "\u2713" : taken ? "\u2717" : "\u00b7");
+      const item = tag("li", choice.right ? "is-right" : taken ? "is-wrong" : "");
+      const sign = tag("span", "predict-mark", choice.right ? "\u2713" : taken ? "\u2717" : "\u00b7");
       sign.setAttribute("aria-label", choice.right ? "right:" : taken ? "chosen, and wrong:" : "wrong:");
       sign.setAttribute("role", "img");
       item.append(sign, ` ${choice.why}`);
       list.append(item);
     }
-    for (const line of question.because) list.append(made("li", "", line));
+    for (const line of question.because) list.append(tag("li", "", line));
     return [head, list];
   }
 }

@@ -11,7 +11,6 @@ const STRETCH = 64; // columns of which one list tells the requests
  *     presence.underWay(6)  // [1]
  */
 export class Presence {
-  /** @param {import("./model.js").RunModel} model */
   constructor(model) {
     this._from = new Float64Array(model.requests.length);
     this._to = new Float64Array(model.requests.length);
@@ -32,20 +31,17 @@ export class Presence {
     this._columns = this._ended.map((list) => list.map(({ column }) => column));
   }
 
-  /** @param {number} i @returns {number[]} requests that have arrived, and have neither finished nor been refused */
+  /** @returns {number[]} requests that have arrived, and have neither finished nor been refused */
   underWay(i) {
     return (this._stretches[Math.floor(i / STRETCH)] ?? []).filter((r) => this._from[r] <= i && i < this._to[r]);
   }
 
-  /** @param {number} i @returns {number} how many have ended by then */
+  /** @returns {number} how many have ended by then */
   numEnded(i) {
     return this._columns.reduce((sum, columns) => sum + countUpTo(columns, i), 0);
   }
 
-  /**
-   * @param {number} i @param {number} most
-   * @returns {number[]} at most so many of those: finished ones, then refused ones, of each the last to end first
-   */
+  /** @param {number} most @returns {number[]} at most so many of those: finished ones, then refused ones, of each the last to end first */
   lastEnded(i, most) {
     const last = this._ended.flatMap((list, k) => {
       const count = countUpTo(this._columns[k], i);

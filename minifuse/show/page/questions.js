@@ -9,8 +9,6 @@
  */
 
 import { namedReason } from "./columns.js";
-import { formsOf } from "./memory_panels.js";
-import { shuffleWindows } from "./windows.js";
 import { counted, grouped } from "./words.js";
 
 /** What may be asked, and how the list of stops is called. */
@@ -24,7 +22,6 @@ export const QUESTION_KINDS = {
 
 const MOST_RIGHT = 16; // choices that are right
 const LEAST_WRONG = 7; // choices that are wrong, if there are as many
-const MOST_WINDOWS = 8;
 
 /**
  * Of each kind: whether a column decides it and leaves a choice, and the question. The most interesting kind is first.
@@ -66,9 +63,7 @@ function mayAskRunning(decisions, i) {
  * is admitted as well, its slot before the shuffle is not told, and nothing is asked.
  */
 function isShuffling(decisions, i) {
-  const { sh: shape, m: moves, a: admitted } = stepOf(decisions, i);
-  const shuffles = shape?.kind === "Region" && !admitted && moves?.some(([kind]) => kind === "shuffle");
-  return Boolean(shuffles) && !formsOf(decisions.model).owners.books.tooMany;
+  return stepOf(decisions, i).win !== undefined;
 }
 
 /** The kinds of decision that a column makes and that leave a choice, the most interesting first. */
@@ -79,8 +74,6 @@ function kindsAt(decisions, i) {
 /**
  * The stops at which there is something to ask.
  *
- * @param {import("./decisions.js").Decisions} decisions
- * @param {keyof typeof QUESTION_KINDS} kind
  * @returns {Stop[]} in the order in which the reader reaches them; none before the first column, where nothing is seen
  */
 export function stopsOf(decisions, kind) {
@@ -92,7 +85,6 @@ export function stopsOf(decisions, kind) {
 /**
  * The stops of given columns.
  *
- * @param {import("./decisions.js").Decisions} decisions @param {number[]} columns
  * @param {(i: number) => boolean} asks whether there is something to ask about a column
  * @returns {Stop[]} in the order in which the reader reaches them; columns that cannot be asked about are left out
  */
@@ -114,10 +106,8 @@ function kindOf(decisions, i, wanted = "any") {
 /**
  * A question about a column, made from what was possible in it.
  *
- * @param {import("./decisions.js").Decisions} decisions
  * @param {number} i a column that leaves a choice, as those of stops do
  * @param {keyof typeof QUESTION_KINDS} wanted if there is such a decision
- * @returns {Question}
  */
 export function questionAt(decisions, i, wanted = "any") {
   const kind = kindOf(decisions, i, wanted);
@@ -127,7 +117,9 @@ export function questionAt(decisions, i, wanted = "any") {
 /**
  * Choices among requests: those that are right, and the likeliest of the others.
  *
- * @param {number[]} possible @param {Set<number>} right @param {(r: number) => {text: string, why: string}} told
+ * @param {number[]} possible
+ * @param {Set<number>} right
+ * @param {(r: number) => {text: string, why: string}} told
  * @param {"first"|"last"} likeliest of the wrong ones
  */
 function requestChoices(model, possible, right, told, likeliest = "first") {
@@ -198,29 +190,11 @@ function reasonFor(model, i, r) {
   return told ? namedReason(model, told.text) : "";
 }
 
-/** The windows in which the slots of the requests that run may be gathered. */
-function windowsAt(decisions, i) {
-  const { model } = decisions;
-  const { width } = model.run.steps[i].sh;
-  const runs = decisions.runningIn(i);
-  const [live, fixed] = [new Set(), new Set()];
-  for (const { first, count, owners } of formsOf(model).owners.before(i).device) {
-    for (let buffer = Math.floor(first / width); buffer * width < first + count; buffer++) {
-      (owners.some((r) => runs.has(r)) ? live : fixed).add(buffer);
-    }
-  }
-  return shuffleWindows([...live], [...fixed], Math.floor(model.run.capacity / width));
-}
-
 function askShuffled(decisions, i) {
   const { offset, size, width } = stepOf(decisions, i).sh;
-  const isRight = ({ first, last }) => first === offset && last === offset + size - 1;
-  const windows = windowsAt(decisions, i);
-  const others = windows.filter((one) => !isRight(one)).sort((one, other) => one.copies - other.copies).slice(0, MOST_WINDOWS - 1);
-  const choices = windows.filter((one) => isRight(one) || others.includes(one)).map((one) => {
-    const { first, last, copies } = one;
+  const choices = stepOf(decisions, i).win.map(([first, last, copies]) => {
     const name = first === last ? `slot ${first}` : `slots ${first} to ${last}`;
-    return { value: String(first), name, text: name, right: isRight(one), why: `${name}: ${grouped(copies)} to copy` };
+    return { value: String(first), name, text: name, right: first === offset && last === offset + size - 1, why: `${name}: ${grouped(copies)} to copy` };
   });
   const moves = decisions.model.step(i).moves.filter((move) => move.kind === "shuffle").slice(0, 4).map((move) => {
     return `slot ${move.source / width} is copied to slot ${move.target / width}: ${counted(move.count, "token")}`;

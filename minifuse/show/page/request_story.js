@@ -2,8 +2,6 @@
 
 import { countUpTo } from "./ascending.js";
 import { shortReason } from "./columns.js";
-import { shownFrom } from "./lives.js";
-import { placeRuns } from "./slots.js";
 import { counted, grouped, seconds } from "./words.js";
 
 const MOVE_NAMES = {
@@ -35,7 +33,6 @@ const MOST_AHEAD = 4; // names of requests that another waits behind
  *     0: behind r1, 1 to 3: behind r2, 4: behind r3  ->  0 to 4: waits behind others (r1, r2, r3), with three parts
  *
  * @param {object[]} entries as from `storyOf`, perhaps only the first of them
- * @param {import("./model.js").RunModel} model
  * @returns {object[]} an entry that stands for several has them as `parts`
  */
 export function mergedWaits(entries, model) {
@@ -68,7 +65,6 @@ function aheadWords(parts) {
  *
  *     [{at: 0, kind: "arrived", text: "arrives with a prompt of 12 tokens"}, {at: 0, to: 4, kind: "waited", ...}, ...]
  *
- * @param {import("./model.js").RunModel} model @param {number} r
  * @param {number} [most] the last column of which anything may be told
  * @returns {{at: number, to?: number, since?: number, kind: string, text: string}[]} `at`: the column; `to`: the last of
  *     several; `since`: the column from which on it is so, where one beside it ends earlier
@@ -108,7 +104,7 @@ export function storyOf(model, r, most = model.length) {
       const found = reused ? `; ${reusedWords(reused)}` : "";
       const apart = step.ph === "preprocessing" ? ", to have its prompt computed apart" : "";
       add(i, "admitted", `is admitted${generated || pieces ? " again" : ""}${apart}${found}`);
-      entries.at(-1).since = shownFrom(model.passed, step, i);
+      entries.at(-1).since = model.shownFrom(i);
     }
     const work = step.w.filter(([one]) => one === r);
     const prompt = work.filter(([, start]) => start < request.prompt && !generated);
@@ -163,65 +159,26 @@ function evictionsOf(model, r) {
   return found;
 }
 
-/**
- * Moves of a request's KV, the same kind in columns that follow each other as one entry.
- *
- * What a move is of, its slots tell: its target lies in the place that the request has then, or, if it goes to the
- * host, its source in the place that it had last.
- */
+/** Moves of a request's KV, the same kind in columns that follow each other, or in those that compute for it, as one entry. */
 function movesOf(model, r, most) {
-  const found = [];
-  const [from, last] = lifeOf(model, r);
-  const to = Math.min(last, most);
-  const { steps } = model.run;
   const work = model.workColumns(r);
-  let away = false; // it has been swapped out: its slots are others' now
-  for (let i = from; i <= to; i++) {
-    if (!steps[i].m) continue;
-    const done = countUpTo(work, i); // columns that have computed for it, this one included
-    const works = done > 0 && work[done - 1] === i;
-    const step = model.step(i);
-    const here = works ? placeIn(model, i, r) : null;
-    const earlier = works ? work[done - 2] : work[done - 1];
-    if (works) away = false;
-    let before; // where it lay last: of interest only if something goes to the host
-    let leaves = false;
-    const sums = new Map();
-    for (const { kind, source, target, count, toTier, moment } of step.moves) {
-      // What is swapped out of the slots of a request that runs was another's, which had them before.
-      let own = toTier === "device" ? inPlace(here, target) : kind === "offload" && inPlace(here, source);
-      if (toTier === "host" && !works && !away) {
-        before ??= earlier === undefined ? null : placeIn(model, earlier, r);
-        own = inPlace(before, source);
-      }
-      if (own && kind === "swap_out" && moment !== "behind") leaves = true;
-      if (own) sums.set(kind, (sums.get(kind) ?? 0) + count);
-    }
-    away ||= leaves && !works;
-    for (const [kind, count] of sums) {
-      const last = found.findLast((one) => one.move === kind);
-      if (last && last.next === i) {
-        last.to = i;
-        last.times += 1;
-        last.count += count;
-      } else found.push({ at: i, move: kind, times: 1, count });
-      found.findLast((one) => one.move === kind).next = (works ? work[done] : undefined) ?? i + 1;
-    }
+  const found = [];
+  for (const [i, move, count] of model.requests[r].moves ?? []) {
+    if (i > most) break;
+    const last = found.findLast((one) => one.move === move);
+    if (last?.next === i) {
+      last.to = i;
+      last.times += 1;
+      last.count += count;
+    } else found.push({ at: i, move, times: 1, count });
+    const done = countUpTo(work, i);
+    found.findLast((one) => one.move === move).next = (work[done - 1] === i ? work[done] : undefined) ?? i + 1;
   }
-  return found.map(({ at, to: end, move, times, count }) => {
+  return found.map(({ at, to, move, times, count }) => {
     const often = times > 1 ? `, in ${counted(times, "iteration")}` : "";
     const entry = { at, kind: "moved", text: `its KV is moved (${MOVE_NAMES[move] ?? move}): ${counted(count, "token")}${often}` };
-    return end === undefined ? entry : { ...entry, to: end };
+    return to === undefined ? entry : { ...entry, to };
   });
-}
-
-function placeIn(model, i, r) {
-  const step = model.step(i);
-  return step.places[step.work.findIndex((one) => one.request === r)] ?? null;
-}
-
-function inPlace(place, slot) {
-  return place !== null && place !== undefined && placeRuns(place).some(([first, count]) => slot >= first && slot < first + count);
 }
 
 /** The first and the last column of a request. */

@@ -4,7 +4,6 @@ import { WIDEST } from "./axis.js";
 
 /** The axes of the sides that are shown, together. */
 export class Scales {
-  /** @param {object} app */
   constructor(app) {
     this.app = app;
   }

@@ -9,7 +9,7 @@ import { capital } from "./words.js";
  *     // iteration 0 from 0 to 3 s computes 8 tokens, iteration 1 from 2 to 4 s computes 1
  *     sumInTime(model, model.computed)  // {edges: [0, 2, 3, 4], values: [8, 9, 1]}
  *
- * @param {import("./model.js").RunModel} model @param {ArrayLike<number>} values of the first columns
+ * @param {ArrayLike<number>} values of the first columns
  * @returns {{edges: Float64Array, values: Float64Array}} values[k] from edges[k] to edges[k + 1] seconds, ascending
  */
 function sumInTime(model, values) {
@@ -33,7 +33,7 @@ function sumInTime(model, values) {
  * What columns have of something; moves alone, during which an iteration goes on beside them, have what that one has:
  * in columns of one width they would otherwise look like pauses.
  *
- * @param {import("./model.js").RunModel} model @param {Int32Array|Float64Array} all of the columns
+ * @param {Int32Array|Float64Array} all of the columns
  */
 function withBeside(model, all) {
   const found = all.slice();
@@ -50,7 +50,7 @@ function withBeside(model, all) {
  * What each moment of a run has of something that lasts, such as memory or a queue: what the iteration tells that is
  * the next to end.
  *
- * @param {import("./model.js").RunModel} model @param {ArrayLike<number>} values of the first columns
+ * @param {ArrayLike<number>} values of the first columns
  * @returns {{edges: Float64Array, values: ArrayLike<number>}} as of `sumInTime`
  */
 function lastInTime(model, values) {
@@ -63,7 +63,6 @@ function lastInTime(model, values) {
 /**
  * The charts of a run: each has series, drawn on top of each other as areas, and the value at its upper edge.
  *
- * @param {import("./model.js").RunModel} model
  * @param {"iterations"|"time"} mode of columns
  * @param {number} [limit] the last column of which anything may be told
  * @returns {{name: string, unit: string, top: number, series: {label: string, colour: string, values: ArrayLike<number>,
@@ -91,7 +90,8 @@ export function chartsOf(model, mode, limit = Infinity) {
 /**
  * The series of memory: set aside, in use, and if there are any kept and on the host.
  *
- * @param {import("./model.js").RunModel} model @param {number} [limit] @returns {object[]} as of `chartsOf`
+ * @param {number} [limit]
+ * @returns {object[]} as of `chartsOf`
  */
 export function memoryOf(model, limit = Infinity) {
   const found = [
@@ -103,7 +103,7 @@ export function memoryOf(model, limit = Infinity) {
   return found.filter(({ line, values }) => !line || values.some(Boolean)).map((one) => ({ ...one, steps: lastInTime(model, one.values) }));
 }
 
-/** The most slots that any series of memory has. @param {import("./model.js").RunModel} model @param {number} [limit] */
+/** The most slots that any series of memory has. @param {number} [limit] */
 export function memoryTop(model, limit = Infinity) {
   return Math.max(1, ...[model.reserved, model.used, model.host, model.kept].map((all) => largest(all.subarray(0, limit + 1))));
 }
@@ -115,7 +115,6 @@ function largest(values) {
 /**
  * The gaps of a request: how long it waited for each of its tokens, the first since its arrival (TTFT).
  *
- * @param {import("./model.js").RunModel} model @param {number} r
  * @param {number} [limit] the last column of which anything may be told
  * @returns {{column: number, seconds: number, first: boolean}[]}
  */

@@ -12,7 +12,7 @@ const FIT_FROM = 5; // pixels of a column from which on the whole run is shown a
 const USUAL_WIDTH = 10; // pixels of a column otherwise
 const WIDEST_AT_FIRST = 26;
 
-/** @param {string} id @returns {HTMLElement} */
+/** @param {string} id */
 export function part(id) {
   return document.getElementById(id);
 }

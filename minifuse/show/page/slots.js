@@ -1,184 +1,144 @@
-/** Slots of a tier, their owners and their states; and the slots of a place. */
+/**
+ * The owners of every slot while a column runs, from the record's changes (`minifuse/show/slot_changes.py`).
+ *
+ * @typedef {"reserved"|"written"|"kept"|"copy"} SlotState
+ *     kept: for a conversation, or a suspended request, until it is reclaimed; copy: also on the host, free to be taken
+ * @typedef {{first: number, count: number, owners: number[], state: SlotState, twin: number, token: number}} SlotRun
+ *     consecutive slots alike; `twin` is the first slot of the other tier that has the same KV, `token` the first token; -1: none
+ * @typedef {{index: number, device: SlotRun[], host: SlotRun[], moves: object[], waves: SlotRun[][], fresh: number[][][],
+ *            idle: number[][], idleInWave: number[][][], lying: number[][]}} Frame
+ *     `waves`: the device while each wave is attended, if there are several or layers take turns; `fresh`: written by
+ *     each wave, `idle` and `lying`: needed by no request, each as [first, count]
+ */
 
-/** The states of a slot; and the same as numbers, in this order. */
-export const SLOT_STATES = ["free", "reserved", "written", "kept", "copy"];
-export const [SLOT_FREE, SLOT_RESERVED, SLOT_WRITTEN, SLOT_KEPT, SLOT_COPY] = SLOT_STATES.keys();
-/** A slot whose KV is in its tier alone. */
-export const NO_TWIN = 0;
+const SLOT_STATES = ["free", "reserved", "written", "kept", "copy"];
+const CHECKPOINT_EVERY = 256; // columns
+const FRAMES_KEPT = 32;
+const NO_CHANGES = Object.freeze([]);
 
-/** Sets of requests by number, so that a slot needs one number however many requests share it. Set 0 is empty. */
-export class OwnerSets {
-  constructor() {
-    this.members = [[]];
-    this._numbers = new Map([["", 0]]);
-    this._with = new Map();
-    this._without = new Map();
+/** Four numbers of each slot of a tier: set of owners, state, twin and token as in the record. */
+class Tier {
+  /** @param {number[][]} sets of owners */
+  constructor(size, sets) {
+    this.sets = sets;
+    this.parts = [0, 1, 2, 3].map(() => new Int32Array(size));
   }
 
-  _number(members) {
-    const key = members.join();
-    let number = this._numbers.get(key);
-    if (number === undefined) {
-      number = this.members.length;
-      this.members.push(members);
-      this._numbers.set(key, number);
-    }
-    return number;
-  }
-
-  /** @param {number} set @param {number} r @returns {number} the set with this request in it as well */
-  with(set, r) {
-    const key = `${set} ${r}`;
-    let number = this._with.get(key);
-    if (number === undefined) {
-      const members = this.members[set];
-      number = members.includes(r) ? set : this._number([...members, r].sort((a, b) => a - b));
-      this._with.set(key, number);
-    }
-    return number;
-  }
-
-  /** @param {number} set @param {number} r @returns {number} the set without this request */
-  without(set, r) {
-    const key = `${set} ${r}`;
-    let number = this._without.get(key);
-    if (number === undefined) {
-      const members = this.members[set];
-      number = members.includes(r) ? this._number(members.filter((one) => one !== r)) : set;
-      this._without.set(key, number);
-    }
-    return number;
-  }
-
-  /** @param {number} set @param {(r: number) => boolean} wanted @returns {number} the set of its wanted requests */
-  only(set, wanted) {
-    return this.members[set].reduce((rest, r) => (wanted(r) ? rest : this.without(rest, r)), set);
-  }
-
-  /** @param {number} set @param {number} r */
-  has(set, r) {
-    return set !== 0 && this.members[set].includes(r);
-  }
-}
-
-/** The slots of one tier: the owners (a set), the state, and one more than the slot of the other tier with the same KV. */
-export class SlotTier {
-  /** @param {number} size slots that the run ever uses */
-  constructor(size) {
-    this.size = size;
-    this.owners = new Int32Array(size);
-    this.states = new Uint8Array(size);
-    this.twins = new Int32Array(size);
-  }
-
-  /** Five numbers for each run of slots alike: first, count, owners, state, twin (that of the first; 0: none). */
-  pack() {
-    const { owners, states, twins, size } = this;
-    const packed = [];
-    for (let slot = 0; slot < size; ) {
-      if (states[slot] === SLOT_FREE) {
-        slot += 1;
-        continue;
+  /** @param {ArrayLike<number>} changes six numbers each */
+  apply(changes) {
+    const [owners, states, twins, tokens] = this.parts;
+    for (let k = 0; k < changes.length; k += 6) {
+      const [first, end, twin, token] = [changes[k], changes[k] + changes[k + 1], changes[k + 4], changes[k + 5]];
+      owners.fill(changes[k + 2], first, end);
+      states.fill(changes[k + 3], first, end);
+      for (let slot = first; slot < end; slot++) {
+        twins[slot] = twin && twin + slot - first;
+        tokens[slot] = token && token + slot - first;
       }
-      const first = slot;
-      const twin = twins[first];
-      do slot += 1;
+    }
+  }
+
+  /** All slots that are held, as changes of empty ones. */
+  pack() {
+    const [owners, states, twins, tokens] = this.parts;
+    const packed = [];
+    for (let slot = 0; slot < states.length; ) {
+      const first = slot++;
+      if (!states[first]) continue;
+      const [twin, token] = [twins[first], tokens[first]];
       while (
-        slot < size &&
+        slot < states.length &&
         states[slot] === states[first] &&
         owners[slot] === owners[first] &&
-        twins[slot] === (twin && twin + slot - first)
-      );
-      packed.push(first, slot - first, owners[first], states[first], twins[first]);
+        twins[slot] === (twin && twin + slot - first) &&
+        tokens[slot] === (token && token + slot - first)
+      ) slot++;
+      packed.push(first, slot - first, owners[first], states[first], twin, token);
     }
-    return Int32Array.from(packed);
+    return packed;
   }
 
-  /** @param {Int32Array} packed */
-  unpack(packed) {
-    this.owners.fill(0);
-    this.states.fill(SLOT_FREE);
-    this.twins.fill(NO_TWIN);
-    for (let k = 0; k < packed.length; k += 5) {
-      const [first, count, set, state, twin] = [packed[k], packed[k + 1], packed[k + 2], packed[k + 3], packed[k + 4]];
-      this.owners.fill(set, first, first + count);
-      this.states.fill(state, first, first + count);
-      if (twin) for (let i = 0; i < count; i++) this.twins[first + i] = twin + i;
+  restore(packed) {
+    for (const part of this.parts) part.fill(0);
+    this.apply(packed);
+  }
+
+  runs() {
+    const [packed, found] = [this.pack(), []];
+    for (let k = 0; k < packed.length; k += 6) {
+      const [first, count, set, state, twin, token] = packed.slice(k, k + 6);
+      found.push({ first, count, owners: this.sets[set], state: SLOT_STATES[state], twin: twin - 1, token: token - 1 });
+    }
+    return found;
+  }
+}
+
+/** Flat runs of the record as pairs: [5, 2, 9, 1] -> [[5, 2], [9, 1]]. */
+function pairs(flat = NO_CHANGES) {
+  return Array.from({ length: flat.length / 2 }, (_, k) => [flat[2 * k], flat[2 * k + 1]]);
+}
+
+/** The slots of a run, at any of its columns. */
+export class Slots {
+  constructor(model) {
+    this.model = model;
+    const { sets = [[]], device = 0, host = 0, tooMany = 0 } = model.run.slots;
+    /** The slots that the trace names, if they are too many to be drawn; or 0. */
+    this.tooMany = tooMany;
+    this.sizes = { device, host };
+    this._tiers = [new Tier(device, sets), new Tier(host, sets)];
+    this._at = -1; // the column that is shown
+    this._checkpoints = [[[], []]]; // of every CHECKPOINT_EVERY-th column, before it
+    this._frames = new Map();
+  }
+
+  _seek(i) {
+    if (i < this._at) {
+      const k = Math.min(Math.floor(i / CHECKPOINT_EVERY), this._checkpoints.length - 1);
+      this._tiers.forEach((tier, t) => tier.restore(this._checkpoints[k][t]));
+      this._at = k * CHECKPOINT_EVERY - 1;
+    }
+    const [device, host] = this._tiers;
+    while (this._at < i) {
+      const { s = NO_CHANGES, h = NO_CHANGES } = this.model.run.steps[++this._at];
+      if (this._at === this._checkpoints.length * CHECKPOINT_EVERY) this._checkpoints.push(this._tiers.map((tier) => tier.pack()));
+      device.apply(s);
+      host.apply(h);
     }
   }
 
-  /** @param {number} slot */
-  free(slot) {
-    this.owners[slot] = 0;
-    this.states[slot] = SLOT_FREE;
-    this.twins[slot] = NO_TWIN;
+  /** Every slot while a column runs: the requests that finish with it still have theirs. */
+  during(i) {
+    const known = this._frames.get(i);
+    if (known) return known;
+    this._seek(i);
+    const [device, host] = this._tiers.map((tier) => tier.runs());
+    const step = this.model.run.steps[i];
+    const frame = {
+      index: i,
+      device,
+      host,
+      waves: this._waves(step.wd ?? NO_CHANGES),
+      moves: this.model.step(i).moves,
+      fresh: (step.fr ?? NO_CHANGES).map(pairs),
+      idle: pairs(step.id),
+      idleInWave: (step.iw ?? NO_CHANGES).map(pairs),
+      lying: pairs(step.ly),
+    };
+    if (this._frames.size >= FRAMES_KEPT) this._frames.delete(this._frames.keys().next().value);
+    this._frames.set(i, frame);
+    return frame;
   }
-}
 
-/**
- * The runs of slots of a place, and the first token of each.
- *
- *     placeRuns({kind: "blocks", blocks: [4, 5, 2], size: 4})  // [[16, 8, 0], [8, 4, 8]]
- *
- * @param {import("./model.js").Place} place
- * @returns {[number, number, number][]} first slot, slots, first token
- */
-export function placeRuns(place) {
-  if (place.kind === "extent") return [[place.offset, place.size, 0]];
-  if (place.kind === "node") return [[place.slot, 1, 0]];
-  const runs = [];
-  let token = 0;
-  const pieces = place.kind === "runs" ? place.runs : place.blocks.map((block) => [block * place.size, place.size]);
-  for (const [first, count] of pieces) {
-    const last = runs.at(-1);
-    if (last && last[0] + last[1] === first) last[1] += count;
-    else runs.push([first, count, token]);
-    token += count;
+  /** The device while each wave is attended, as it differs from the end of the column. */
+  _waves(changes) {
+    const [device] = this._tiers;
+    const packed = changes.length ? device.pack() : NO_CHANGES;
+    return changes.map((wave) => {
+      device.apply(wave);
+      const runs = device.runs();
+      device.restore(packed);
+      return runs;
+    });
   }
-  return runs;
-}
-
-/** Calls back with the slot and the token of each token [start, stop) of a place. */
-export function eachSlot(place, start, stop, call) {
-  if (place.kind === "blocks") {
-    const { blocks, size } = place;
-    const end = Math.min(stop, blocks.length * size);
-    for (let token = start; token < end; token++) {
-      call(blocks[Math.floor(token / size)] * size + (token % size), token);
-    }
-    return;
-  }
-  if (place.kind === "extent") {
-    for (let at = start; at < Math.min(stop, place.size); at++) call(place.offset + at, at);
-    return;
-  }
-  for (const [first, count, token] of placeRuns(place)) {
-    const end = Math.min(stop, token + count);
-    for (let at = Math.max(start, token); at < end; at++) call(first + at - token, at);
-  }
-}
-
-export function placeSize(place) {
-  if (place.kind === "extent") return place.size;
-  if (place.kind === "blocks") return place.blocks.length * place.size;
-  return placeRuns(place).reduce((sum, run) => sum + run[1], 0);
-}
-
-/** The number of leading tokens that lie in the same slots in both places. */
-export function alikeUpTo(one, other) {
-  if (!one || one.kind !== other.kind) return 0;
-  if (one.kind === "blocks") {
-    const { blocks, size } = one;
-    if (blocks === other.blocks) return blocks.length * size;
-    let same = 0;
-    while (same < blocks.length && same < other.blocks.length && blocks[same] === other.blocks[same]) same += 1;
-    return same * size;
-  }
-  const [a, b] = [placeRuns(one), placeRuns(other)];
-  let same = 0;
-  for (let k = 0; k < a.length && k < b.length && a[k][0] === b[k][0]; k++) {
-    same += Math.min(a[k][1], b[k][1]);
-    if (a[k][1] !== b[k][1]) break;
-  }
-  return same;
 }

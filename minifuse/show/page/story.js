@@ -7,14 +7,12 @@ import { counted } from "./words.js";
 
 /** The story of the selected request. Each of its entries selects its iteration. */
 export class StoryView {
-  /** @param {HTMLElement} host @param {object} app */
   constructor(host, app) {
     this.host = host;
     this.app = app;
     host.classList.add("story");
   }
 
-  /** @param {import("./model.js").RunModel} model @param {number} i */
   show(model, i) {
     const { host, app } = this;
     const r = app.request;

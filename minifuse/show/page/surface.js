@@ -33,11 +33,7 @@ export class CanvasSurface {
     this._patterns = new Map();
   }
 
-  /**
-   * Sets the size, in CSS pixels, and clears.
-   *
-   * @param {number} width @param {number} height
-   */
+  /** Sets the size, in CSS pixels, and clears. */
   begin(width, height) {
     const ratio = window.devicePixelRatio || 1;
     const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
@@ -55,7 +51,6 @@ export class CanvasSurface {
     context.textBaseline = "middle";
   }
 
-  /** @param {number} x @param {number} y @param {number} w @param {number} h @param {RectStyle} [style] */
   rect(x, y, w, h, { fill, stroke, pattern, ink, alpha } = {}) {
     const { context } = this;
     if (alpha !== undefined) context.globalAlpha = alpha;
@@ -75,12 +70,12 @@ export class CanvasSurface {
     if (alpha !== undefined) context.globalAlpha = 1;
   }
 
-  /** @param {number} x1 @param {number} y1 @param {number} x2 @param {number} y2 @param {LineStyle} [style] */
+  /** A line between two points. */
   line(x1, y1, x2, y2, { stroke = "#000", width = 1, dash } = {}) {
     this.path([[x1, y1], [x2, y2]], { stroke, width, dash });
   }
 
-  /** A line through several points. @param {number[][]} points @param {LineStyle & {fill?: string}} [style] */
+  /** A line through several points. */
   path(points, { stroke, width = 1, dash, fill } = {}) {
     const { context } = this;
     context.beginPath();
@@ -98,7 +93,7 @@ export class CanvasSurface {
     }
   }
 
-  /** @param {number} x @param {number} y the middle of the line @param {string} string @param {TextStyle} [style] */
+  /** @param {number} y the middle of the line */
   text(x, y, string, { anchor = "start", size = 11, fill = "#000", weight = "normal" } = {}) {
     const { context } = this;
     context.font = `${weight} ${size}px ${FONT}`;
@@ -107,13 +102,13 @@ export class CanvasSurface {
     context.fillText(string, x, y);
   }
 
-  /** The width of a text. @param {string} string @param {number} [size] @returns {number} */
+  /** The width of a text. */
   measure(string, size = 11) {
     this.context.font = `${size}px ${FONT}`;
     return this.context.measureText(string).width;
   }
 
-  /** A line with a head at its end. @param {LineStyle & {bend?: number}} [style] */
+  /** A line with a head at its end. */
   arrow(x1, y1, x2, y2, style = {}) {
     arrowParts(x1, y1, x2, y2, style).forEach(([points, look]) => this.path(points, look));
   }
@@ -158,7 +153,6 @@ let measuring = null; // what measures texts of pictures
 
 /** Draws an SVG document. What it defines has a name of its own, as one page may have several of them (when printed). */
 export class SvgSurface {
-  /** @param {number} width @param {number} height */
   constructor(width, height) {
     this._name = `picture${picturesMade++}`;
     this.width = width;

@@ -1,6 +1,7 @@
 /** What the page tells beside its pictures: notices, its address, and what a screen reader says. */
 
 import { addressOf } from "./address.js";
+import { tag } from "./elements.js";
 import { sentencesOf } from "./now.js";
 import { part } from "./side.js";
 
@@ -9,7 +10,6 @@ const SPOKEN_AFTER = 400;
 
 /** Tells after the picture, and not for every frame. */
 export class Teller {
-  /** @param {object} app */
   constructor(app) {
     this.app = app;
     this.address = ""; // as it was told last
@@ -37,12 +37,7 @@ export class Teller {
     const key = notices.join("\n");
     if (key === this._noticed) return;
     this._noticed = key;
-    const lines = notices.map((notice) => {
-      const line = document.createElement("p");
-      line.textContent = notice;
-      return line;
-    });
-    part("notices").replaceChildren(...lines);
+    part("notices").replaceChildren(...notices.map((notice) => tag("p", "", notice)));
   }
 
   _speak() {

@@ -1,6 +1,20 @@
 /** Light and dark: what the reader chose, or else what the system has. */
 
-import { readPalette } from "./palette.js";
+const NAMES = [
+  ...["back", "panel", "ink", "soft", "line", "grid", "stripe", "chosen", "accent", "warn", "running", "held", "prompt"],
+  ...["apart", "apart-soft", "ready", "ready-soft", "waiting", "waiting-soft", "suspended", "suspended-soft"],
+  ...["idle", "idle-soft", "on-cell"],
+];
+const TASK_COLOURS = 7;
+
+/** @returns {Record<string, string> & {tasks: string[]}} by name: `apartSoft` is --apart-soft */
+function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  const value = (name) => style.getPropertyValue(`--${name}`).trim();
+  const found = Object.fromEntries(NAMES.map((name) => [name.replace(/-(\w)/g, (_, letter) => letter.toUpperCase()), value(name)]));
+  found.tasks = Array.from({ length: TASK_COLOURS }, (_, k) => value(`task-${k}`));
+  return found;
+}
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
@@ -42,4 +56,22 @@ export class Theme {
     document.documentElement.dataset.theme = name;
     this.palette = readPalette();
   }
+}
+
+/** Okabe and Ito's colours, with a brown for black: those who see no red, no green or no blue tell them apart, too. */
+const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442"];
+
+/**
+ * The colour of a request. After eight they come again, lighter and darker in turn: names tell requests apart, colours
+ * help to find one again.
+ *
+ * @returns {string} as #rrggbb
+ */
+export function requestColour(r) {
+  const hue = HUES[r % HUES.length];
+  const round = Math.floor(r / HUES.length) % 3;
+  if (!round) return hue;
+  const [towards, share] = round === 1 ? [255, 0.38] : [0, 0.36];
+  const part = (at) => Math.round(parseInt(hue.slice(at, at + 2), 16) * (1 - share) + towards * share);
+  return `#${[1, 3, 5].map((at) => part(at).toString(16).padStart(2, "0")).join("")}`;
 }

@@ -10,7 +10,6 @@ const MOST_WAITING = 40; // reasons that are listed
 /**
  * The requests that wait in a column, by reason.
  *
- * @param {import("./model.js").RunModel} model @param {number} i
  * @returns {{code: string, text: string, told: number, requests: {request: number, state: string}[]}[]}
  *     `told`: the column since which the reason holds for all of them
  */
@@ -31,14 +30,12 @@ function waitingIn(model, i) {
 
 /** Lists the requests that wait, by reason, and those that are evicted. */
 export class WhyView {
-  /** @param {HTMLElement} host @param {object} app */
   constructor(host, app) {
     this.host = host;
     this.app = app;
     host.classList.add("why");
   }
 
-  /** @param {import("./model.js").RunModel} model @param {number} i */
   show(model, i) {
     const { host, app } = this;
     const groups = waitingIn(model, i);

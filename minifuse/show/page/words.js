@@ -5,9 +5,7 @@
  *
  *     seconds(0.0123)  // "12.3 ms"
  *
- * @param {number} value
  * @param {number} [step] what separates two of them, which decides how exact they are
- * @returns {string}
  */
 export function seconds(value, step = Math.abs(value) / 100) {
   const size = Math.max(Math.abs(value), step);
@@ -19,17 +17,17 @@ export function seconds(value, step = Math.abs(value) / 100) {
 
 const THOUSANDS = new Intl.NumberFormat("en-US"); // made once: a new one for each number takes longer than all else
 
-/** A whole number with thousands apart. @param {number} value @returns {string} */
+/** A whole number with thousands apart. */
 export function grouped(value) {
   return THOUSANDS.format(Math.round(value));
 }
 
-/** A count and its noun: `1 slot`, `12 slots`. @param {number} count @param {string} noun @returns {string} */
+/** A count and its noun: `1 slot`, `12 slots`. */
 export function counted(count, noun) {
   return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** The same words, as a sentence begins. @param {string} text @returns {string} */
+/** The same words, as a sentence begins. */
 export function capital(text) {
   return `${text[0].toUpperCase()}${text.slice(1)}`;
 }

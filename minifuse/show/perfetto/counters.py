@@ -1,4 +1,4 @@
-"""Counters: requests that run and wait, tokens computed and idle, and memory in use by tier."""
+"""Counts running and waiting requests, computed and idle tokens, and memory by tier."""
 
 from __future__ import annotations
 

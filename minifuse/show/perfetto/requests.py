@@ -1,4 +1,4 @@
-"""Requests as spans: from arrival to end, and within it waiting, the prompt, decoding and being suspended."""
+"""Writes requests as spans: waiting, prompt, decoding and suspended, from arrival to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITS = ("waiting", "ready", "suspended")
 
 
 def request_events(history: History) -> list[TraceEvent]:
-    """The spans of every request, the inner ones between the beginning and the end of the outer one."""
+    """Return the spans of every request, inner ones within the outer one."""
     events: list[TraceEvent] = []
     waits = reasons_of_waits(history)
     arrived = [story for story in history.by_arrival if story.arrived]
@@ -35,7 +35,7 @@ def request_events(history: History) -> list[TraceEvent]:
 
 
 def _why(reasons: Iterable[Segment], start_s: float, end_s: float) -> dict[str, Any]:
-    """What a request waited for in a time: for each code the seconds, and the sentence that came last."""
+    """Return the seconds waited for each code, and its last sentence."""
     found: dict[str, Any] = {}
     for one in reasons:
         within_s = min(one.end_s, end_s) - max(one.start_s, start_s)

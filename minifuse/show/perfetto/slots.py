@@ -1,4 +1,4 @@
-"""Rows of rectangles and buffers of regions as tracks of the memory: whose each was, and when it was computed idle."""
+"""Writes rows and buffers as tracks: whose each was, and when it was idle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Held:
 
 
 def slot_events(history: History, tracks: Tracks) -> list[TraceEvent]:
-    """A slice for each time that a row, or buffer, was one request's without a break.
+    """Return a slice for each time that one request had a row or buffer.
 
     Memory in blocks and ragged layouts have none of them, and no tracks.
     """

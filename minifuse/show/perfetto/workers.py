@@ -1,4 +1,4 @@
-"""Workers as tracks: a slice an iteration; and arrows from the iteration that evicts a request to where it is back."""
+"""Writes workers as tracks, a slice an iteration, and evictions as arrows."""
 
 from __future__ import annotations
 

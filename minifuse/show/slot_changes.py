@@ -1,0 +1,88 @@
+"""Writes the owners of slots into the page's record, as changes by column.
+
+A change is six numbers: first slot, how many, the number of the set of owners, the state, and of the first slot the
+twin in the other tier and the token, both plus 1 or 0 for none; in later slots these go on by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from minifuse.trace.idle_slots import idle_slots
+from minifuse.trace.slot_books import FREE, Frame, Slots, fresh_slots
+
+STATES = ("free", "reserved", "written", "kept", "copy")
+
+
+class SlotChanges:
+    """Tells one run column by column; `number` are the requests' numbers in the record."""
+
+    def __init__(self, number: Mapping[str, int]) -> None:
+        self.number = number
+        self.sets: dict[frozenset[str], int] = {FREE.owners: 0}
+        self.sizes = {"device": 0, "host": 0}
+
+    def told(self) -> dict[str, Any]:
+        """Return the sets of owners, and one more than the highest slot of each tier."""
+        sets = [sorted(self.number[name] for name in owners) for owners in self.sets]
+        return {"sets": sets, "device": self.sizes["device"], "host": self.sizes["host"]}
+
+    def column(self, frame: Frame) -> dict[str, Any]:
+        """Return what a column tells of slots, by its key in the record."""
+        event, held, changed, effects = frame
+        found: dict[str, Any] = {
+            "s": self._changes("device", changed, held),
+            "h": self._changes("host", changed, held),
+            "wd": [self._changes("device", _differing(wave, held), wave) for wave in effects.waves],
+            "mo": [self.sets.setdefault(owners, len(self.sets)) for owners in effects.sources],
+            "win": [list(window) for window in effects.windows],
+        }
+        if event.get("work"):
+            waves = range(len(event["waves"]))
+            found["fr"] = [_runs(fresh_slots(event, wave)) for wave in waves]
+            if effects.waves and (event["shape"] or {}).get("kind") == "StateRows":
+                found["iw"] = [_runs(idle_slots(event, held, wave).computed) for wave in waves]
+            else:
+                found["id"], found["ly"] = map(_runs, idle_slots(event, held))
+        return found
+
+    def _changes(self, tier: str, slots: Iterable[tuple[str, int]], held: Slots) -> list[int]:
+        found: list[int] = []
+        first = count = -1
+        last: tuple[Any, ...] = ()
+        for number in sorted([slot for one, slot in slots if one == tier]):
+            owners, state, token, twin = held.get((tier, number), FREE)
+            if tier == "host" or token is None:
+                token = -1
+            twin = -1 if twin is None else twin
+            offset = number - first
+            alike = (owners, state, token if token < 0 else token - offset, twin if twin < 0 else twin - offset)
+            if offset == count and alike == last:
+                count += 1
+                found[-5] = count
+                continue
+            first, count, last = number, 1, (owners, state, token, twin)
+            found += [number, 1, self.sets.setdefault(owners, len(self.sets)), STATES.index(state), twin + 1, token + 1]
+        if found:
+            self.sizes[tier] = max(self.sizes[tier], found[-6] + found[-5])
+        return found
+
+
+def _differing(wave: Slots, held: Slots) -> set[tuple[str, int]]:
+    return {slot for slot, one in wave.items() if held.get(slot) is not one} | (held.keys() - wave.keys())
+
+
+def _runs(slots: Iterable[int]) -> list[int]:
+    """Slots as the first and the number of consecutive ones: [first, count, first, count, ...].
+
+    >>> _runs({5, 6, 9})
+    [5, 2, 9, 1]
+    """
+    found: list[int] = []
+    for slot in sorted(slots):
+        if found and found[-2] + found[-1] == slot:
+            found[-1] += 1
+        else:
+            found += [slot, 1]
+    return found
