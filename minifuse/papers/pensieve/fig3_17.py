@@ -17,7 +17,6 @@ from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.papers.contest import HALF, half_precision, text_model
 from minifuse.papers.experiment import Conditions, Plot, Point, Say, Values
-from minifuse.papers.machine import half_precision
 from minifuse.papers.page import Drawn, spec, tables
 
 # The paper's: requests in the batch and query tokens of each; how it compares the bars, in times the ideal's time.
