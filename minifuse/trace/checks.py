@@ -170,6 +170,7 @@ def _check_places(event: Event) -> None:
         for first, tier in ((source, tiers[0]), (target, tiers[1])):
             _need(tier in TIERS, f"a move names {_shown(tier)} as a tier of memory")
             _check_run(first, count, most if tier == "device" else MOST)
+        _need(len(tiers) == 4, f"a move has {len(tiers) + 4} parts")
 
 
 def _runs_of(place: Any) -> list[tuple[Any, Any]]:

@@ -1,5 +1,7 @@
 """The record: what the page is told of a trace."""
 
+import contextlib
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 from crowds import told_and_plain
+from damage import WRONG, paths
 from events import request
 from runs_told import padded, preempted, told
 
@@ -290,3 +293,21 @@ def test_texts_are_those_of_the_requests(traces: Traces) -> None:
     assert request["answer"].strip() == "42"
     assert request["ends"] == sorted(request["ends"])
     assert request["ends"][-1] == len(request["answer"])
+
+
+@pytest.mark.parametrize("events", [preempted, padded])
+def test_what_is_missing_or_wrong_is_refused_or_shown(events: Callable[[], list[dict[str, Any]]]) -> None:
+    """Never a traceback: places and moves too are checked before owners are derived from them."""
+    for i, path in enumerate(paths(events())):
+        if len(path) < 2 or path[1] == "event":
+            continue
+        damaged = copy.deepcopy(events())
+        inside: Any = damaged
+        for key in path[:-1]:
+            inside = inside[key]
+        if i % 2:
+            del inside[path[-1]]
+        else:
+            inside[path[-1]] = WRONG[i % len(WRONG)]
+        with contextlib.suppress(UsageError):
+            record([TracedRun("t", damaged)])
