@@ -43,7 +43,9 @@ def _torch() -> dict[str, Any]:
 def _git(*arguments: str) -> str:
     home = Path(__file__).parent
     try:
-        done = subprocess.run(["git", "--no-optional-locks", *arguments], capture_output=True, text=True, cwd=home, check=False)
+        done = subprocess.run(
+            ["git", "--no-optional-locks", *arguments], capture_output=True, text=True, cwd=home, check=False
+        )
     except OSError:  # no git
         return ""
     return done.stdout.strip()
