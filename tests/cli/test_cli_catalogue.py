@@ -66,7 +66,7 @@ def test_a_stage_is_explained_and_its_command_runs(minifuse: Cli, kind: Kind, na
     outcome = minifuse("explain", f"{kind}.{name}")
     assert outcome.code == 0
     assert outcome.out.startswith(f"{name}, a stage for {kind}.")
-    found = re.search(r"code +(\S+) \((\S+)\)", outcome.out)
+    found = re.search(r"code +(\S+)\s+\((\S+)\)", outcome.out)
     assert found
     module, file = found.groups()
     assert module.startswith(f"minifuse.{kind}.")

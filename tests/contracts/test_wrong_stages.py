@@ -213,7 +213,10 @@ def test_a_mistake_in_real_time_and_in_a_workers_thread(technique_: str, write: 
     assert isinstance(error.value.__cause__, RuntimeError)
 
 
-@pytest.mark.parametrize(("kind", "wrong"), [("memory", MISS), ("attention", LAID), ("batching", BATCHINGS[5])])
+IN_A_LIST = next(wrong for wrong in BATCHINGS if wrong.name == "work in a list")
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("memory", MISS), ("attention", LAID), ("batching", IN_A_LIST)])
 def test_the_laws_say_the_same_sentence(kind: Kind, wrong: Wrong, write: Path) -> None:
     write.write_text(source_of(wrong, BASES[kind]))
     load_plugin(str(write))

@@ -6,7 +6,7 @@ from minifuse.core.errors import UsageError
 from minifuse.io.parsing import did_you_mean, one_of
 from minifuse.show.notebook.played import Played
 
-# Okabe and Ito's colours, with a brown for black, as on the replay page (palette.js).
+# Okabe and Ito's colours, with a brown for black, as on the replay page (theme.js).
 HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442")
 INK, SOFT = "#1a1d21", "#5b6470"  # of words and lines
 FREE, WAIT, IDLE = "#eef0f3", "#c4cad2", "#b23b00"

@@ -50,7 +50,7 @@ def test_three_times_eight_requests_are_told_apart() -> None:
 
 
 def test_hues_are_those_of_the_replay_page() -> None:
-    (told,) = re.findall(r"^const HUES = (\[.*\]);$", (PAGE / "palette.js").read_text(), re.MULTILINE)
+    (told,) = re.findall(r"^const HUES = (\[.*\]);$", (PAGE / "theme.js").read_text(), re.MULTILINE)
     assert tuple(json.loads(told)) == HUES
 
 
