@@ -163,7 +163,7 @@ def test_what_is_printed_may_be_long() -> None:
 @pytest.mark.parametrize(
     ("function", "form", "told"),
     [
-        ("returns_nan", float, "returned NaN: it is NaN: Input should be a finite number."),
+        ("returns_nan", float, 'returned NaN: it is "NaN": Input should be a valid number.'),
     ],
 )
 def test_values_that_would_fool_a_comparison_are_refused(function: str, form: Any, told: str) -> None:
