@@ -132,7 +132,7 @@ class GrowingFill(Fill):
         self.work = work[:length]
 
     def retry(self) -> Reason | None:
-        """Try the iteration in the order in which it is placed, and return the first refusal, or None.
+        """Try the iteration in the order of its placement; return the first refusal, or None.
 
         Placed, the displaced leave before any newcomer joins: no newcomer finds anything of theirs to share.
         """

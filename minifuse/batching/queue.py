@@ -23,7 +23,7 @@ class QueueOptions:  # of every policy with a queue of requests
             raise UsageError(f"batching.ageing is {self.ageing:g} s: give batching.order=priority, not {self.order}.")
 
     def rank(self, request: Request) -> float:
-        """Rank a request: the lowest goes first. A rank never changes: all requests age equally fast."""
+        """Rank a request: the lowest goes first. Requests age equally fast, so ranks never change."""
         if self.order == "fcfs":
             return 0
         return -request.priority if self.ageing is None else request.arrival_s - request.priority * self.ageing

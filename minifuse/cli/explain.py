@@ -133,7 +133,7 @@ def _show(explanations: list[Explanation]) -> None:
 
 
 def where(cls: type[Any]) -> str:
-    """Name the module and the file of a stage; of an attention, of its half with tensors."""
+    """Name the module and the file of a stage, or of an attention's backend."""
     if cls.kind == "attention" and cls.tensors:
         module = cls.tensors.partition(":")[0]
         return f"{module} ({module.replace('.', '/')}.py)"

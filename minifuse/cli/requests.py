@@ -34,7 +34,7 @@ PROMPT_LENGTH, OUTPUT_LENGTH = Uniform(8, 64), Uniform(16, 128)
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests for a model of which only the tokenizer has been loaded."""
+    """Requests for a model; its tokenizer is loaded, its weights are not."""
 
     source: Source
     tokenizer: Tokenizer | None

@@ -137,7 +137,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
         matcher.set_seq1(name.casefold())
         return matcher.ratio()
 
-    best = max(known, key=likeness, default=word)  # the first of those that are as near
+    best = max(known, key=likeness, default=word)  # of words equally near, the first
     return f' (did you mean "{best}"?)' if best != word and likeness(best) >= LEAST_LIKENESS else ""
 
 

@@ -93,7 +93,7 @@ def _stage_kernel(
 
 
 def _move_form(row: int) -> Form:
-    """Choose UNIT, of which offsets are multiples: at most 16, for the widest load."""
+    """Choose UNIT, a divisor of all offsets: at most 16, for the widest load."""
     return {"UNIT": math.gcd(row, 16), "BLOCK": BLOCK, "num_warps": NUM_WARPS}
 
 

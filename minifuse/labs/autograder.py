@@ -37,7 +37,7 @@ LEFT_OUT = ("tutorials", "cli", "papers", "notebook", "page", "perfetto", "tiny"
 REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "pydantic>=2.10")
 WITH_TORCH = ("torch>=2.11", "triton>=3.6")
 
-GRADER = Path(__file__).with_name("grader")  # its files, but for those that are made
+GRADER = Path(__file__).with_name("grader")  # files that are copied as they are
 GRADE = '''"""Grades a submission: python grade.py --submission FOLDER --results FILE.json [--classroom FILE]"""
 
 import sys
@@ -119,7 +119,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 def _another_user() -> str | None:
-    """Return the user *nobody*, if a student's process can be started as that user."""
+    """Return the user *nobody* if processes can be started as it, or None."""
     if os.getuid() != 0:
         return None
     needed = [str(one.__file__) for one in (student, names, guard, confine)]

@@ -84,7 +84,7 @@ def _parsed(text: str, name: str) -> ast.AST:
 
 
 def solution_lines(text: str) -> set[str]:
-    """The lines of the solutions, stripped, without those that tell nothing."""
+    """Return the telling lines of the solutions, stripped."""
     inside = (line.strip() for block in BLOCK.finditer(text) for line in block["solution"].splitlines())
     return {line for line in inside if len(line) >= SHORTEST and not line.startswith("#")}
 

@@ -29,7 +29,7 @@ def check_weights_fit(
     Args:
         name: the model.
         parameters: all of its weights.
-        packed: the weights of which `Linear.pack` makes a second copy, on a CPU that has kernels for it.
+        packed: parameters that `Linear.pack` copies, on a CPU that has kernels for them.
         more: bytes taken beside the weights.
         instead: what to choose instead, for the message.
     """

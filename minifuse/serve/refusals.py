@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from minifuse.core.request import Request
 
 IN_FULL = 3  # of each cause
+MAX_CAUSES = 8  # what else there is counts as one
 _PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|[0-9]+(?:[.,][0-9]+)*")  # names and numbers
+OTHERS = "other causes"
 
 
 class Refusals:
@@ -36,13 +38,16 @@ class Refusals:
             name = request.group
             why = f"All {self._sizes[name]} prompts of {name!r} are refused: {why}"
         cause = _PARTICULAR.sub("#", why)
+        if cause not in self._refused and len(self._refused) >= MAX_CAUSES:
+            cause = OTHERS
         names = self._refused.setdefault(cause, [])
         names.append(name)
         return why if len(names) <= IN_FULL else None
 
     def rest(self) -> Iterator[str]:
         """A sentence for each cause with more refusals than were told in full."""
-        for names in self._refused.values():
+        for cause, names in self._refused.items():
             if (more := len(names) - IN_FULL) > 0:
-                rest = repr(names[-1]) if more == 1 else f"{more:,} more, the last of them {names[-1]!r}"
-                yield f"Also refused, for the same reason as {names[0]!r}: {rest}."
+                why = "other reasons" if cause == OTHERS else f"the same reason as {names[0]!r}"
+                last = repr(names[-1])
+                yield f"Also refused, for {why}: {last if more == 1 else f'{more:,} more, the last of them {last}'}."

@@ -44,7 +44,8 @@ from minifuse.techniques import TECHNIQUES
 from minifuse.trace.history import History, Story
 from minifuse.trace.idle_rows import idle_rows
 from minifuse.trace.log import Event
-from minifuse.trace.slot_books import block_size, books, highest_slot, is_layered
+from minifuse.trace.slot_books import books, is_layered
+from minifuse.trace.slots import block_size, highest_slot
 from minifuse.trace.waits import Piece, reasons_of_waits
 
 VERSION = 1

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minifuse.trace.idle_slots import idle_slots
-from minifuse.trace.slot_books import FREE, Frame, Slots, fresh_slots
+from minifuse.trace.slot_books import FREE, Frame, Slots
+from minifuse.trace.slots import fresh_slots
 
 STATES = ("free", "reserved", "written", "kept", "copy")
 

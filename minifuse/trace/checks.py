@@ -7,7 +7,7 @@ kind in its place, it may as well be one of `ERRORS`. `because` tells all of the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from minifuse.core.submitted import fits_utf8
@@ -149,17 +149,16 @@ def _check_places(event: Event) -> None:
     _need(len(event["places"]) == len(event["work"]), "there is not one place for each piece of work")
     most = event["kv"][2] * MOST_LAYERS
     for place in event["places"]:
-        for first, count in _runs_of(place):
+        for first, count in runs_of_place(place):
             _check_run(first, count, most)
     shape = event.get("shape")
     if shape is not None:
         _need(shape["kind"] in SHAPES, f"the shape is {_shown(shape['kind'])}")
-        offset, rows, size = (shape[name] for name in SHAPES[shape["kind"]])
-        for number in (offset, rows, size):
+        numbers = [shape[name] for name in SHAPES[shape["kind"]]]
+        for number in numbers:
             _number(number, "a number of the shape")
-        _need(size > 0, "the shape has rows without slots")
-        unit = size if shape["kind"] == "Region" else 1
-        _check_run(offset * unit, rows * (1 if shape["kind"] == "StateRows" else size), event["kv"][2])
+        _need(numbers[-1] > 0, "the shape has rows without slots")
+        _check_run(*run_of_shape(shape), event["kv"][2])
         if shape["kind"] == "Rectangle":
             columns = [shape.get("begin", 0), shape["start"], shape["stop"]]  # numbered on, to the left below 0
             _need(all(type(one) is int and abs(one) <= MOST for one in columns), f"columns are {_shown(columns)}")
@@ -172,8 +171,21 @@ def _check_places(event: Event) -> None:
             _check_run(first, count, most if tier == "device" else MOST)
 
 
-def _runs_of(place: Any) -> list[tuple[Any, Any]]:
-    """The slots of a place, as they stand there: the first of so many."""
+def run_of_shape(shape: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the first slot of a shape, and how many it has.
+
+    >>> run_of_shape({"kind": "Region", "offset": 2, "size": 3, "width": 16})
+    (32, 48)
+    """
+    first, count, size = (shape[name] for name in SHAPES[shape["kind"]])
+    return first * (size if shape["kind"] == "Region" else 1), count * (1 if shape["kind"] == "StateRows" else size)
+
+
+def runs_of_place(place: Any) -> list[tuple[Any, Any]]:
+    """Return the runs of slots that a place names: the first slot and the number of each.
+
+    Of a block table, these are the blocks that are new in its line. Raises `Damaged` if it has none, or no numbers.
+    """
     if len(place) == 1:  # several runs
         _need(bool(place[0]), "a place has no slots")
         return [(first, count) for first, count in place[0]]

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from minifuse.core.plan import Span
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.trace.log import Event
-from minifuse.trace.slot_books import Slots, fresh_slots, slots_of
+from minifuse.trace.slot_books import Slots
+from minifuse.trace.slots import fresh_slots, slots_of
 
 
 class Idle(NamedTuple):

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from minifuse.trace.checks import SHAPES
 from minifuse.trace.log import Event, whole_tables
+from minifuse.trace.slots import block_size, slots_of
 
 
 class Held(NamedTuple):
@@ -62,38 +62,6 @@ class Frame(NamedTuple):
     effects: Effects
 
 
-def slots_of(place: list[Any], start: int = 0, stop: int | None = None) -> list[int]:
-    """Return the slots of tokens [start, stop) of a place.
-
-    >>> slots_of([[4, 2], 16], 15, 18), slots_of([8, 16], 15), slots_of([[[3, 2], [9, 2]]])
-    ([79, 32, 33], [23], [3, 4, 9, 10])
-    """
-    if len(place) == 1:
-        return [slot for first, count in place[0] for slot in range(first, first + count)][start:stop]
-    if isinstance(place[0], list):
-        blocks, size = place
-        stop = len(blocks) * size if stop is None else min(stop, len(blocks) * size)
-        return [blocks[token // size] * size + token % size for token in range(start, stop)]
-    return [*range(place[0], place[0] + place[1])[start:stop]]
-
-
-def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
-    """Return the device slots that a step, or one of its waves, writes.
-
-    Args:
-        step: with whole block tables.
-
-
-    >>> fresh_slots({"work": [["a", 2, 4]], "places": [[8, 16]], "waves": [[0, 1]]})
-    {10, 11}
-    """
-    first, stop = (0, len(step["work"])) if wave is None else step["waves"][wave]
-    found: set[int] = set()
-    for (_, start, end, *cell), place in list(zip(step["work"], step["places"], strict=True))[first:stop]:
-        found |= {place[1]} if cell else {*slots_of(place, start, end)}
-    return found
-
-
 def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window, ...]:
     """Return the windows that can hold the `live` of `count` buffers; `fixed` ones stay.
 
@@ -103,33 +71,6 @@ def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window
     movable = [buffer for buffer in range(count) if buffer not in fixed]
     every = [movable[start : start + len(live)] for start in range(len(movable) - len(live) + 1)]
     return tuple(Window(inside[0], inside[-1], len({*inside} - live)) for inside in every)
-
-
-def highest_slot(events: Iterable[Event]) -> int:
-    """Return one more than the highest slot that a trace names."""
-    highest = 0
-    for step in (event for event in events if event["event"] == "step"):
-        for place in step["places"]:
-            if len(place) == 1:
-                runs = place[0]
-            elif len(place) == 3:
-                runs = [(block * place[2], place[2]) for block in place[1]]
-            else:
-                runs = [(place[1], 1) if isinstance(place[0], list) else place]
-            highest = max([highest, *(first + count for first, count in runs)])
-        for _, source, target, count, *_ in step["moves"]:
-            highest = max(highest, source + count, target + count)
-        if shape := step.get("shape"):
-            first, count, size = (shape[name] for name in SHAPES[shape["kind"]])
-            unit = size if shape["kind"] == "Region" else 1
-            highest = max(highest, first * unit + count * (1 if shape["kind"] == "StateRows" else size))
-    return highest
-
-
-def block_size(events: Iterable[Event]) -> int:
-    """Return the slots of a block; 0 where places are not in blocks."""
-    places = (place for event in events if event["event"] == "step" for place in event["places"])
-    return next((place[2] for place in places if len(place) == 3), 0)
 
 
 def is_layered(header: Event) -> bool:

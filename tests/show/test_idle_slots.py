@@ -16,7 +16,8 @@ from minifuse.show.record import record
 from minifuse.show.traced_runs import read_run
 from minifuse.techniques import technique
 from minifuse.trace.log import Event, read_trace, whole_tables
-from minifuse.trace.slot_books import Slots, books, slots_of
+from minifuse.trace.slot_books import Slots, books
+from minifuse.trace.slots import slots_of
 
 from .conftest import Screen
 from .crowd import FEW_SLOTS, Run, crowd_page, crowd_trace

@@ -11,8 +11,8 @@ from itertools import accumulate
 def staying_and_wave(needs: Sequence[int], num_blocks: int, least: int, any_stays: bool) -> tuple[int, int]:
     """Return how many first pieces stay, and the size of a wave of the others.
 
-    As many stay as leave room for two waves, each of which must hold the longest of the others; none, if there is no
-    room for two waves.
+    Each of two waves must hold the longest piece that takes turns. As many pieces stay as leave room for two such
+    waves; none stays if there is no such room.
 
     >>> staying_and_wave([2, 1, 2, 2, 1, 1], 8, 0, any_stays=True)  # two stay, as 3 + 2 x 2 <= 8
     (2, 2)

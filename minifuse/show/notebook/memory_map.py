@@ -19,7 +19,8 @@ from minifuse.show.notebook.picture import LETTER
 from minifuse.show.notebook.played import Played
 from minifuse.show.notebook.slot_lines import BELOW_ARROWS, RISE, Box, Panel
 from minifuse.trace.idle_slots import Idle, idle_slots
-from minifuse.trace.slot_books import Frame, Slots, fresh_slots
+from minifuse.trace.slot_books import Frame, Slots
+from minifuse.trace.slots import fresh_slots
 
 MOST_ARROWS = 60
 MARK = 0.14  # of a slot's height, under one that the iteration writes

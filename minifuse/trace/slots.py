@@ -1,0 +1,59 @@
+"""Reads the slots that the places, moves and shapes of a trace name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from minifuse.trace.checks import run_of_shape, runs_of_place
+from minifuse.trace.log import Event
+
+
+def slots_of(place: list[Any], start: int = 0, stop: int | None = None) -> list[int]:
+    """Return the slots of tokens [start, stop) of a place.
+
+    >>> slots_of([[4, 2], 16], 15, 18), slots_of([8, 16], 15), slots_of([[[3, 2], [9, 2]]])
+    ([79, 32, 33], [23], [3, 4, 9, 10])
+    """
+    if len(place) == 1:
+        return [slot for first, count in place[0] for slot in range(first, first + count)][start:stop]
+    if isinstance(place[0], list):
+        blocks, size = place
+        stop = len(blocks) * size if stop is None else min(stop, len(blocks) * size)
+        return [blocks[token // size] * size + token % size for token in range(start, stop)]
+    return [*range(place[0], place[0] + place[1])[start:stop]]
+
+
+def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
+    """Return the device slots that a step, or one of its waves, writes.
+
+    Args:
+        step: with whole block tables.
+
+
+    >>> fresh_slots({"work": [["a", 2, 4]], "places": [[8, 16]], "waves": [[0, 1]]})
+    {10, 11}
+    """
+    first, stop = (0, len(step["work"])) if wave is None else step["waves"][wave]
+    found: set[int] = set()
+    for (_, start, end, *cell), place in list(zip(step["work"], step["places"], strict=True))[first:stop]:
+        found |= {place[1]} if cell else {*slots_of(place, start, end)}
+    return found
+
+
+def highest_slot(events: Iterable[Event]) -> int:
+    """Return one more than the highest slot that a trace names."""
+    highest = 0
+    for step in (event for event in events if event["event"] == "step"):
+        runs = [run for place in step["places"] for run in runs_of_place(place)]
+        runs += [(first, count) for _, source, target, count, *_ in step["moves"] for first in (source, target)]
+        if shape := step.get("shape"):
+            runs.append(run_of_shape(shape))
+        highest = max([highest, *(first + count for first, count in runs)])
+    return highest
+
+
+def block_size(events: Iterable[Event]) -> int:
+    """Return the slots of a block; 0 where places are not in blocks."""
+    places = (place for event in events if event["event"] == "step" for place in event["places"])
+    return next((place[2] for place in places if len(place) == 3), 0)
