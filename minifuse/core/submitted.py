@@ -11,12 +11,13 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from minifuse.core.errors import RequestRefused, UsageError, brief
-from minifuse.core.request import Request, Sampling
+from minifuse.core.request import GREEDY, Request, Sampling
 
 INT64 = (-(2**63), 2**63 - 1)
 LARGEST = sys.float_info.max
 ReadT = TypeVar("ReadT", Request, Sampling)
 SHARED = attrgetter("group", "arrival_s", "priority", "user")  # what the prompts of one request have in common
+OWN_NUMBERS = (int, float, bool)  # Python's own
 NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
@@ -57,7 +58,8 @@ def read(request: Request) -> Request:
     Raises:
         RequestRefused: a field has another type than its declaration, or a number that no tensor holds.
     """
-    values = {name: plain(getattr(request, name)) for name in NUMBERS}
+    given = {name: getattr(request, name) for name in NUMBERS}
+    values = {name: plain(value) for name, value in given.items() if type(value) not in OWN_NUMBERS}
     try:
         values |= {"prompt": _token_ids(request.prompt), "sampling": checked_sampling(request.sampling)}
     except TypeError:
@@ -65,7 +67,7 @@ def read(request: Request) -> Request:
         raise RequestRefused(f"{what}: give token ids.") from None
     except UsageError as error:
         raise RequestRefused(f"Request {brief(request.id)}: {error}") from None
-    if isinstance(plain(request.stop_ids), Collection):
+    if request.stop_ids != () and isinstance(plain(request.stop_ids), Collection):
         values["stop_ids"] = _token_ids(request.stop_ids)
     request = _with(request, values)
     _check_types(request)
@@ -74,6 +76,8 @@ def read(request: Request) -> Request:
 
 def checked_sampling(sampling: Sampling) -> Sampling:
     """Return the sampling with Python's own numbers. Raise `UsageError` if one is not allowed."""
+    if sampling is GREEDY:  # as of most requests
+        return sampling
     if not isinstance(sampling, Sampling):
         raise UsageError(f"sampling is {brief(sampling)}: give Sampling(temperature=...).")
     values = {name: plain(getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "seed")}

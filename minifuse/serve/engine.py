@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -149,10 +149,11 @@ class ServingEngine(Engine):
         check_are_requests(prompts)
         if not prompts:
             raise UsageError("No request was submitted: give one, or all prompts of one.")
-        with self._called() as now:
+        with self._lock:
             if self._closed:
                 raise UsageError("This engine has been closed: build another, with the same model, for more requests.")
-            self.requests.submit(prompts, now)
+            self.requests.submit(prompts, self._called_s())
+        self._wake()
 
     def abort(self, name: str) -> bool:
         """End a request or group with its tokens so far. Returns whether it was unfinished.
@@ -162,7 +163,8 @@ class ServingEngine(Engine):
         Raises:
             UsageError: no such request was submitted.
         """
-        with self._called() as now:
+        with self._lock:
+            now = self._called_s()
             prompts = self.arrivals.prompts_of(name)
             if not prompts:
                 raise UsageError(f"There is no request {name!r} to abort: give the id of a request that was submitted.")
@@ -173,19 +175,18 @@ class ServingEngine(Engine):
                     self.requests.end_unseen(request, FinishReason.ABORTED)
                 if prompt in self.sequences:
                     self.requests.end_early(self.sequences[prompt], FinishReason.ABORTED)
-            return len(self.finished) > before
+            has_ended = len(self.finished) > before
+        self._wake()
+        return has_ended
 
-    @contextmanager
-    def _called(self) -> Iterator[float]:
-        """Hold the lock during a call, then wake the loop. Yields the call's time.
-
-        In the loop's own thread that is the last event's, and the loop is not woken: it would decide at a time that is
-        no event's, which a replay does not have.
-        """
+    def _called_s(self) -> float:
+        """Return the time of a call: in the loop's own thread the last event's, which a replay has."""
         inside = self._thread == threading.get_ident()
-        with self._lock:
-            yield self.now if inside or not self._has_run else max(self.now, self.clock.now())
-        if not inside and self._thread is not None:
+        return self.now if inside or not self._has_run else max(self.now, self.clock.now())
+
+    def _wake(self) -> None:
+        """Wake the loop after a call from another thread."""
+        if self._thread not in (None, threading.get_ident()):
             self.executor.wake()
 
     def serve_once(self) -> None:
