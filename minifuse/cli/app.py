@@ -22,12 +22,14 @@ from minifuse.cli.plugin import load_plugin
 from minifuse.cli.replay import replay
 from minifuse.cli.reproduce import reproduce
 from minifuse.cli.run import run
+from minifuse.cli.serve import serve
 from minifuse.cli.trace import trace
 from minifuse.cli.tutorial import tutorial
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "run": run,
     "chat": chat,
+    "serve": serve,
     "compare": compare,
     "check": check,
     "trace": trace,
