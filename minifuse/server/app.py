@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from sse_starlette import EventSourceResponse
+from sse_starlette.sse import AppStatus
 from starlette.exceptions import HTTPException
 
 from minifuse import __version__
@@ -24,6 +25,8 @@ from minifuse.server.metrics import ServerMetrics
 
 DONE = "[DONE]"
 PING_S = 15  # between comments that keep a stream open while nothing is generated
+READ_S = 60  # that a client may take to read an event
+AppStatus.disable_automatic_graceful_drain()  # it would cut streams at SIGTERM, whose deadline is the server's
 
 
 def make_app(gateway: Gateway, completions: Completions, metrics: ServerMetrics) -> FastAPI:
@@ -83,7 +86,9 @@ async def _answered(
     if form.stream:
         first = await anext(answer, None)  # what is refused has a status of its own
         chunks = _chunks(reply, answer, first, form.includes_usage)
-        return EventSourceResponse(chunks, ping=PING_S, sep="\n", headers={"Cache-Control": "no-cache"})
+        return EventSourceResponse(
+            chunks, ping=PING_S, sep="\n", send_timeout=READ_S, headers={"Cache-Control": "no-cache"}
+        )
     collecting = asyncio.create_task(_collect(answer))
     gone = asyncio.create_task(_gone(request))
     try:

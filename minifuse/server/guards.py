@@ -46,19 +46,23 @@ class Guards:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id.decode()
         begun, status, num_bytes = time.perf_counter(), 0, 0
+        is_too_large = False
 
         async def counted() -> Message:
             """Receive a part of the body; refuse it when all of it is too large."""
-            nonlocal num_bytes
+            nonlocal num_bytes, is_too_large
             message = await receive()
             if message["type"] == "http.request":
                 num_bytes += len(message.get("body", b""))
                 if num_bytes > self.most_bytes:
+                    is_too_large = True
                     raise self._too_large()
             return message
 
         async def labelled(message: Message) -> None:
             nonlocal status
+            if is_too_large and not status:  # the application answers that it could not read the body
+                return
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], (REQUEST_ID, request_id)]
@@ -70,6 +74,9 @@ class Guards:
                 raise self._too_large()
             state["tenant"] = self._tenant(scope["path"], headers.get(b"authorization", b""))
             await self.app(scope, counted, labelled)
+            if is_too_large:
+                is_too_large = False
+                raise self._too_large()
         except Refused as refused:
             if status:  # the answer has begun
                 raise

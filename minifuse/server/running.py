@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import signal
 import socket
 import sys
@@ -103,9 +105,7 @@ class HttpServer:
         self.engine.arrivals.stored = dialogues.text
         self.gateway = Gateway(self.engine, settings.most_unfinished)
         completions = Completions(self.gateway, source, tokenizer, template, dialogues, settings)
-        app = Guards(
-            make_app(self.gateway, completions, metrics), settings.api_keys, settings.most_body_bytes, self._log
-        )
+        app = make_app(self.gateway, completions, metrics)
         config = uvicorn.Config(
             Guards(app, settings.api_keys, settings.most_body_bytes, self._log),
             lifespan="off",
@@ -116,6 +116,8 @@ class HttpServer:
             timeout_graceful_shutdown=max(1, round(settings.drain_s)),
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         )
+        logger = logging.getLogger("uvicorn")
+        logger.handlers, logger.propagate = [_JsonLines(self._log)], False
         self._server = _Server(config, self.gateway)
         watching = asyncio.create_task(self._stop_when_failed())
         try:
@@ -131,6 +133,17 @@ class HttpServer:
     async def _stop_when_failed(self) -> None:
         await self.gateway.failed.wait()
         self._server.should_exit = True
+
+
+class _JsonLines(logging.Handler):
+    """Writes what the web server has to say, such as a defect's traceback, as JSON lines."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log(json.dumps({"level": record.levelname.lower(), "message": self.format(record)}))
 
 
 class _Server(uvicorn.Server):

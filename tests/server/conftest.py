@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,8 +21,6 @@ from minifuse.serve.settings import Settings
 from minifuse.server.running import HttpServer, listening
 from minifuse.server.settings import ServerSettings
 from minifuse.techniques import technique
-
-KEYS = ("key-a", "key-b")
 
 
 @cache
@@ -56,7 +54,12 @@ def running(
     lines: list[str] = []
     with listening(mine) as opened, nullcontext() if state is None else History(state) as history:
         http = HttpServer(
-            lambda metrics: build_engine(resolved, model, into=metrics.read), source, mine, opened, history, lines.append
+            lambda metrics: build_engine(resolved, model, into=metrics.read),
+            source,
+            mine,
+            opened,
+            history,
+            lines.append,
         )
         thread = threading.Thread(target=http.run, name="server")
         thread.start()
@@ -74,6 +77,3 @@ def served() -> Iterator[Running]:
     """A server that tests share."""
     with running() as one:
         yield one
-
-
-Start = Callable[..., Any]
