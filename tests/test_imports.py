@@ -40,6 +40,7 @@ ROOMS = (
     "show",
     "papers",
     "labs",
+    "server",
     "cli",
 )
 

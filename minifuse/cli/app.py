@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from minifuse import __version__
+from minifuse.cli.bench import bench
 from minifuse.cli.calibrate import calibrate
 from minifuse.cli.chat import chat
 from minifuse.cli.check import check
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "run": run,
     "chat": chat,
     "serve": serve,
+    "bench": bench,
     "compare": compare,
     "check": check,
     "trace": trace,

@@ -26,7 +26,7 @@ from minifuse.server.metrics import ServerMetrics
 DONE = "[DONE]"
 PING_S = 15  # between comments that keep a stream open while nothing is generated
 READ_S = 60  # that a client may take to read an event
-AppStatus.disable_automatic_graceful_drain()  # it would cut streams at SIGTERM, whose deadline is the server's
+AppStatus.enable_automatic_graceful_drain = False  # it would cut streams at SIGTERM, whose deadline is the server's
 
 
 def make_app(gateway: Gateway, completions: Completions, metrics: ServerMetrics) -> FastAPI:
