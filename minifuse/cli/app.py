@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable
 from functools import cache, partial, wraps
@@ -26,6 +27,7 @@ from minifuse.cli.run import run
 from minifuse.cli.serve import serve
 from minifuse.cli.trace import trace
 from minifuse.cli.tutorial import tutorial
+from minifuse.parallel.torchrun import torchrun
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "run": run,
@@ -64,6 +66,11 @@ def root(
     """Five papers' LLM serving systems, run for real, side by side."""
     for path in plugin or []:
         load_plugin(path)
+    started = torchrun()
+    if started is not None and started.rank:
+        started.follow()
+    if started is not None:
+        atexit.register(started.dismiss)  # whatever this command does
     if context.invoked_subcommand is None:
         print(context.get_help())
 
