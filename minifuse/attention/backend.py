@@ -1,4 +1,4 @@
-"""Makes the batch of a plan and writes KV, for all attention backends (Orca; Baton, 2.2)."""
+"""Makes a plan's batch and writes KV, for all attention backends (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 

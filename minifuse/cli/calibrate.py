@@ -45,7 +45,7 @@ class CalibrateOptions(ModelOptions):
 
 @takes(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> int:
-    """Measure the cost of computing a chunk of KV again, and the tokens that saturate this machine.
+    """Measure what recomputing a chunk of KV costs, and how many tokens saturate this machine.
 
     Memory that drops KV of conversations (pensieve) drops what is cheap to compute again. In real time it finds the
     profile of its machine, model, dtype, device and chunk in the cache folder; --set memory.profile=FILE gives another.

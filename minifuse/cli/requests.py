@@ -73,7 +73,7 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = (), b
 
 
 def check_sampling(requests: Sequence[Request], options: Options) -> None:
-    """Refuse a typed top-k or top-p if all requests are greedy; note those of a file.
+    """Refuse a typed top-k or top-p if all requests are greedy; note a file's.
 
     Raises:
         UsageError: they were typed.

@@ -253,7 +253,7 @@ def _heads(columns: Sequence[Column]) -> list[str]:
 
 
 def _figures(metrics: Metrics, columns: Sequence[Column]) -> list[str]:
-    """Write the metrics of these columns; a dash if a metric or its part is missing."""
+    """Write the metrics of these columns; a dash where one is missing."""
     figures = []
     for _, path, factor in columns:
         value: Any = metrics

@@ -62,7 +62,7 @@ class Turns(Arrivals):
         return request if last is None else replace(request, after=last)
 
     def last(self, conversation: str | None) -> str | None:
-        """Return the last request of a conversation that has, or will have, a text; or None."""
+        """Return a conversation's last request with a text, now or later; or None."""
         turns = self._turns.get(conversation) if isinstance(conversation, str) else None
         return turns[-1] if turns else None
 

@@ -68,7 +68,7 @@ class VirtualExecutor:
             self.start(plan, sequences)
 
     def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
-        """Let the plan's worker begin with it now, or the link, if it has no work."""
+        """Start a plan: on its worker, or on the link if it has no work."""
         if not plan.work:
             self._link.behind(plan, self._now)
             return

@@ -180,7 +180,7 @@ class ServingEngine(Engine):
         return has_ended
 
     def _called_s(self) -> float:
-        """Return the time of a call: in the loop's own thread the last event's, which a replay has."""
+        """Return the time of a call; in the loop's own thread, the last event's."""
         inside = self._thread == threading.get_ident()
         return self.now if inside or not self._has_run else max(self.now, self.clock.now())
 

@@ -128,7 +128,7 @@ def measure(
 
 
 def _cache(model: Transformer, num_slots: int) -> KVStorage:
-    """Allocate KV of as many layers as MOST_KV allows, and write it: its pages become memory."""
+    """Allocate KV of as many layers as MOST_KV allows, and touch every page."""
     config = model.config
     of_layer = num_slots * 2 * config.kv_size * model.dtype.itemsize
     layers = max(1, min(config.num_layers, MOST_KV // of_layer))

@@ -82,7 +82,7 @@ class ShapedTrial(Trial):
         self.settled.append(sequence)
 
     def _full(self, joining: list[Entry], growing: bool) -> tuple[str, str]:
-        """Return why newcomers do not fit: a code and a text, both empty if they fit.
+        """Return why newcomers do not fit: code and text, both empty if they do.
 
         Args:
             growing: sequences may be evicted later, when they grow beyond the threshold.
