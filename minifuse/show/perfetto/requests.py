@@ -15,7 +15,7 @@ WAITS = ("waiting", "ready", "suspended")
 
 
 def request_events(history: History) -> list[TraceEvent]:
-    """Return the spans of every request, inner ones within the outer one."""
+    """Return the spans of every request, phases within the whole."""
     events: list[TraceEvent] = []
     waits = reasons_of_waits(history)
     arrived = [story for story in history.by_arrival if story.arrived]
@@ -35,7 +35,7 @@ def request_events(history: History) -> list[TraceEvent]:
 
 
 def _why(reasons: Iterable[Segment], start_s: float, end_s: float) -> dict[str, Any]:
-    """Return the seconds waited for each code, and its last sentence."""
+    """Return, for each code, the seconds waited and the last sentence."""
     found: dict[str, Any] = {}
     for one in reasons:
         within_s = min(one.end_s, end_s) - max(one.start_s, start_s)
@@ -46,12 +46,12 @@ def _why(reasons: Iterable[Segment], start_s: float, end_s: float) -> dict[str, 
 
 
 def phases(history: History, story: Story) -> Iterator[tuple[str, float, float]]:
-    """What a request did, one phase after the other: (phase, from, to), in seconds.
+    """Yield what a request did, one phase after the other: (phase, from, to), in seconds.
 
-    It waits (`waiting`, `ready`, `suspended`); in between its iterations are prefill (`prompt`, or `pre-processing` if
-    apart), single tokens (`decoding`), or nodes (their type). A phase lasts until the next one begins.
+    While it waits, the phase is `waiting`, `ready` or `suspended`. In iterations it is `prompt` or, computed apart,
+    `pre-processing`; `decoding` for single tokens; or the type of its nodes. A phase lasts until the next one begins.
     """
-    changes: list[tuple[float, int, str]] = []  # when, at one moment the waits first, what begins
+    changes: list[tuple[float, int, str]] = []  # when, waits before iterations, what begins
     for wait in story.waits:
         changes += [(wait.start_s, 0, wait.kind)]
     for index in story.iterations:
