@@ -49,7 +49,7 @@ from minifuse.show.traced_runs import TracedRun, keys_of, refuse_other_workload
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace.history import History, Story
 from minifuse.trace.idle_rows import idle_rows
-from minifuse.trace.log import Event
+from minifuse.trace.log import Event, arrival_of
 from minifuse.trace.slot_books import books, is_layered
 from minifuse.trace.slots import block_size, highest_slot
 from minifuse.trace.waits import Piece, reasons_of_waits
@@ -191,10 +191,10 @@ class _Run:
         }
 
     def _request(self, event: Event) -> None:
-        arrived = event.get("after") is None or "wall" in event
+        arrival_s, arrived = arrival_of(event)
         optional = {"after": "after", "history": "history_tokens", "text": "text"}
         self.requests[self.number[event["id"]]] |= {
-            "arrival": _seconds(event.get("wall", event)["arrival_s"]) if arrived else None,
+            "arrival": _seconds(arrival_s) if arrived else None,
             "prompt": event["prompt_tokens"],
             "maxNew": event.get("max_new_tokens", 0),
             "priority": event.get("priority", 0),

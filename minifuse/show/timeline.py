@@ -27,6 +27,7 @@ MEANINGS = {
 }
 STRENGTH = {sign: i for i, sign in enumerate(WAITING + HELD + RUNNING + READY + PROMPT + PREPROCESSING + IDLE)}
 WAIT_SIGNS = {"waiting": WAITING, "ready": READY, "suspended": SUSPENDED}
+PHASE_SIGNS = {"pre-processing": PREPROCESSING, "prompt": PROMPT, "decoding": RUNNING}
 
 
 class Column(NamedTuple):
@@ -113,13 +114,8 @@ def letters_of(history: History) -> dict[str, str]:
 
 def sign_of(story: Story, one: Iteration, letters: Mapping[str, str]) -> str:
     """Return the sign of an iteration that computes for a request; `letters` as from `letters_of`."""
-    if one.preprocesses:
-        return PREPROCESSING
-    own = one.work_of(story.id)
-    cell = own[-1][2]
-    if cell != TRANSFORMER:
-        return letters[cell]
-    return PROMPT if any(story.prefills(*work) for work in own) else RUNNING
+    phase = story.phase_in(one)
+    return letters[phase] if phase in letters else PHASE_SIGNS[phase]
 
 
 class _Painter:

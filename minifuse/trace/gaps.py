@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from minifuse.core.plan import TRANSFORMER
 from minifuse.trace.history import History, Iteration, Story
 from minifuse.trace.waits import Segment, Waits
 
@@ -101,7 +102,7 @@ def _explain(gap: Gap, story: Story, iterations: Sequence[Iteration], reasons: I
             gap.computed += computed
             _count_moves(gap, one)
         for name, start, stop, cell in one.work:
-            if name != story.id and stop - start > 1 and story.prefills(start, stop, cell):
+            if name != story.id and cell == TRANSFORMER and stop - start > 1:
                 gap.prompts[name] = gap.prompts.get(name, 0) + stop - start
     waits = {
         kind: [

@@ -23,7 +23,7 @@ from minifuse.trace.checks import (
     check_text,
     check_time,
 )
-from minifuse.trace.log import Event
+from minifuse.trace.log import Event, arrival_of
 from minifuse.trace.why import Choice
 
 WaitKind = Literal["waiting", "ready", "suspended"]
@@ -97,11 +97,6 @@ class Iteration:
         return sum([stop - start for owner, start, stop, _ in self.work if owner == name])
 
 
-def is_prefill(start: int, stop: int, cell: str, prompt_tokens: int) -> bool:
-    """Return whether computing tokens [start, stop) is prefill: several, or one of the prompt."""
-    return cell == TRANSFORMER and (stop - start > 1 or start < prompt_tokens)
-
-
 @dataclass(slots=True)
 class Story:
     """One request, followed through the iterations; times are seconds on the run's clock."""
@@ -124,8 +119,17 @@ class Story:
         return self.reason in (FinishReason.STOP.value, FinishReason.LENGTH.value)
 
     def prefills(self, start: int, stop: int, cell: str) -> bool:
-        """Return whether computing its tokens [start, stop) is prefill."""
-        return is_prefill(start, stop, cell, self.prompt_tokens)
+        """Return whether computing its tokens [start, stop) is prefill: several, or one of the prompt."""
+        return cell == TRANSFORMER and (stop - start > 1 or start < self.prompt_tokens)
+
+    def phase_in(self, one: Iteration) -> str:
+        """Return what an iteration computes for it: pre-processing, prompt, decoding, or a cell."""
+        own = one.work_of(self.id)
+        if one.preprocesses:
+            return "pre-processing"
+        if own[-1][2] != TRANSFORMER:
+            return own[-1][2]
+        return "prompt" if any(self.prefills(*work) for work in own) else "decoding"
 
 
 @dataclass(slots=True)
@@ -198,8 +202,7 @@ class History:
                 self.header = event
             case "request":
                 check_request(event)
-                arrival_s = event.get("wall", event)["arrival_s"]
-                arrived = event.get("after") is None or "wall" in event
+                arrival_s, arrived = arrival_of(event)
                 story = Story(event["id"], arrival_s, event["prompt_tokens"], event, arrived)
                 self.stories.setdefault(event["id"], story)
             case "answer":

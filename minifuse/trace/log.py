@@ -216,6 +216,14 @@ def _wall(event: StepReport) -> dict[str, Any]:
     return wall
 
 
+def arrival_of(request: Event) -> tuple[float, bool]:
+    """Return when a request arrives, in seconds, and whether it has arrived.
+
+    A turn has arrived once its arrival was measured; until then the request that it follows has not ended.
+    """
+    return request.get("wall", request)["arrival_s"], request.get("after") is None or "wall" in request
+
+
 def decisions(events: Iterable[Event]) -> bytes:
     """Write the events without wall times, one per line: equal bytes mean equal decisions."""
     lines = (json.dumps({k: v for k, v in event.items() if k != "wall"}, sort_keys=True) for event in events)

@@ -43,7 +43,7 @@ from minifuse.core.plan import TRANSFORMER, MoveKind
 from minifuse.core.request import FinishReason, Phase
 from minifuse.io.parsing import check_goodput, unknown
 from minifuse.trace.lives import Life, most_overtaken
-from minifuse.trace.log import Event
+from minifuse.trace.log import Event, arrival_of
 
 Metrics = dict[str, Any]
 Groups = dict[str | int | None, Metrics]  # by user, priority or conversation
@@ -133,8 +133,7 @@ class RunningMetrics:
             case "run":
                 self.bytes_per_token = event.get("kv_bytes_per_token")
             case "request":
-                arrival_s = event.get("wall", event)["arrival_s"]
-                arrived = event.get("after") is None or "wall" in event  # its measured arrival
+                arrival_s, arrived = arrival_of(event)
                 life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"], arrived))
                 life.user, life.priority = event.get("user"), event.get("priority", 0)
                 life.conversation = event.get("conversation")

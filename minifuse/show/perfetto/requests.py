@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from minifuse.core.plan import TRANSFORMER
 from minifuse.show.perfetto.events import TraceEvent, async_begin, async_end, nanoseconds
 from minifuse.trace.history import History, Story
 from minifuse.trace.waits import Segment, reasons_of_waits
@@ -56,12 +55,7 @@ def phases(history: History, story: Story) -> Iterator[tuple[str, float, float]]
         changes += [(wait.start_s, 0, wait.kind)]
     for index in story.iterations:
         one = history.iterations[index]
-        own = one.work_of(story.id)
-        prefill = any(story.prefills(*work) for work in own)
-        name = own[-1][2]
-        if name == TRANSFORMER:
-            name = "pre-processing" if one.preprocesses else "prompt" if prefill else "decoding"
-        changes.append((one.start_s, 1, name))
+        changes.append((one.start_s, 1, story.phase_in(one)))
     end_s = history.end_of(story)
     now: tuple[str, float] | None = None
     for at_s, _, name in sorted(changes):
