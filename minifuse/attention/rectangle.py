@@ -1,4 +1,4 @@
-"""Finds what rows of a rectangle hold; clears those that change hands (Baton, 4.1, 4.2)."""
+"""Finds KV in a rectangle's rows; clears rows that change hands (Baton, 4.1, 4.2)."""
 
 from __future__ import annotations
 

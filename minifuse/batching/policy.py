@@ -49,7 +49,7 @@ class QueuePolicy(Batching):
         return False
 
     def wake_at(self, now: float) -> float | None:
-        """When to ask again although nothing has arrived or completed."""
+        """Return a time to ask again even if nothing arrives or completes, or None."""
         return None
 
     @property
@@ -146,7 +146,7 @@ class Fill:
         return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
 
     def settle(self, **more: Any) -> Proposal:
-        """Make the proposal, and let what joins run."""
+        """Make the proposal; its newcomers become running sequences."""
         if not self.work:
             wake_at: Any = self.policy.wake_at(self.now)
             if wake_at is not None and not (type(wake_at) in (int, float) and self.now < wake_at < math.inf):

@@ -21,9 +21,9 @@ WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 class Turns(Arrivals):
     """Keeps every submitted request, and those still to arrive.
 
-    A request that follows another arrives `delay_s` after that one has ended, with its text in front of the prompt. If
-    that one was refused, so is this one. The first request of a conversation continues the text that `stored` returns:
-    none, unless `stored` is set before the first request is added.
+    A request that follows another arrives `delay_s` after the other has ended, with the other's text in front of its
+    prompt. It is refused if the other was. The first request of a conversation continues the text that `stored`
+    returns: none, unless `stored` is set before the first request is added.
 
     >>> arrivals = Turns()
     >>> first = Sequence(Request("a", prompt=(7, 8), conversation="c"), tokens=[7, 8, 9])

@@ -1,4 +1,4 @@
-"""Whether two techniques answered alike."""
+"""Compares the answers of two techniques."""
 
 from __future__ import annotations
 

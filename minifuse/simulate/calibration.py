@@ -74,8 +74,8 @@ def measure(
     chunk that is computed again has no token to sample.
 
     Args:
-        counts: everything else is timed for so many tokens, too, to find how many saturate the machine (FluidInfer,
-            4.1).
+        counts: numbers of tokens for which everything else is timed, too, to find how many saturate the machine
+            (FluidInfer, 4.1).
 
     Raises:
         MachineError: the KV of a context does not fit the device.

@@ -74,7 +74,7 @@ def saturating(seconds: Mapping[int, float]) -> int:
     """Find the fewest tokens per iteration that nearly reach the highest rate (FluidInfer, 4.1).
 
     Args:
-        seconds: of an iteration with so many tokens.
+        seconds: number of tokens -> seconds of an iteration.
 
     >>> saturating({64: 1.0, 128: 1.0, 256: 1.1, 512: 2.0})  # 64, 128, 233 and 256 tokens a second
     256
@@ -154,7 +154,7 @@ class Roofline:
         num_lanes = self.num_lanes or 1
         found = []
         for wave in plan.waves:
-            free = [0.0] * num_lanes  # when each processor is
+            free = [0.0] * num_lanes  # when each processor is free
             for lane in lanes_of(plan, wave):
                 pieces = [plan.work[index] for index in lane]
                 alone_s = sum(self._bound(0, 0, work.stop, _pairs(work)) for work in pieces)

@@ -30,7 +30,7 @@ class ShapedTrial(Trial):
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
         self.memory = memory
-        self.window = memory.window  # read alone: what is tried out changes a copy
+        self.window = memory.window  # only read: a trial changes a copy
         self.joining: dict[str, Entry] = {}  # sequences that get a row
         self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
         self.making_way: list[str] = []  # prefilled sequences that are swapped out for these
