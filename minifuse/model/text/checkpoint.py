@@ -68,7 +68,7 @@ class _Checkpoint:
         self.unread.update(self.shard_of)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read the tensor called `name`, with or without the prefix of a model with a head."""
+        """Read the tensor `name`, with or without the prefix of a model with a head."""
         stored_name = name if name in self.shard_of else without_prefix(name, self.config)
         if stored_name not in self.shard_of:
             raise ModelError(
