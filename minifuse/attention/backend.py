@@ -1,4 +1,4 @@
-"""Makes the batch of a plan and writes KV, for all attention backends (Orca; Baton, 2.2)."""
+"""Makes a plan's batch and writes KV, for all attention backends (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Backend(ABC):
 
     @abstractmethod
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Any) -> Tensor:
-        """Attend a wave's queries [rows, num_heads, head_dim] to what it reads; [rows, num_heads * head_dim]."""
+        """Attend queries [rows, num_heads, head_dim] to `reads`; return [rows, num_heads * head_dim]."""
 
 
 class TorchPerSequence(PerSequenceAttention):

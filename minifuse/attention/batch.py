@@ -69,7 +69,7 @@ class BatchRows:
 
 
 def ragged_rows(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
-    """Concatenate the tokens: of work [a: 0..3), [b: 7..8), row 3 is token 7 of b."""
+    """Concatenate tokens: of a[0:3] and b[7:8], row 3 is b's token 7."""
     rows = BatchRows([], [], [], [])
     token_ids, positions, slots = rows.token_ids, rows.positions, rows.slots
     for (name, start, stop, _), place in zip(plan.work, plan.places, strict=True):

@@ -1,4 +1,4 @@
-"""Attends packed lanes; on a CPU, as many at once as torch has threads (FluidInfer, 4.2)."""
+"""Attends packed lanes, on a CPU one per torch thread at once (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 

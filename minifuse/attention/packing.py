@@ -14,7 +14,7 @@ Lanes = tuple[tuple[int, ...], ...]  # of each lane, the numbers of its pieces o
 
 
 def seconds_of(num_queries: int, num_context: int, *, hidden_size: int, flops: float, bandwidth: float) -> float:
-    """Estimate attention of a piece of work in one layer: the longer of arithmetic and reading.
+    """Estimate one layer's attention of a piece of work: the longer of arithmetic and reading.
 
     The paper (4.1) has 4 L^2 H operations for a prompt of L tokens, bound by arithmetic, and 4 x H + 8 x + 4 H bytes
     for a token after x others, bound by memory. Here L queries attend to x tokens, themselves included, with 4 L x H

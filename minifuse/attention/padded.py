@@ -48,7 +48,7 @@ class Rows:
         return cls(keys, values, mask.masked_fill_(visible, 0.0).unsqueeze(1))
 
     def attend(self, q: Tensor, layer: int) -> Tensor:
-        """Attend queries [rows * columns, num_heads, head_dim] to one layer: [rows * columns, num_heads * head_dim]."""
+        """Attend q [rows * columns, num_heads, head_dim] to one layer; return [rows * columns, q_size]."""
         keys, values = self.keys[layer], self.values[layer]
         rows, _, columns, _ = self.mask.shape
         num_kv_heads = keys.shape[1]

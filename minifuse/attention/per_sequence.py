@@ -26,7 +26,7 @@ class Item(NamedTuple):
 
 
 class PerSequenceAttention:
-    """Attends each sequence alone: of work [a: 0..3), [b: 7..8), row 3 attends to tokens 0 to 7 of b."""
+    """Attends each sequence alone: of a[0:3] and b[7:8], row 3 sees b[0:8]."""
 
     def __init__(self, operators: Operators) -> None:
         self.operators = operators

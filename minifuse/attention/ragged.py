@@ -1,4 +1,4 @@
-"""Makes the ragged batch of a plan: queries of each sequence, and their KV (Pensieve, 3.4.4)."""
+"""Makes a plan's ragged batch: each sequence's queries and KV (Pensieve, 3.4.4)."""
 
 from __future__ import annotations
 

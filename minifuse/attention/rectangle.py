@@ -1,4 +1,4 @@
-"""Finds what rows of a rectangle hold; clears those that change hands (Baton, 4.1, 4.2)."""
+"""Finds KV in a rectangle's rows; clears rows that change hands (Baton, 4.1, 4.2)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _of_text(runs: Seq[tuple[int, int]], num_tokens: int) -> list[tuple[int, int
 
 
 def slots_to_clear(plan: Plan, span: Span) -> list[tuple[int, int]]:
-    """Return the slots that a wave sets to zero in rows that have a new sequence.
+    """Return the slots that a wave sets to zero where a row's sequence is new.
 
     A masked key has the weight 0, and 0 x NaN is NaN. So a row is left with zeros and the KV of its own sequence: in a
     gap, in padding, and in columns that the window will move on to. (Baton, 4.1, sets the KV of the old sequence to

@@ -1,4 +1,4 @@
-"""Attends so that bits depend on a token's own text alone: the `reference` numerics on torch."""
+"""Attends with `reference` numerics on torch: bits depend on a token's own text alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attends the adjacent buffers of a region, one token in each, in one call (Flover, V-B, Fig. 4)."""
+"""Attends a region's buffers, one token in each, in one call (Flover, V-B, Fig. 4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minifuse.core.shapes import Region
 
 
 class SlotsAttention(Backend):
-    """Views the region's buffers, without a gather; row i of every tensor is buffer offset + i.
+    """Views the region's buffers without a gather; row i is buffer offset + i.
 
     If buffers [1, 4) hold r2 at its 5th token, no sequence, and r1 at its 2nd, then rows 0 to 2 attend to the first 5,
     1 and 2 tokens of their buffers. A plan without a region, as of prompts, is attended request by request.

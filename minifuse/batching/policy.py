@@ -17,7 +17,7 @@ Missing = list[tuple[Sequence, tuple[Span, ...]]]  # sequences, each with the sp
 
 
 class QueuePolicy(Batching):
-    """Has a queue of waiting and one of running sequences, and fills an iteration from both."""
+    """Fills each iteration from two queues: running sequences, then waiting ones."""
 
     kind: ClassVar[str] = "batching"
     Options: ClassVar[type] = QueueOptions
@@ -45,11 +45,11 @@ class QueuePolicy(Batching):
         return reversed(running)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        """Whether a refused newcomer takes the place of the last that runs, if the policy grows."""
+        """Return whether a newcomer may take the place of `running`, if the policy grows."""
         return False
 
     def wake_at(self, now: float) -> float | None:
-        """When to ask again although nothing has arrived or completed."""
+        """Return a time to ask again even if nothing arrives or completes, or None."""
         return None
 
     @property
@@ -136,17 +136,17 @@ class Fill:
         return self.take(newcomer, spans)
 
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
-        """Set aside what a newcomer needs in the room, or return why it does not fit."""
+        """Reserve a newcomer's memory in the room, or return why it does not fit."""
         if self.room is None:
             self.room = self.memory.room()
         return self.lacks(newcomer)
 
     def lacks(self, newcomer: Sequence) -> Reason | None:
-        """Return why the room lacks what a newcomer needs, or set it aside."""
+        """Return why the room cannot hold a newcomer, or reserve its memory."""
         return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
 
     def settle(self, **more: Any) -> Proposal:
-        """Make the proposal, and let what joins run."""
+        """Make the proposal; its newcomers become running sequences."""
         if not self.work:
             wake_at: Any = self.policy.wake_at(self.now)
             if wake_at is not None and not (type(wake_at) in (int, float) and self.now < wake_at < math.inf):

@@ -45,11 +45,11 @@ class CalibrateOptions(ModelOptions):
 
 @takes(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> int:
-    """Measure the cost of computing a chunk of KV again, and the tokens that saturate this machine.
+    """Measure what recomputing a chunk of KV costs, and how many tokens saturate this machine.
 
     Memory that drops KV of conversations (pensieve) drops what is cheap to compute again. In real time it finds the
     profile of its machine, model, dtype, device and chunk in the cache folder; --set memory.profile=FILE gives another.
-    An iteration of fluid has as many tokens as saturate the machine, if that has been measured with the default chunk.
+    fluid computes as many tokens per iteration as saturate the machine, if that was measured with the default chunk.
     """
     if resolve(options.model).kind != "transformer":
         raise UsageError(

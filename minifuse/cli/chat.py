@@ -189,7 +189,7 @@ class _Chat:
         return exchange
 
     def _told(self, exchange: Exchange) -> str:
-        """Write `turn 3: 12 reused on the device, 0 swapped in, 0 recomputed, 4 new; ...`."""
+        """Write `turn 3: 12 reused on the device, ...; 5 tokens in 0.12 s`."""
         answer = exchange.answer
         found = f"{exchange.on_device} reused on the device, {exchange.on_host} swapped in"
         seconds = (answer.finish_s or 0.0) - answer.request.arrival_s

@@ -16,7 +16,7 @@ TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows
 
 
 def told(error: BaseException) -> tuple[str, int]:
-    """Give the sentence and the exit code of an error; with `TRACEBACK` set, raise a defect again.
+    """Return an error's sentence and exit code; with `TRACEBACK` set, raise defects again.
 
     A `MinifuseError` has a sentence of its own. Anything else is a mistake of a plugin, if the error passed through its
     code, or a defect of minifuse.

@@ -95,7 +95,7 @@ class Page:
 
 @contextmanager
 def page_of(path: Path | None, traces: Path | None) -> Iterator[Page]:
-    """Yield the page of a run; traces that are not kept lie in a temporary folder."""
+    """Yield the page of a run; put traces nobody keeps into a temporary folder."""
     if path is None or traces is not None:
         yield Page(path, traces)
         return

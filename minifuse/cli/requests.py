@@ -43,11 +43,11 @@ class Workload:
 
     @property
     def num_requests(self) -> int:
-        """The prompts of one request count as one."""
+        """Count the requests; the prompts of one request count as one."""
         return len(by_request(self.requests))
 
     def text(self, token_ids: Sequence[int]) -> str | None:
-        """The text of these tokens, or None for a model without a tokenizer."""
+        """Return the text of these tokens, or None for a model without a tokenizer."""
         return None if self.tokenizer is None else self.tokenizer.decode(list(token_ids))
 
 
@@ -73,7 +73,7 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = (), b
 
 
 def check_sampling(requests: Sequence[Request], options: Options) -> None:
-    """Refuse a typed top-k or top-p if all requests are greedy; note those of a file.
+    """Refuse a typed top-k or top-p if all requests are greedy; note a file's.
 
     Raises:
         UsageError: they were typed.
@@ -191,7 +191,7 @@ class _Maker:
         ]
 
     def _limit(self, prompt: Sequence[int]) -> int:
-        """Tokens of an answer that is as long as its prompt, and some more."""
+        """Return a limit for an answer as long as its prompt, and some more tokens."""
         return len(prompt) + (self.kind.extra_tokens or 0)
 
     def _conversations(self, text: str) -> list[Request]:

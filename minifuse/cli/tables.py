@@ -15,7 +15,7 @@ from minifuse.show.figures import in_bytes, in_time, plain
 from minifuse.show.summary import LABEL_WIDTH
 from minifuse.trace.metrics import Groups, Metrics
 
-BUSY = 0.25  # cores that other processes use, from which on it is told
+BUSY = 0.25  # cores: from here on tables mention other processes
 
 
 def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
@@ -95,7 +95,7 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def is_busy(metrics: Metrics) -> bool:
-    """Whether other processes used so much of the machine that times say little."""
+    """Return whether other processes used so much of the machine that times say little."""
     return (metrics["other_cores"] or 0.0) >= BUSY
 
 
@@ -104,7 +104,7 @@ def _times(values: dict[str, float] | None, first: str, second: str) -> str:
 
 
 def _amount(found: Mapping[str, float | None], prefix: str) -> str:
-    """Write bytes where they are known, else tokens."""
+    """Write bytes if they are known, else tokens."""
     size = found[f"{prefix}bytes"]
     return plain(found[f"{prefix}tokens"], " tokens") if size is None else in_bytes(size)
 
@@ -167,7 +167,7 @@ def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str, width
     """Make a line for each technique: name, metrics, differing answers.
 
     Args:
-        rows: the same; None: answers cannot differ.
+        rows: name, metrics, number of differing answers (None: they cannot differ).
         kind: of the model.
         width: of the lines.
     """
@@ -253,7 +253,7 @@ def _heads(columns: Sequence[Column]) -> list[str]:
 
 
 def _figures(metrics: Metrics, columns: Sequence[Column]) -> list[str]:
-    """Write the metrics of these columns; a dash if a metric or its part is missing."""
+    """Write the metrics of these columns; a dash where one is missing."""
     figures = []
     for _, path, factor in columns:
         value: Any = metrics

@@ -112,7 +112,7 @@ class Topology:
 
     @cached_property
     def most_held(self) -> int:
-        """Bound the states held at one time, if nodes are computed in waves, in any order.
+        """Bound the states held at one time, computing waves of nodes in any order.
 
         A state is held from when its node is computed until all its readers have been. In a chain or a tree every node
         has at most one reader: the nodes held lie on different paths from a leaf to the root, and so do those being
@@ -143,7 +143,7 @@ class Topology:
 
     @cached_property
     def most_held_by_levels(self) -> int:
-        """Count the states held at one time, at most, if the graph is computed level by level."""
+        """Count the most states held at one time when computing level by level."""
         unread = [len(readers) for readers in self.readers]
         held = most = 0
         for nodes in self.levels.values():
@@ -199,7 +199,7 @@ class Topology:
 
     @cached_property
     def changes(self) -> dict[int, int]:
-        """Count for each node how often the cell changes on a path to it, at most."""
+        """Count, for each node, the most changes of cell on a path to it."""
         found: dict[int, int] = {}
         for node in self.order:
             changes = [found[source] + (self.cells[source] != self.cells[node]) for source in self.sources[node]]

@@ -57,7 +57,7 @@ class Pages(NamedTuple):
 
 
 class State(NamedTuple):
-    """The slots that a node of a cell graph reads (one for each `Output`), and writes.
+    """The slots that a node reads (one for each `Output`), and the one it writes.
 
     A slot holds all outputs of one node.
     """

@@ -65,7 +65,7 @@ class Rectangle(NamedTuple):
         return self.begin % self.stride + self.stop - self.begin > self.stride
 
     def place(self, row: int, *columns: Span) -> Extent | Runs:
-        """Return the place of a sequence whose tokens fill these columns of a row in turn."""
+        """Return the place of a sequence: its tokens fill these columns in turn."""
         runs: list[tuple[int, int]] = []
         for start, stop in columns:
             while start < stop:

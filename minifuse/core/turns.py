@@ -21,9 +21,9 @@ WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 class Turns(Arrivals):
     """Keeps every submitted request, and those still to arrive.
 
-    A request that follows another arrives `delay_s` after that one has ended, with its text in front of the prompt. If
-    that one was refused, so is this one. The first request of a conversation continues the text that `stored` returns:
-    none, unless `stored` is set before the first request is added.
+    A request that follows another arrives `delay_s` after the other has ended, with the other's text in front of its
+    prompt. It is refused if the other was. The first request of a conversation continues the text that `stored`
+    returns: none, unless `stored` is set before the first request is added.
 
     >>> arrivals = Turns()
     >>> first = Sequence(Request("a", prompt=(7, 8), conversation="c"), tokens=[7, 8, 9])
@@ -63,7 +63,7 @@ class Turns(Arrivals):
         return request if last is None else replace(request, after=last)
 
     def last(self, conversation: str | None) -> str | None:
-        """Return the last request of a conversation that has, or will have, a text; or None."""
+        """Return a conversation's last request with a text, now or later; or None."""
         turns = self._turns.get(conversation) if isinstance(conversation, str) else None
         return turns[-1] if turns else None
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def on_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Make a tensor of numbers; they are copied to a GPU without waiting, from pinned memory."""
+    """Make a tensor of numbers; copy to a GPU asynchronously, from pinned memory."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype, device=device)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)

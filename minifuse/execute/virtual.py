@@ -68,7 +68,7 @@ class VirtualExecutor:
             self.start(plan, sequences)
 
     def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
-        """Let the plan's worker begin with it now, or the link, if it has no work."""
+        """Start a plan: on its worker, or on the link if it has no work."""
         if not plan.work:
             self._link.behind(plan, self._now)
             return
@@ -77,7 +77,7 @@ class VirtualExecutor:
         self._push(plan, lambda: self._ran(plan, sequences, measured), self._served + seconds + measured.exposed_s)
 
     def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
-        """Run a plan; what its moves cost is the link's to say, not the run's."""
+        """Run a plan; the link, not the run, says what its moves cost."""
         ran = self._run(plan, sequences)
         if not plan.moves:
             return ran

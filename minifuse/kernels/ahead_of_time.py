@@ -187,7 +187,7 @@ def main(
         Path | None, typer.Option(help="Compare with this table; exit with 1 if anything differs.")
     ] = None,
 ) -> None:
-    """Compile every shipped kernel for sm_80 and sm_90 and print its registers, stack and shared memory."""
+    """Compile every shipped kernel for sm_80 and sm_90; print registers, stack, shared memory."""
     err = Console(stderr=True)
     try:
         committed = None if check is None else Registers.read(check)

@@ -26,7 +26,7 @@ Form = dict[str, Any]  # the constants of a kernel, by name, and how it is launc
 
 @dataclass(frozen=True)
 class Shipped:
-    """A form of a kernel that serving uses, compiled ahead of time to check its registers.
+    """A form of a serving kernel, compiled ahead of time to check its registers.
 
     A run-time argument has the type that `types` or `TYPES` names; otherwise a pointer is "*bf16", a number "i32".
     """

@@ -37,7 +37,7 @@ def _mix(x):
 
 @triton.jit
 def _first_largest(x, index):
-    """Find the largest of `x` and its `index`: the first NaN, or the lowest of equals.
+    """Find the largest of `x` and its `index`: the first NaN, else the lowest maximum.
 
     NaNs are marked by an index below 0, so that one search finds either.
     """

@@ -41,9 +41,9 @@ def checked(stage: object, method: str, reason: Reason | None, sequence: Sequenc
 
 
 def settle(proposal: Proposal, kind: type[T], open_trial: Callable[[], T]) -> T:
-    """Return the trial that settles a proposal: the room that it was tried in, if that is this memory's.
+    """Return the trial to commit: the policy's own if it was this memory's.
 
-    A proposal without such a room, as a policy may make it by hand, is tried now. Raise `LawBroken` if it does not fit.
+    A proposal without one, made by hand, is tried now. Raise `LawBroken` if it does not fit.
     """
     if isinstance(room := proposal.room, kind) and room.settled == [*proposal.evict, *proposal.admit]:
         return room

@@ -45,7 +45,7 @@ class Update(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A plan to compute, updates of the sequences that it reads, and the sequences that have finished.
+    """A plan to compute, updates of the sequences it reads, and the finished sequences.
 
     The plan's block tables are `Grown`. `landed` are steps without work, sent before, that must have landed on the
     follower too before it goes on.

@@ -1,4 +1,4 @@
-"""Whether two techniques answered alike."""
+"""Compares the answers of two techniques."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _comparable(answer: Answer) -> bool:
 
 
 def _alike(a: Answer, b: Answer, tolerance: float) -> bool:
-    """Whether results of cells agree, up to the rounding that depends on the size of a batch.
+    """Return whether results of cells agree, up to rounding that varies with batch size.
 
     Results are compared in the order of their nodes, whose numbers differ in a model by operator.
     """

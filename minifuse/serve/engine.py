@@ -71,11 +71,11 @@ class ServingEngine(Engine):
         self.refused = self.requests.refused
         self._lock = threading.RLock()
         self._waiting: Waiting = nullcontext
-        self._committed = False  # whether a plan has been since memory was last asked for moves
-        self._thread: int | None = None  # that runs the loop, while it does
-        self._served = False  # a list of requests: by `serve`
+        self._committed = False  # whether a plan was committed since memory was asked for moves
+        self._thread: int | None = None  # the thread that runs the loop, if it runs
+        self._served = False  # whether `serve` has taken a list of requests
         self._closed = False
-        self._has_run = False  # a real clock, which starts when it is first read, goes
+        self._has_run = False  # a real clock starts when it is first read
 
     def make_requests(self) -> ServedRequests:
         return ServedRequests(self.batching, self.memory, self.reader, self.arrivals, self.observer)
@@ -208,7 +208,7 @@ class ServingEngine(Engine):
             return Load(len(self.sequences) - waiting, waiting, self.memory.usage())
 
     def _called_s(self) -> float:
-        """Return the time of a call: in the loop's own thread the last event's, which a replay has."""
+        """Return the time of a call; in the loop's own thread, the last event's."""
         inside = self._thread == threading.get_ident()
         return self.now if inside or not self._has_run else max(self.now, self.clock.now())
 
@@ -243,7 +243,7 @@ class ServingEngine(Engine):
         Close the engine then: its stages know of plans that will never complete.
 
         Args:
-            stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
+            stages_failed: do not call the stages again; after one has failed, their books mean nothing.
         """
         self.executor.close()
         with self._lock:

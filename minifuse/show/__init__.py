@@ -1,1 +1,1 @@
-"""Draws what traces tell: the replay page, pictures in characters, Perfetto, notebooks."""
+"""Draws traces: the replay page, pictures in characters, Perfetto, notebooks."""

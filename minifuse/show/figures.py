@@ -1,4 +1,4 @@
-"""Figures and names as people read them."""
+"""Writes numbers and names for people."""
 
 from __future__ import annotations
 

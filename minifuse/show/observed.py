@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 BROKEN = "!!"
 CUT = "..."
-MOST_ROWS = 20  # of more, what ran most is shown, and what went wrong
+MOST_ROWS = 20  # of more, those are shown that ran most or went wrong
 
 
 def timeline(seen: Observation, what: str, width: int) -> list[str]:
-    """The lines of the picture.
+    """Draw the run, a line for each row.
 
     Args:
-        what: went wrong: the sequences that it names are marked, or the last step if it names none.
-        width: of the lines; of a run that is too long the last steps are shown.
+        what: says what went wrong: the sequences that it names are marked, or else the last step.
+        width: of the lines; a run that is too long is cut to its last steps.
     """
     columns = list(_columns(seen))
     labels = _labels(seen, columns)
@@ -58,7 +58,7 @@ def timeline(seen: Observation, what: str, width: int) -> list[str]:
 
 
 def legend(lines: list[str]) -> str:
-    """What the signs in these lines of a picture mean."""
+    """Explain the signs in these lines of a picture."""
     text = "\n".join(lines)
     signs = {
         r"\d\+\d+ tokens": "1+2: a prompt of 1 and at most 2 new tokens",
@@ -75,7 +75,7 @@ def legend(lines: list[str]) -> str:
 
 
 def _labels(seen: Observation, columns: list[dict[str, str]]) -> dict[str, str]:
-    """What stands on the left of each row."""
+    """Write the text on the left of each row."""
     requests = seen.case.requests
     texts = {request.id: f"{len(request.prompt)}+{request.max_new_tokens} tokens" for request in requests}
     texts |= {request.id: request.structure.kind for request in requests if request.structure is not None}
@@ -133,13 +133,13 @@ def _columns(seen: Observation) -> Iterator[dict[str, str]]:
 
 
 def _states(seen: Observation, now: float, inside: set[str], gone: set[str]) -> dict[str, str]:
-    """Of the sequences that have arrived and have not ended: whether they wait."""
+    """Return a sign for each sequence that has arrived and not ended: admitted, or waiting."""
     arrived = [name for name, arrival_s in seen.arrived_s.items() if arrival_s <= now and name not in gone]
     return {name: "-" if name in inside else "." for name in arrived}
 
 
 def _work(every: Iterable[Work], name: str) -> str:
-    """The tokens or nodes of one sequence: `0-3`, or `4`; `0-3+8` of several pieces.
+    """Write the tokens or nodes of one sequence: `0-3`, `4`, or in pieces `0-3+8`.
 
     >>> _work([Work("a", 0, 4), Work("b", 2, 3), Work("a", 8, 9)], "a")
     '0-3+8'
@@ -162,7 +162,7 @@ def _span(start: int, stop: int) -> str:
 def decided(seen: Observation, most: int, places: bool) -> list[str]:
     """Return the last decisions as lines: what was proposed, and where memory placed it.
 
-    Waiting for the same reasons as before is left out.
+    A wait for the same reasons as the one before is left out.
     """
     plans = iter([plan for plan in seen.plans.values() if plan.work])
     several = any(proposed.worker for proposed in seen.proposals)

@@ -1,8 +1,8 @@
 """Assembles the replay page: one file of record, scripts and styles that loads nothing else.
 
 Browsers refuse to load modules from files beside a page that was opened from a file. So all modules become one inline
-script, in the order of their imports, each of which stands on one line. Names at the top level of modules must differ.
-The record lies in the page as gzip in base64.
+script, in the order of their imports. An import is one line, and no two modules have the same name at their top level.
+The record is in the page as gzip in base64.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def write_page(runs: Sequence[TracedRun], path: Path) -> None:
     """Write the page of runs of one workload.
 
     Raises:
-        UsageError: the runs do not make a page, or it may not be written there.
+        UsageError: see `record`; or the file may not be written.
         MachineError: the disk is full.
     """
     write_whole(path, assemble(record(runs)))
 
 
 def assemble(told: Mapping[str, Any], address: str = "") -> str:
-    """The page of a record, as HTML.
+    """Make the page of a record, as HTML.
 
     Args:
-        address: what the page shows where nothing stands behind # in its own, as in a frame: `i=12&stops=20`.
+        address: what the page shows if its own address has nothing behind #, as in a frame: `i=12&stops=20`.
     """
     modules = {file.name: file.read_text(encoding="utf-8") for file in sorted(PAGE.glob("*.js"))}
     styles = sorted(PAGE.glob("*.css"), key=lambda file: (file.name != FIRST_STYLE, file.name))
@@ -58,7 +58,7 @@ def assemble(told: Mapping[str, Any], address: str = "") -> str:
 
 
 def bundle(modules: Mapping[str, str], start: str) -> str:
-    """Join modules into one script, each behind those that it imports, beginning from `start`.
+    """Join `start` and the modules that it imports, each behind its imports.
 
     >>> print(bundle({"a.js": 'import { b } from "./b.js";\\nb();', "b.js": "export function b() {}"}, "a.js"))
     // b.js

@@ -2,30 +2,36 @@
 
     {"version": 1, "runs": [{"title": "fluid", ..., "requests": [...], "steps": [...]}, ...]}
 
-Requests stand in the same order in every run of a record. Steps name them by their number in it, which is also that of
-their colour, unless they have another `colour`. Keys of steps are short, since there are many steps; what is empty is
-left out:
+Every run of a record has the same requests in the same order. A request's number is its place in that order; it is
+also the number of its colour, unless it has a `colour` of its own. Steps name requests by their numbers. Keys of steps
+are short, for there are many steps, and an empty value is left out:
 
-| key | tells |
+| key | value |
 |---|---|
-| `n`, `k`, `t`, `wait` | the step's number, its worker, when it began and ended; that it is a wait |
-| `w`, `a`, `e`, `f`, `o` | work; requests admitted, evicted, finished; how many tokens each took in |
+| `n`, `k`, `t`, `wait` | the step's number, its worker, its start and end; true for a wait |
+| `w`, `a`, `e`, `f`, `o` | work; requests admitted, evicted, finished; the number of tokens that each got |
 | `ph`, `sh`, `wv`, `ln` | phase, shape, waves, lanes |
-| `m`, `mo` | moves, and of each the set of requests that owned what it reads |
-| `s`, `h`, `wd` | changes of slots on the device and the host; of the device in each wave, as it differs from `s` |
-| `fr`, `id`, `iw`, `ly` | runs of slots written by each wave; computed idle, in all or by wave; idle since before |
+| `m`, `mo` | moves, and for each the set of requests that owned its source |
+| `s`, `h`, `wd` | changes of slots on the device and the host; for each wave, the device's differences from `s` |
+| `fr`, `id`, `iw`, `ly` | runs of slots: written by each wave; computed idle, in all or by wave; idle from before |
 | `win` | the windows of a shuffle: first and last buffer, copies |
-| `ru`, `y`, `d` | KV reused, the reasons that a policy gave itself, tokens discarded |
+| `ru`, `y`, `d` | KV reused, the policy's own reasons, tokens discarded |
 | `c`, `i`, `kv`, `kp`, `x` | tokens computed and idle, memory in use and kept, seconds waited for transfers |
 
-Moves and shapes are told as in the trace (docs/traces.md, "A trace's lines"), changes of slots as
-`minifuse.show.slot_changes` has them.
+Moves and shapes are as in the trace (docs/traces.md, "A trace's lines"), changes of slots as in
+`minifuse.show.slot_changes`.
 
-What `minifuse.trace` derives of requests is told in columns, which are numbers of steps: `states`, from which columns
-on, and which of `STATES`; `moves`, lists of column, kind and tokens; `idle`, columns that computed its row after its
-end; and `waits`, lists of `from`, `to` and `reason`: it waited in columns [from, to). A reason is a number in
-`reasons`. -1 and -2 stand for the last one of `passed`[0] or `passed`[1] up to a column: lists of columns and of
-reasons that all requests follow that are passed over (`minifuse.trace.waits`).
+Requests have what `minifuse.trace` derives, by column, the index of a step in `steps`:
+
+| key | value |
+|---|---|
+| `states` | the columns in which the state changes, and the new states, as indices of `STATES` |
+| `moves` | a list [column, kind, tokens] for each kind of move in a column |
+| `idle` | columns that computed the request's row after its end |
+| `waits` | three lists, from, to and reason: the request waited in columns [from, to) |
+
+A reason is an index of `reasons`. -1 and -2 stand for the lists that passed-over requests share, `passed`[0] and
+`passed`[1] (`minifuse.trace.waits`): a list has columns and the reasons that hold from them on.
 """
 
 from __future__ import annotations
@@ -43,7 +49,7 @@ from minifuse.show.traced_runs import TracedRun, keys_of, refuse_other_workload
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace.history import History, Story
 from minifuse.trace.idle_rows import idle_rows
-from minifuse.trace.log import Event
+from minifuse.trace.log import Event, arrival_of
 from minifuse.trace.slot_books import books, is_layered
 from minifuse.trace.slots import block_size, highest_slot
 from minifuse.trace.waits import Piece, reasons_of_waits
@@ -51,20 +57,20 @@ from minifuse.trace.waits import Piece, reasons_of_waits
 VERSION = 1
 NANOSECONDS = 9  # decimal places of a second
 Object = dict[str, Any]
-MOST_WORKERS = 64  # that a policy's option takes: more are those of a damaged trace
-MOST_SLOTS = 2**25  # that are drawn: more than any device has room for
+MOST_WORKERS = 64  # the most that a policy's option takes: more come from a damaged trace
+MOST_SLOTS = 2**25  # drawn; no device has as many
 STATES = ["absent", "waiting", "preprocessing", "ready", "running", "suspended", "finished", "refused"]
 EMPTY: tuple[Any, ...] = (None, [], {}, 0, False)
 
 
 def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) -> Object:
-    """The record of runs of one workload.
+    """Make the record of runs of one workload.
 
     Args:
-        colours: the numbers of requests' colours, by id; without them, those of their places in the record.
+        colours: request -> number of its colour; None: its place in the record.
 
     Raises:
-        UsageError: one has no iteration, their workloads differ, or an event is not as a trace has it.
+        UsageError: a run has no iteration, their workloads differ, or an event lacks a key or has a wrong value.
     """
     if not runs:
         raise UsageError("No trace was given: give one, or several of the same requests.")
@@ -74,7 +80,7 @@ def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) 
                 f"{run.name} tells of no iteration, so there is nothing to show: give the trace of a run that served "
                 "a request."
             )
-    histories = [run.history for run in runs]  # all of their lines are understood
+    histories = [run.history for run in runs]  # refuses damaged lines first
     for run in runs[1:]:
         refuse_other_workload(runs[0], run)
     keys = list(dict.fromkeys(chain.from_iterable(map(keys_of, runs))))
@@ -87,7 +93,7 @@ def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) 
 
 
 def _titles(runs: Sequence[TracedRun]) -> list[str]:
-    """Return the title or technique of each run, numbered where several are alike."""
+    """Return the title or technique of each run, numbered if several are equal."""
     names = [run.title or str(run.events[0].get("technique", "run")) for run in runs]
     seen: dict[str, int] = {}
     titles = []
@@ -100,8 +106,8 @@ def _titles(runs: Sequence[TracedRun]) -> list[str]:
 class _Run:
     """Turns the events of one run into its part of the record.
 
-    `keys` are the requests of all runs, in order; `cells` the numbers of types of cells, in this run and before it;
-    `colours` as for `record`.
+    `keys` has the requests of all runs, in order. `cells` numbers the types of cells in all runs. `colours` is as for
+    `record`.
     """
 
     def __init__(
@@ -131,7 +137,7 @@ class _Run:
         self.steps: list[Object] = []
         self.passed: list[list[list[int]]] = []
         self.finished: dict[str, int] = {}  # the first column after the one that finishes a request
-        self.workers = _workers_asked_for(self.header)  # or more: one of a policy's own, or one that moves KV
+        self.workers = _workers_asked_for(self.header)  # more, if a policy adds one, or one moves KV
 
     def told(self) -> Object:
         num_pauses = 0
@@ -185,10 +191,10 @@ class _Run:
         }
 
     def _request(self, event: Event) -> None:
-        arrived = event.get("after") is None or "wall" in event
+        arrival_s, arrived = arrival_of(event)
         optional = {"after": "after", "history": "history_tokens", "text": "text"}
         self.requests[self.number[event["id"]]] |= {
-            "arrival": _seconds(event.get("wall", event)["arrival_s"]) if arrived else None,
+            "arrival": _seconds(arrival_s) if arrived else None,
             "prompt": event["prompt_tokens"],
             "maxNew": event.get("max_new_tokens", 0),
             "priority": event.get("priority", 0),
@@ -204,17 +210,17 @@ class _Run:
         return self.reasons.setdefault((code, text), len(self.reasons))
 
     def _reasons(self, number: int) -> list[list[int]]:
-        """What the policy gave at a decision."""
+        """Return the reasons that the policy gave at a decision."""
         given = self.waits.given.get(number, ())
         return [[self.number[name], self._reason(code, text)] for code, name, text in given if name in self.number]
 
     def _in_columns(self) -> None:
-        """Add what each request waited for, its states, and where its row was idle."""
+        """Add each request's waits, states and idle columns."""
         ends = [*accumulate((step["t"][1] for step in self.steps), max)]
         of_step = {step["n"]: column for column, step in enumerate(self.steps) if "n" in step}
 
         def column(at_s: float) -> int:
-            """The first column that had not ended then."""
+            """Return the first column that had not ended at a time."""
             return bisect_right(ends, _seconds(at_s))
 
         for shared in self.waits.passed:
@@ -237,7 +243,7 @@ class _Run:
                 self.requests[self.number[story.id]]["states"] = self._states(story, column, max(own, default=-1))
 
     def _states(self, story: Story, column: Callable[[float], int], last: int) -> list[list[int]]:
-        """Return the columns in which a request's state changes, and the states.
+        """Return the columns in which a request's state changes, and the new states.
 
         Args:
             last: the last column that computes for it, or -1.
@@ -259,7 +265,7 @@ class _Run:
         return [[at for at, _ in changes], [STATES.index(state) for _, state in changes]]
 
     def _slots(self) -> Object:
-        """Put in who owns which slot, or tell that too many are named."""
+        """Add who owns which slot, or return that the trace names too many slots."""
         highest = highest_slot(self.run.events)
         if highest > MOST_SLOTS:
             return {"tooMany": highest}
@@ -325,7 +331,7 @@ def _workers_asked_for(header: Event) -> int:
 
 
 def _in_utf16(text: str, ends: list[int]) -> list[int]:
-    """Convert places in a text to JavaScript's: a letter beyond 16 bits counts as two.
+    """Convert indices in a text to JavaScript's: a character beyond 16 bits counts as two.
 
     >>> _in_utf16("a\U0001f600b", [1, 2, 3])
     [1, 3, 4]

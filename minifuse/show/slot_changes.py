@@ -1,7 +1,7 @@
 """Writes the owners of slots into the page's record, as changes by column.
 
-A change is six numbers: first slot, how many, the number of the set of owners, the state, and of the first slot the
-twin in the other tier and the token, both plus 1 or 0 for none; in later slots these go on by one.
+A change is six numbers: the first slot, the number of slots, the index of the set of owners, the state, the twin in the
+other tier and the token. Twin and token are the first slot's plus 1, or 0 for none; later slots count on from them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STATES = ("free", "reserved", "written", "kept", "copy")
 
 
 class SlotChanges:
-    """Tells one run column by column; `number` are the requests' numbers in the record."""
+    """Follows the slots of one run; `number` has the requests' numbers in the record."""
 
     def __init__(self, number: Mapping[str, int]) -> None:
         self.number = number
@@ -30,7 +30,7 @@ class SlotChanges:
         return {"sets": sets, "device": self.sizes["device"], "host": self.sizes["host"]}
 
     def column(self, frame: Frame) -> dict[str, Any]:
-        """Return what a column tells of slots, by its key in the record."""
+        """Return the slots of a column, by key in the record."""
         event, held, changed, effects = frame
         found: dict[str, Any] = {
             "s": self._changes("device", changed, held),
@@ -75,7 +75,7 @@ def _differing(wave: Slots, held: Slots) -> set[tuple[str, int]]:
 
 
 def _runs(slots: Iterable[int]) -> list[int]:
-    """Slots as the first and the number of consecutive ones: [first, count, first, count, ...].
+    """Write slots as runs of consecutive ones: [first, count, first, count, ...].
 
     >>> _runs({5, 6, 9})
     [5, 2, 9, 1]

@@ -1,4 +1,4 @@
-"""A summary of a run: timeline, waits, and the longest gaps."""
+"""Summarises a run: timeline, waits, and the longest gaps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from minifuse.trace.history import History
 from minifuse.trace.waits import Waited
 
 SCHEMA = "minifuse.trace-summary/2"
-LABEL_WIDTH = 20  # of a request
+LABEL_WIDTH = 20  # of a request's name
 IDLE, MEMORY = "idle/10", "mem/10"
-NAMED = 4  # requests, in a sentence
+NAMED = 4  # requests in a sentence
 SHARES = {
     IDLE: "of the tokens computed, tenths that were idle; blank: none",
     MEMORY: "of the memory, tenths in use",
@@ -45,7 +45,7 @@ def as_lines(history: History, timeline: Timeline, waits: list[Waited], gaps: li
 def as_json(
     history: History, timeline: Timeline, waits: list[Waited], gaps: list[Gap], notice: str | None
 ) -> dict[str, Any]:
-    """Give the summary as plain values; times are seconds."""
+    """Return the summary as plain values; times are seconds."""
     noun = "tokens" if history.has_tokens else "iterations"
     return {
         "schema": SCHEMA,
@@ -88,7 +88,7 @@ def _title(history: History) -> str:
 
 
 def _ended(history: History) -> dict[str, int]:
-    """How many requests ended for which reason."""
+    """Count the requests that ended for each reason."""
     found: dict[str, int] = {}
     for story in history.stories.values():
         found[story.reason] = found.get(story.reason, 0) + 1

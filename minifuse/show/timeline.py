@@ -15,7 +15,7 @@ from minifuse.trace.idle_rows import idle_rows
 WAITING, READY, SUSPENDED, HELD, PREPROCESSING, PROMPT, RUNNING, IDLE, ENDED, BROKEN_OFF = ".:~-op#x|!"
 MEANINGS = {
     WAITING: "waits",
-    PREPROCESSING: "its prompt is computed apart",
+    PREPROCESSING: "prompt computed apart",
     READY: "prompt computed apart, waits to join",
     PROMPT: "computes a prompt, or a text anew",
     RUNNING: "computes a token",
@@ -27,6 +27,7 @@ MEANINGS = {
 }
 STRENGTH = {sign: i for i, sign in enumerate(WAITING + HELD + RUNNING + READY + PROMPT + PREPROCESSING + IDLE)}
 WAIT_SIGNS = {"waiting": WAITING, "ready": READY, "suspended": SUSPENDED}
+PHASE_SIGNS = {"pre-processing": PREPROCESSING, "prompt": PROMPT, "decoding": RUNNING}
 
 
 class Column(NamedTuple):
@@ -34,7 +35,7 @@ class Column(NamedTuple):
 
     start_s: float
     end_s: float
-    iteration: int | None  # as an index
+    iteration: int | None  # its index; None: a pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +43,17 @@ class Timeline:
     """The picture: rows of signs, each sign for `per_column` iterations or pauses."""
 
     rows: dict[str, str]
-    idle: str  # of each column the share of its tokens that were idle, in tenths; a blank: none
-    memory: str  # of each column the share of memory in use, in tenths
+    idle: str  # for each column the tenths of its tokens that were idle; a blank: none
+    memory: str  # for each column the tenths of memory in use
     per_column: int
     num_columns: int  # before binning
-    in_all: int  # columns of the whole run: where requests are left out, the picture ends with those that are shown
+    in_all: int  # of the whole run; if requests are left out, the picture ends when the others have ended
     legend: dict[str, str]
     left_out: int  # requests that have no row
 
 
 def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeline:
-    """Draw a run, at most so wide, with its first `most_rows` requests by arrival."""
+    """Draw the first `most_rows` requests by arrival, in at most `most_columns` columns."""
     stories = history.by_arrival
     shown = stories[:most_rows]
     every = columns = columns_of(history)
@@ -83,8 +84,8 @@ def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeli
 def columns_of(history: History) -> list[Column]:
     """Return iterations with work, and pauses in which a request waited, by their ends.
 
-    Workers compute side by side: in any other order a request would go on to the right of its last iteration, or have
-    a token to the left of its prompt.
+    Workers compute side by side: in another order a request could go on after its last iteration, or have a token
+    before its prompt.
     """
     columns = [Column(one.start_s, one.end_s, i) for i, one in enumerate(history.iterations) if one.work]
     columns += [
@@ -96,9 +97,9 @@ def columns_of(history: History) -> list[Column]:
 
 
 def letters_of(history: History) -> dict[str, str]:
-    """A letter for each type of cell: the first of its name that is free.
+    """Choose a letter for each type of cell: the first free one of its name.
 
-    Of encoder, decoder and end: e, d and n.
+    Encoder, decoder and end get e, d and n.
     """
     found: dict[str, str] = {}
     taken = set(MEANINGS)
@@ -112,18 +113,13 @@ def letters_of(history: History) -> dict[str, str]:
 
 
 def sign_of(story: Story, one: Iteration, letters: Mapping[str, str]) -> str:
-    """What an iteration does for a request that it computes; `letters` as from `letters_of`."""
-    if one.preprocesses:
-        return PREPROCESSING
-    own = one.work_of(story.id)
-    cell = own[-1][2]
-    if cell != TRANSFORMER:
-        return letters[cell]
-    return PROMPT if any(story.prefills(*work) for work in own) else RUNNING
+    """Return the sign of an iteration that computes for a request; `letters` as from `letters_of`."""
+    phase = story.phase_in(one)
+    return letters[phase] if phase in letters else PHASE_SIGNS[phase]
 
 
 class _Painter:
-    """Puts signs into rows, one a column: what a request does when the column ends."""
+    """Puts signs into rows: in each column, what a request does when the column ends."""
 
     def __init__(
         self, history: History, columns: list[Column], letters: dict[str, str], idle: dict[str, list[int]]
@@ -154,25 +150,23 @@ class _Painter:
         return [self._of[index] for index in idle if self._of.get(index, -1) > last]
 
     def _fill(self, signs: list[str], start_s: float, end_s: float, sign: str) -> None:
-        """Put a sign into the columns that end in a time."""
+        """Put a sign into the columns that end within a time."""
         first, stop = bisect_right(self._ends, start_s), bisect_right(self._ends, end_s)
         signs[first:stop] = [sign] * (stop - first)
 
     def _compute(self, signs: list[str], story: Story) -> None:
-        """Put in what its iterations do for a request.
+        """Put in the signs of a request's iterations.
 
-        Other workers' iterations may end while one of it runs: they have its sign, but for those on the left of the
-        one before it. For columns 3 and 7 of its own, and iterations of others that end meanwhile in columns 5 and 6,
-        the sign of column 7 stands in 5, 6 and 7.
+        Other workers' iterations may end while an iteration of the request runs. They get its sign too, back to the
+        request's iteration before. If the request has columns 3 and 7, and iterations of others end in columns 5 and 6
+        while 7 runs, then 5, 6 and 7 get the sign of 7.
         """
         before, before_end_s, sign = -1, float("-inf"), HELD
         own = sorted((self._of[index], index) for index in story.iterations if index in self._of)
         for column, index in own:
             one = self._history.iterations[index]
             first = min(column, max(before + 1, bisect_right(self._ends, one.start_s)))
-            for i in range(
-                before + 1, first
-            ):  # between two of its own: what began beside the first ends a little later
+            for i in range(before + 1, first):  # others', begun before its last one ended
                 if signs[i] == HELD and self._columns[i].start_s < before_end_s:
                     signs[i] = sign
             sign = sign_of(story, one, self._letters)
@@ -180,7 +174,7 @@ class _Painter:
             before, before_end_s = column, one.end_s
 
     def _last(self, story: Story) -> int | None:
-        """Return the column of a request's last iteration, or what ran when it was aborted."""
+        """Return the column of a request's last iteration, or of what ran at its abort."""
         if story.ended_s is None:
             return None
         iterations = self._history.iterations
@@ -229,5 +223,5 @@ def _tenths(part: int, whole: int) -> str:
 
 
 def _shown_if_any(digits: str) -> str:
-    """The row, unless it says nothing but that there was hardly any."""
+    """Return the row of digits; empty if all are 0 or blank."""
     return digits if digits.strip(" 0") else ""

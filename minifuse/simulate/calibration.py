@@ -74,8 +74,8 @@ def measure(
     chunk that is computed again has no token to sample.
 
     Args:
-        counts: everything else is timed for so many tokens, too, to find how many saturate the machine (FluidInfer,
-            4.1).
+        counts: numbers of tokens for which everything else is timed, too, to find how many saturate the machine
+            (FluidInfer, 4.1).
 
     Raises:
         MachineError: the KV of a context does not fit the device.
@@ -128,7 +128,7 @@ def measure(
 
 
 def _cache(model: Transformer, num_slots: int) -> KVStorage:
-    """Allocate KV of as many layers as MOST_KV allows, and write it: its pages become memory."""
+    """Allocate KV of as many layers as MOST_KV allows, and touch every page."""
     config = model.config
     of_layer = num_slots * 2 * config.kv_size * model.dtype.itemsize
     layers = max(1, min(config.num_layers, MOST_KV // of_layer))

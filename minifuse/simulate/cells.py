@@ -1,4 +1,4 @@
-"""Estimates how long a plan of cells takes: the roofline of each batch (Williams et al., 2009)."""
+"""Estimates how long a plan of cells takes: each batch's roofline (Williams et al., 2009)."""
 
 from __future__ import annotations
 

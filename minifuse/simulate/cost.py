@@ -71,10 +71,10 @@ def hardware(name: str | Hardware) -> Hardware:
 
 
 def saturating(seconds: Mapping[int, float]) -> int:
-    """Find the fewest tokens of an iteration that reach nearly the most tokens per second (FluidInfer, 4.1).
+    """Find the fewest tokens per iteration that nearly reach the highest rate (FluidInfer, 4.1).
 
     Args:
-        seconds: of an iteration with so many tokens.
+        seconds: number of tokens -> seconds of an iteration.
 
     >>> saturating({64: 1.0, 128: 1.0, 256: 1.1, 512: 2.0})  # 64, 128, 233 and 256 tokens a second
     256
@@ -142,7 +142,7 @@ class Roofline:
 
     @property
     def num_lanes(self) -> int | None:
-        """Count the lanes that run at once, a processor for each KV head; None: no `processors`."""
+        """Count the lanes that run at once, one processor per KV head; None: unknown."""
         processors = self.machine.processors
         return None if processors is None else max(1, processors // self.config.num_kv_heads)
 
@@ -154,7 +154,7 @@ class Roofline:
         num_lanes = self.num_lanes or 1
         found = []
         for wave in plan.waves:
-            free = [0.0] * num_lanes  # when each processor is
+            free = [0.0] * num_lanes  # when each processor is free
             for lane in lanes_of(plan, wave):
                 pieces = [plan.work[index] for index in lane]
                 alone_s = sum(self._bound(0, 0, work.stop, _pairs(work)) for work in pieces)
@@ -168,7 +168,7 @@ class Roofline:
         return saturating({count: self._bound(count, 0, 0, 0) + self.machine.overhead_s for count in counts})
 
     def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
-        """Return the cost of computing `chunk` tokens again, by the context that they end (Pensieve, 3.4.3.1).
+        """Return the cost of recomputing `chunk` tokens, by the context they end (Pensieve, 3.4.3.1).
 
         Attention is what a context adds to the time of the layers. A chunk that is computed again has no token to
         sample and no iteration to itself: there is neither a head in it nor an overhead.
@@ -196,5 +196,5 @@ class Roofline:
 
 
 def _pairs(work: Work) -> float:
-    """Count pairs of a query and a key that it sees: 3 queries at the end of 5 tokens see 3 + 4 + 5."""
+    """Count visible (query, key) pairs: 3 queries ending 5 tokens see 12."""
     return (work.stop - work.start) * (work.start + work.stop + 1) / 2

@@ -73,7 +73,7 @@ class KeptProfile:
             ) from None
 
     def write(self, text: str) -> None:
-        """Write the file as a whole: a reader finds the old text or the new one.
+        """Write the file atomically: a reader finds the old text or the new one.
 
         Raises:
             MachineError: the disk is full.

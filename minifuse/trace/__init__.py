@@ -1,1 +1,1 @@
-"""Traces: written, read, and what they tell: metrics, stories, waits, owners of slots."""
+"""Writes and reads traces; derives metrics, stories, waits and owners of slots from them."""

@@ -1,7 +1,7 @@
 """Checks the lines of a trace, which may have been edited or damaged.
 
-Each check raises `Damaged`, whose text says what is wrong; of a line that lacks something, or has a value of another
-kind in its place, it may as well be one of `ERRORS`. `because` tells all of them in words.
+A check raises `Damaged`, with a text that says what is wrong. If a line lacks a key, or a value has another type, it
+may raise another of `ERRORS` instead. `because` makes a clause of any of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from minifuse.core.submitted import fits_utf8
 from minifuse.trace.log import Event
 
-MOST = 2**31  # of whatever is counted in a trace: slots, tokens, iterations
+MOST = 2**31  # of all that a trace counts: slots, tokens, iterations
 MOST_WORKERS = 2**12
-MOST_LAYERS = 2**10  # that have the device in turn: it has as many slots for each token
+MOST_LAYERS = 2**10  # where layers take turns on the device, a token has a slot for each layer
 LATEST_S = 1e12
-LISTS = (list, tuple)  # as a file has them, and as a run does
+LISTS = (list, tuple)  # in a file, and in a run
 TIERS = ("device", "host")
 SHAPES = {
     "Rectangle": ("offset", "rows", "stride"),
@@ -27,14 +27,14 @@ SHAPES = {
 
 
 class Damaged(ValueError):
-    """A line is not as a trace has it."""
+    """A line that no run writes."""
 
 
 ERRORS = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 
 
 def because(error: Exception) -> str:
-    """What is wrong with a line, as a clause.
+    """Return what is wrong with a line, as a clause.
 
     >>> because(KeyError("arrival_s"))
     "it has no 'arrival_s'"
@@ -47,26 +47,26 @@ def because(error: Exception) -> str:
 
 
 def check_time(seconds: Any) -> float:
-    """The time in seconds."""
+    """Return a time in seconds."""
     _need(_is_number(seconds) and 0 <= seconds <= LATEST_S, f"{_shown(seconds)} is no time in seconds")
     return float(seconds)
 
 
 def check_text(text: Any, what: str) -> str:
-    """The text, such as an id."""
+    """Return a text, such as an id; `what` names it in messages."""
     _need(isinstance(text, str) and fits_utf8(text), f"{what} is {_shown(text)}, and is to be a text")
     return str(text)
 
 
 def check_span(wall: Any) -> tuple[float, float]:
-    """When something began and ended."""
+    """Return when something began and ended, in seconds."""
     start_s, end_s = check_time(wall["start_s"]), check_time(wall["end_s"])
     _need(start_s <= end_s, f"it ends at {end_s} s, before it begins, at {start_s} s")
     return start_s, end_s
 
 
 def check_header(event: Event) -> None:
-    """Of the first line: what a title, or a scale, is made of."""
+    """Check what titles and scales are made of: names, stages, options and sizes of memory."""
     for name in ("technique", "model", "clock"):
         check_text(event.get(name, ""), name)
     for name in ("stages", "options"):
@@ -88,7 +88,7 @@ def check_request(event: Event) -> None:
 
 
 def check_answer(event: Event, known: Collection[str]) -> None:
-    """`known` are the requests that lines before have told of."""
+    """Check an answer. `known` are the requests of earlier lines."""
     check_known([event["id"]], known, "an answer")
     text, ends = check_text(event["text"], "an answer"), event["ends"]
     whole = all(type(end) is int for end in ends) and list(ends) == sorted(ends)
@@ -96,13 +96,13 @@ def check_answer(event: Event, known: Collection[str]) -> None:
 
 
 def check_known(names: Iterable[Any], known: Collection[str], what: str) -> None:
-    """`known` are the requests that lines before have told of; `what` names others of them."""
+    """Check that `names` are `known`, the requests of earlier lines; `what` has the names."""
     for name in names:
         _need(isinstance(name, str) and name in known, f"{what} names {_shown(name)}, which no line before it asks for")
 
 
 def check_reasons(event: Event) -> None:
-    """Of a step, or of a pause: each reason is three texts."""
+    """Check the reasons of a step or a pause: three texts each."""
     for reason in event["reasons"]:
         code, name, text = reason
         for part in (code, name, text):
@@ -160,7 +160,7 @@ def _check_places(event: Event) -> None:
         _need(numbers[-1] > 0, "the shape has rows without slots")
         _check_run(*run_of_shape(shape), event["kv"][2])
         if shape["kind"] == "Rectangle":
-            columns = [shape.get("begin", 0), shape["start"], shape["stop"]]  # numbered on, to the left below 0
+            columns = [shape.get("begin", 0), shape["start"], shape["stop"]]  # below 0 on the left
             _need(all(type(one) is int and abs(one) <= MOST for one in columns), f"columns are {_shown(columns)}")
         if shape["kind"] != "StateRows":
             _need(all(not isinstance(place[0], LISTS) or len(place) == 1 for place in event["places"]), "nodes in rows")
@@ -182,9 +182,10 @@ def run_of_shape(shape: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def runs_of_place(place: Any) -> list[tuple[Any, Any]]:
-    """Return the runs of slots that a place names: the first slot and the number of each.
+    """Return a place's runs of slots: the first slot and the length of each.
 
-    Of a block table, these are the blocks that are new in its line. Raises `Damaged` if it has none, or no numbers.
+    A block table names only the blocks that are new in its line. Raises `Damaged` if a place has no runs, or no
+    numbers.
     """
     if len(place) == 1:  # several runs
         _need(bool(place[0]), "a place has no slots")
@@ -205,7 +206,7 @@ def _check_run(first: Any, count: Any, most: int) -> None:
 
 
 def _check_waves(event: Event) -> None:
-    """Waves are ranges of the work, and lanes lists of it."""
+    """Check that waves are ranges of the work, and that lanes list pieces of it."""
     most = len(event["work"])
     for wave in event["waves"]:
         start, stop = wave

@@ -13,12 +13,12 @@ from minifuse.io.lines import BYTE_ORDER_MARK, read_bounded
 class TraceFile:
     """Writes events; each is in the file when `write` returns.
 
-    If the file cannot be written any more, as on a full disk, it ends there: `failure` says why, and the run goes on. A
-    stream whose reader has gone away ends as well, with a `failure` of "": nothing failed.
-    After `close` it may be written on.
+    If writing fails, as on a full disk, the trace ends there: `failure` says why, and the run goes on. If the reader of
+    a stream has gone away, the trace ends too, but `failure` is "": nothing failed.
+    A file that was closed is opened again by the next `write`.
 
     Args:
-        to: the path of the file; or a stream, which `close` leaves open.
+        to: a file's path, or a stream, which `close` leaves open.
 
     Raises:
         UsageError: the file cannot be opened.
@@ -55,7 +55,7 @@ class TraceFile:
         if file is not None and isinstance(self._to, Path):
             try:
                 file.close()
-            except OSError as error:  # what it could not write it tries again to write
+            except OSError as error:  # closing writes what is still buffered
                 self._fail(error)
 
     def _fail(self, error: OSError) -> None:
@@ -72,7 +72,7 @@ def read_text(where: Path | TextIO, name: str) -> str:
     """Read a file, or a stream, which messages call `name`.
 
     Raises:
-        UsageError: it cannot be read, or holds no text.
+        UsageError: it cannot be read, or is not text.
         MachineError: it is too long.
     """
     try:
@@ -91,14 +91,14 @@ def read_text(where: Path | TextIO, name: str) -> str:
 def parse(text: str, name: str, schema: str) -> tuple[list[dict[str, Any]], int | None]:
     """Return the events of a trace, and the number of its cut line, if any.
 
-    A trace is cut off when its run is killed.
+    Killing a run cuts its trace off.
 
     Args:
         name: names the trace in messages.
         schema: the version that is read.
 
     Raises:
-        UsageError: it is empty, is not a trace, or is one of another version.
+        UsageError: the text is empty, not a trace, or a trace of another version.
     """
     lines = text.removeprefix(BYTE_ORDER_MARK).split("\n")
     while lines and not lines[-1].strip():

@@ -9,38 +9,39 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from minifuse.core.plan import TRANSFORMER
 from minifuse.trace.history import History, Iteration, Story
 from minifuse.trace.waits import Segment, Waits
 
-EVICTING = ("evicted", "displaced")  # codes of the reasons that stand where a wait begins
+EVICTING = ("evicted", "displaced")  # codes of reasons with which a wait begins
 
 
 @dataclass(slots=True)
 class Gap:
     """The time between two tokens of a request, or two iterations in runs without tokens.
 
-    The seconds are apart from each other and add up to the gap: `own_s` in iterations with work of the request,
-    `suspended_s` while it was evicted, `ready_s` while it waited to join with its prompt computed, `others_s` in other
-    iterations without it, and `nothing_s` while nothing ran.
+    Its parts do not overlap, and add up to the gap: `own_s` in iterations with work of the request, `suspended_s` while
+    it was evicted, `ready_s` while it waited to join with its prompt computed, `others_s` in other requests'
+    iterations, and `nothing_s` while nothing ran.
     """
 
-    requests: list[str]  # several whose tokens came at the same times; all else is of the first
-    index: int  # of the later token, or iteration, of the first request; from 0
+    requests: list[str]  # all with tokens at these two times; the other fields are about the first
+    index: int  # the later token's, or iteration's, from 0
     start_s: float
     end_s: float
     own_s: float = 0.0
-    own: int = 0  # iterations with work of it
-    computed: int = 0  # its tokens in them
+    own: int = 0  # iterations with its work
+    computed: int = 0  # its tokens in those
     suspended_s: float = 0.0
     ready_s: float = 0.0
-    why: list[str] = field(default_factory=list)  # it was suspended, or could not join
+    why: list[str] = field(default_factory=list)  # reasons for being suspended, or not joining
     others_s: float = 0.0
-    others: int = 0  # iterations without it, in all of the gap
+    others: int = 0  # iterations without its work, all through the gap
     nothing_s: float = 0.0
-    prompts: dict[str, int] = field(default_factory=dict)  # of others: prompt tokens computed meanwhile
-    moves: Counter[str] = field(default_factory=Counter)  # in its own iterations: tokens moved, by kind
-    moving_s: float = 0.0  # for which its own iterations waited for moves
-    exposed_s: float = 0.0  # of that, or beside it: for transfers
+    prompts: dict[str, int] = field(default_factory=dict)  # prompt tokens of others computed meanwhile, by request
+    moves: Counter[str] = field(default_factory=Counter)  # tokens moved in its own iterations, by kind
+    moving_s: float = 0.0  # its own iterations waited for moves
+    exposed_s: float = 0.0  # its own iterations waited for transfers between tiers
 
     @property
     def seconds(self) -> float:
@@ -48,7 +49,7 @@ class Gap:
 
 
 def longest_gaps(history: History, waits: Waits, most: int = 10) -> list[Gap]:
-    """The longest gaps of all requests, and of equally long ones the earliest.
+    """Return the longest gaps of all requests; of equal ones the earliest.
 
     Args:
         waits: `reasons_of_waits` of the same history.
@@ -64,7 +65,7 @@ def longest_gaps(history: History, waits: Waits, most: int = 10) -> list[Gap]:
     starts = [one.start_s for one in history.iterations]
     longest = max((one.seconds for one in history.iterations), default=0.0)
     for gap in found:
-        # Iterations are in the order of their start: none that began this long ago has a part of the gap.
+        # Iterations are in order of start: one that began earlier than this has ended before the gap.
         first = bisect_left(starts, gap.start_s - longest)
         last = bisect_left(starts, gap.end_s)
         name = gap.requests[0]
@@ -73,7 +74,7 @@ def longest_gaps(history: History, waits: Waits, most: int = 10) -> list[Gap]:
 
 
 def _gaps(history: History, story: Story) -> Iterator[tuple[int, tuple[float, float]]]:
-    """Yield the gaps of a request longer than 0 s, each with the later token's index."""
+    """Yield a request's gaps longer than 0 s, each with the later token's index."""
     if history.has_tokens:
         times = [at_s for at_s, _ in story.tokens]
     else:
@@ -84,7 +85,7 @@ def _gaps(history: History, story: Story) -> Iterator[tuple[int, tuple[float, fl
 
 
 def _explain(gap: Gap, story: Story, iterations: Sequence[Iteration], reasons: Iterable[Segment]) -> None:
-    """Say what happened in a gap."""
+    """Fill in what happened in a gap."""
     own: list[tuple[float, float]] = []
     others: list[tuple[float, float]] = []
     for one in iterations:
@@ -101,7 +102,7 @@ def _explain(gap: Gap, story: Story, iterations: Sequence[Iteration], reasons: I
             gap.computed += computed
             _count_moves(gap, one)
         for name, start, stop, cell in one.work:
-            if name != story.id and stop - start > 1 and story.prefills(start, stop, cell):
+            if name != story.id and cell == TRANSFORMER and stop - start > 1:
                 gap.prompts[name] = gap.prompts.get(name, 0) + stop - start
     waits = {
         kind: [
@@ -142,7 +143,7 @@ def _count_moves(gap: Gap, one: Iteration) -> None:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """How much time the spans have together, what is in several of them counted once.
+    """Return the time that the spans cover; overlaps count once.
 
     >>> _covered([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
     4.0

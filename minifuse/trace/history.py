@@ -23,7 +23,7 @@ from minifuse.trace.checks import (
     check_text,
     check_time,
 )
-from minifuse.trace.log import Event
+from minifuse.trace.log import Event, arrival_of
 from minifuse.trace.why import Choice
 
 WaitKind = Literal["waiting", "ready", "suspended"]
@@ -39,18 +39,18 @@ class Wait(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A moment of choice: what was chosen, and the reasons of requests left out."""
+    """A moment of choice: what was chosen, and why requests were left out."""
 
-    number: int  # of the step; of the first pause -1, of the next -2, and so on
+    number: int  # the step's; pauses have -1, -2, and so on
     at_s: float
     reasons: Reasons
     choice: Choice = Choice()
-    joining: frozenset[str] = frozenset()  # who is admitted, or computed
+    joining: frozenset[str] = frozenset()  # requests admitted or computed
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """A step of the trace. One without work holds transfers alone."""
+    """A step of the trace; a step without work has transfers alone."""
 
     step: int
     worker: int
@@ -61,14 +61,14 @@ class Iteration:
 
     @property
     def decision(self) -> Decision:
-        """What was decided for it."""
+        """Return the decision that made it."""
         joining = frozenset([*self.event["admitted"], *self.requests])
         choice = Choice(self.worker, self.event["evicted"], self.cells)
         return Decision(self.step, self.start_s, _reasons(self.event), choice, joining)
 
     @property
     def preprocesses(self) -> bool:
-        """Whether it prepares requests for another worker, or for the batch."""
+        """Return whether it prepares requests for another worker, or for the batch."""
         return bool(self.event["phase"] == Phase.PREPROCESSING.value)
 
     @property
@@ -77,43 +77,38 @@ class Iteration:
 
     @property
     def requests(self) -> list[str]:
-        """Those that it computes, each once."""
+        """Return the requests that it computes, each once."""
         return list(dict.fromkeys([name for name, *_ in self.work]))
 
     @property
     def cells(self) -> dict[str, int]:
-        """How many tokens, or nodes of each type, requests need of it."""
+        """Count the tokens, or the nodes of each type, that it computes for requests."""
         found: dict[str, int] = {}
         for _, start, stop, cell in self.work:
             found[cell] = found.get(cell, 0) + stop - start
         return found
 
     def work_of(self, name: str) -> list[tuple[int, int, str]]:
-        """What it computes of a request: start, stop, cell."""
+        """Return its work for a request: start, stop, cell."""
         return [(start, stop, cell) for owner, start, stop, cell in self.work if owner == name]
 
     def tokens_of(self, name: str) -> int:
-        """How many tokens, or nodes, of a request it computes."""
+        """Count the tokens, or nodes, that it computes for a request."""
         return sum([stop - start for owner, start, stop, _ in self.work if owner == name])
-
-
-def is_prefill(start: int, stop: int, cell: str, prompt_tokens: int) -> bool:
-    """Return whether computing tokens [start, stop) is prefill: several, or one of the prompt."""
-    return cell == TRANSFORMER and (stop - start > 1 or start < prompt_tokens)
 
 
 @dataclass(slots=True)
 class Story:
-    """One request. Times are seconds on the run's clock."""
+    """One request, followed through the iterations; times are seconds on the run's clock."""
 
     id: str
     arrival_s: float
     prompt_tokens: int
     request: Event
-    arrived: bool = True  # False: it follows another, and nothing tells yet that its turn came
-    iterations: list[int] = field(default_factory=list)  # with work of it, as indices
+    arrived: bool = True  # False: it follows a request that has not ended
+    iterations: list[int] = field(default_factory=list)  # iterations with its work, as indices
     waits: list[Wait] = field(default_factory=list)
-    tokens: list[tuple[float, int]] = field(default_factory=list)  # when each came, and of which iteration, as index
+    tokens: list[tuple[float, int]] = field(default_factory=list)  # of each, the time and the iteration, as index
     evictions: list[tuple[int, int | None]] = field(default_factory=list)  # iterations that evicted and readmitted it
     admitted_s: float | None = None  # first
     ended_s: float | None = None
@@ -124,32 +119,41 @@ class Story:
         return self.reason in (FinishReason.STOP.value, FinishReason.LENGTH.value)
 
     def prefills(self, start: int, stop: int, cell: str) -> bool:
-        """Return whether computing its tokens [start, stop) is prefill."""
-        return is_prefill(start, stop, cell, self.prompt_tokens)
+        """Return whether computing its tokens [start, stop) is prefill: several, or one of the prompt."""
+        return cell == TRANSFORMER and (stop - start > 1 or start < self.prompt_tokens)
+
+    def phase_in(self, one: Iteration) -> str:
+        """Return what an iteration computes for it: pre-processing, prompt, decoding, or a cell."""
+        own = one.work_of(self.id)
+        if one.preprocesses:
+            return "pre-processing"
+        if own[-1][2] != TRANSFORMER:
+            return own[-1][2]
+        return "prompt" if any(self.prefills(*work) for work in own) else "decoding"
 
 
 @dataclass(slots=True)
 class History:
-    """A whole run, or as much of it as its trace has."""
+    """A run, or the part that its trace has."""
 
     header: Event
     stories: dict[str, Story] = field(default_factory=dict)
     refused: list[tuple[str, str]] = field(default_factory=list)  # request, why
-    iterations: list[Iteration] = field(default_factory=list)  # by their start
-    pauses: list[Decision] = field(default_factory=list)  # there were requests, and nothing ran
+    iterations: list[Iteration] = field(default_factory=list)  # in order of start
+    pauses: list[Decision] = field(default_factory=list)  # when nothing ran though there were requests
     pauses_end_s: list[float] = field(default_factory=list)
     last_s: float = 0.0
     of_cells: bool = False
 
     @classmethod
     def of(cls, events: Iterable[Event], name: str = "the trace") -> History:
-        """The run that these events tell; those of an unknown kind are passed over.
+        """Read a run from its events; events of an unknown kind are skipped.
 
         Args:
             name: what messages call the trace.
 
         Raises:
-            UsageError: an event is not as `minifuse.trace.log` writes it.
+            UsageError: an event lacks a key, or has a value of another type.
         """
         run = cls(header={})
         steps: dict[int, Iteration] = {}
@@ -171,21 +175,21 @@ class History:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether answers are tokens; graphs of cells may have results alone."""
+        """Return whether answers are tokens; graphs of cells may have results alone."""
         return not self.of_cells or any(story.tokens for story in self.stories.values())
 
     def end_of(self, story: Story) -> float:
-        """When a request ended; of one that did not, when the run did."""
+        """Return when a request ended, or the run if the request did not."""
         return self.last_s if story.ended_s is None else story.ended_s
 
     @property
     def by_arrival(self) -> list[Story]:
-        """The requests by arrival, then by submission."""
+        """Return the requests by arrival, then by submission."""
         return sorted(self.stories.values(), key=lambda story: story.arrival_s)
 
     @property
     def workers(self) -> list[int]:
-        """Those that computed something."""
+        """Return the workers that computed something."""
         return sorted({one.worker for one in self.iterations if one.work})
 
     def _read(self, event: Event, steps: dict[int, Iteration]) -> None:
@@ -198,15 +202,14 @@ class History:
                 self.header = event
             case "request":
                 check_request(event)
-                arrival_s = event.get("wall", event)["arrival_s"]
-                arrived = event.get("after") is None or "wall" in event
+                arrival_s, arrived = arrival_of(event)
                 story = Story(event["id"], arrival_s, event["prompt_tokens"], event, arrived)
                 self.stories.setdefault(event["id"], story)
             case "answer":
                 check_answer(event, self.stories)
             case "refused":
                 self.refused.append((check_text(event["id"], "an id"), check_text(event["why"], "why")))
-                if event.get("received"):  # otherwise not by id: a duplicate bears that of one that is served
+                if event.get("received"):  # otherwise it may be a duplicate, with the id of a request that is served
                     check_known([event["id"]], self.stories, "refused")
                     del self.stories[event["id"]]
             case "aborted":
@@ -233,8 +236,8 @@ class History:
     def _tell(self, steps: list[Iteration]) -> None:
         """Follow every request through the iterations."""
         self.iterations = steps
-        ready: dict[str, float] = {}  # since when their prompt has been computed apart
-        suspended: dict[str, float] = {}
+        ready: dict[str, float] = {}  # request -> when its prompt had been computed apart
+        suspended: dict[str, float] = {}  # request -> when it was evicted
         for index, one in enumerate(steps):
             event = one.event
             for name in event["evicted"]:

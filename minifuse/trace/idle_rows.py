@@ -9,18 +9,18 @@ from minifuse.core.plan import Extent
 from minifuse.trace.history import History, Iteration
 
 Row = tuple[int, int]  # its first slot, and how many it has
-Rows = tuple[list[Row], dict[Row, str]]  # all that an iteration computes, and whose work lies in them
+Rows = tuple[list[Row], dict[Row, str]]  # all rows that an iteration computes; row -> the request whose work it has
 
 
 def rows_of(one: Iteration) -> Rows:
-    """The rows, or buffers, that an iteration computes whole, and whose work lies in them."""
+    """Return the rows, or buffers, that an iteration computes, and their requests."""
     shape = one.event.get("shape") or {}
     places = zip(one.work, one.event["places"], strict=True)
     return rows_of_shape(shape.get("kind", ""), shape, ((name, place) for (name, *_), place in places))
 
 
 def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[str, Sequence[Any]]]) -> Rows:
-    """Like `rows_of`, from a shape, and places with their requests.
+    """Return what `rows_of` does, from a shape, and requests with their places.
 
     >>> rows_of_shape("Rectangle", {"offset": 0, "rows": 2, "stride": 8}, [("a", [8, 5])])
     ([(0, 8), (8, 8)], {(8, 8): 'a'})
@@ -41,7 +41,7 @@ def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[st
 
 
 def idle_rows(history: History) -> dict[str, list[int]]:
-    """For each request that had ended, the iterations (as indices) that still computed its row."""
+    """Return, for ended requests, the iterations (as indices) that still computed their row."""
 
     def had_ended(name: str, index: int) -> bool:
         ended_s = history.stories[name].ended_s
@@ -51,10 +51,10 @@ def idle_rows(history: History) -> dict[str, list[int]]:
 
 
 def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
-    """Like `idle_rows`, from the rows of each iteration and its stream: worker and phase.
+    """Return what `idle_rows` does, from each iteration's stream (worker, phase) and rows.
 
     Args:
-        had_ended: whether a request had, when an iteration (as index) began.
+        had_ended: whether a request had ended when an iteration (as index) began.
 
     >>> first, second = (0, 8), (8, 8)
     >>> both, alone = ([first, second], {first: "a", second: "b"}), ([first, second], {first: "a"})
@@ -75,5 +75,5 @@ def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str
 
 
 def _first_slot(place: Sequence[Any]) -> int:
-    """Of consecutive slots, or of the first of several runs of them."""
+    """Return the first slot of an extent, or of the first of several runs."""
     return int(place[0][0][0]) if len(place) == 1 else Extent(*place).offset

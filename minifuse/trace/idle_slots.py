@@ -1,4 +1,4 @@
-"""The slots of what an iteration computes whole that no request needs."""
+"""Finds slots that an iteration computes, or uses, for no request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from minifuse.trace.slots import fresh_slots, slots_of
 
 
 class Idle(NamedTuple):
-    """Slots that no request needs: computed in a step, or before it and still in use."""
+    """Slots that no request needs: computed in a step, or earlier and still in use."""
 
     computed: set[int]
     lying: set[int]
 
 
 def idle_slots(step: Event, held: Slots, wave: int | None = None) -> Idle:
-    """Return the idle slots of a rectangle, a region, or rows of states.
+    """Return the idle slots of a step's rectangle, region, or rows of states.
 
     >>> shape = {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 8, "start": 3, "stop": 4}
     >>> idle_slots({"shape": shape, "work": [["a", 3, 4]], "places": [[0, 8]], "waves": [[0, 1]]}, {})
@@ -45,7 +45,7 @@ def idle_slots(step: Event, held: Slots, wave: int | None = None) -> Idle:
 
 
 def _slots(rectangle: Rectangle, start: int, stop: int) -> list[int]:
-    """The slots of columns [start, stop) in every row."""
+    """Return the slots of columns [start, stop) in every row."""
     columns = Span(max(start, stop - rectangle.stride), stop)
     if columns.start >= stop:
         return []

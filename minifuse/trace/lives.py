@@ -47,19 +47,19 @@ class Spans:
 
 @dataclass(slots=True)
 class Life:
-    """One request, as its events tell."""
+    """One request, followed event by event."""
 
     arrival_s: float
     prompt_tokens: int
-    arrived: bool = True  # False: it follows a request, and the run ended, or it was given up, before that had ended
+    arrived: bool = True  # False: it follows a request that has not ended
     started_s: float = math.inf
     admitted_s: float = math.inf  # first
-    evicted_s: float | None = None  # while it waits to be admitted again
-    evictions: list[tuple[float, float]] = field(default_factory=list)  # from when to when it waited after each
+    evicted_s: float | None = None  # None: it does not wait to be admitted again
+    evictions: list[tuple[float, float]] = field(default_factory=list)  # when it was evicted, and admitted again
     token_times: array[float] = field(default_factory=lambda: array("d"))
     ended_s: float = math.nan
     reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
-    computed: dict[str, Spans] = field(default_factory=lambda: defaultdict(Spans))  # of each cell
+    computed: dict[str, Spans] = field(default_factory=lambda: defaultdict(Spans))  # by type of cell
     history: int = 0  # leading tokens of its prompt that earlier requests have computed
     user: str | None = None
     priority: int = 0
@@ -73,7 +73,7 @@ class Life:
             self.evicted_s = None
 
     def waits(self) -> list[tuple[float, float]]:
-        """Return the times it waited: until it was admitted or given up, or for ever."""
+        """Return the times it waited: until it was admitted, it ended, or for ever."""
         if not self.arrived:
             return []
         end_s = math.inf if math.isnan(self.ended_s) else self.ended_s
@@ -86,7 +86,7 @@ class Life:
 
     @property
     def latencies(self) -> dict[str, float]:
-        """Return the latencies that a finished request has, by the metric's name."""
+        """Return the latencies of a finished request, by metric."""
         times = self.token_times
         found = {
             "queueing_s": self.started_s - self.arrival_s,
@@ -104,11 +104,11 @@ class Life:
 def most_overtaken(lives: Iterable[Life]) -> int:
     """Return the largest number of requests that overtook a single one.
 
-    They arrived after it, and were admitted for the first time while it waited.
+    Those arrived after it, and were admitted for the first time while it waited.
 
-    A request waits from its arrival until it is admitted, and again from each eviction until it is admitted again. What
-    arrives or is admitted at the same time has overtaken nothing. One pass when the run has ended: an iteration pays
-    nothing for it.
+    A request waits from its arrival until it is admitted, and from each eviction until it is admitted again. Requests
+    that arrive, or are admitted, at the same time do not overtake each other. It is computed once, when the run has
+    ended, so that iterations pay nothing.
 
     >>> a, b, c = (Life(arrival_s=float(i), prompt_tokens=1) for i in range(3))
     >>> a.admitted_s, b.admitted_s, c.admitted_s = 5.0, 3.0, 4.0
@@ -116,7 +116,7 @@ def most_overtaken(lives: Iterable[Life]) -> int:
     2
     """
     most = 0
-    begun: list[float] = []  # when those that arrived later were admitted, as negative numbers: most are appended
+    begun: list[float] = []  # when later arrivals were admitted, negated: so most are appended
     latest_first = sorted(lives, key=attrgetter("arrival_s"), reverse=True)
     for _, together in groupby(latest_first, key=attrgetter("arrival_s")):
         arrived = list(together)

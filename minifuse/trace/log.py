@@ -12,17 +12,16 @@
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ..., "other_cores": 0.3}}
 
-A step tells of a sequence's block table only what is new since the last step that had it: under "places",
-[2, [9], 16] are the first two blocks of the table as it was told last, then block 9, of 16 slots each. `whole_tables`
-puts them together again. After a step that finishes a sequence, or its abort, its table is told from its beginning, if
-ever again.
+A step writes only what is new in a sequence's block table since the last step that had it: under "places",
+[2, [9], 16] means the first two blocks of the last table, then block 9, of 16 slots each. `whole_tables` puts the
+tables together again. When a sequence has finished or was aborted, its next table, if there is one, is written whole.
 
-A file tells texts as well, if the model has a tokenizer: a request's prompt, without its history, under "text"; and at
-the run's end each answer, and how many characters of that were there after each token, under "ends".
+If the model has a tokenizer, a file has texts too: a request's prompt, without its history, under "text"; and at the
+run's end each answer, with the number of its characters after each token under "ends".
 
-What was measured (times, transfers, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs
-that decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines
-alone (`minifuse.trace.metrics`).
+Measurements (times, transfers, gathers, messages between ranks) stand under "wall" and nowhere else. So two runs that
+decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
+(`minifuse.trace.metrics`).
 """
 
 from __future__ import annotations
@@ -55,22 +54,22 @@ class Texts(Protocol):
     def text(self, tokens: Seq[int]) -> str | None: ...
 
     def pieces(self, tokens: Seq[int]) -> tuple[str, list[int]] | None:
-        """Return the text, and how many of its characters there are after each token."""
+        """Return the text, and the number of its characters after each token."""
         ...
 
 
 class Trace(RunObserver):
-    """Collects events, and writes each at once when given a file.
+    """Collects events, and writes each at once if given a file.
 
-    Steps are kept as they are and turned into JSON only when the events are read: the hot loop should not pay for it.
+    Steps are kept as they are, and become JSON only when the events are read: the hot loop does not pay for it.
 
     Args:
         path: the file, or a stream.
-        into: is handed every event as it happens, a step without its places and layout. No event is kept then, so that
-            a run takes no more memory the longer it is.
-        texts: makes texts of tokens, of prompts at once and of answers at the end; None: the trace tells none.
-        others: what the run's end tells of the cores that other processes used meanwhile; None: time is virtual.
-        header: what the first event says of the run.
+        into: is called with every event as it happens; steps come without places and layout. Then no event is kept, and
+            a long run takes no more memory than a short one.
+        texts: decodes tokens, prompts at once and answers at the end; None: the trace has no texts.
+        others: counts the cores that other processes used, for the last event; None: time is virtual.
+        header: the first event's other keys.
 
     Raises:
         UsageError: the file cannot be written.
@@ -89,14 +88,14 @@ class Trace(RunObserver):
         self._into = into
         self._others = others
         self._texts = texts
-        self._num_answers = 0  # that have been taken
+        self._num_answers = 0  # written so far
         self._file = None if path is None else TraceFile(path)
-        self._told = BlockTables()  # in the file
+        self._told = BlockTables()  # as the file has them
         self._add(self.header)
 
     @property
     def failure(self) -> str | None:
-        """Say why the file ends before the run does, or None if it does not."""
+        """Return why the file ends before the run does, or None."""
         return None if self._file is None else self._file.failure
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
@@ -104,7 +103,7 @@ class Trace(RunObserver):
 
         Args:
             num_history: leading tokens of its prompt that are history.
-            measured: its arrival was not asked for: it is that of its submission, or of the last turn's end.
+            measured: it arrived when it was submitted, or when the last turn ended, not at a time that was asked for.
         """
         arrival = {"arrival_s": request.arrival_s}
         history = None if request.after is None and not num_history else num_history
@@ -141,9 +140,9 @@ class Trace(RunObserver):
             self._add({"event": "wait", "reasons": list(reasons), "wall": wall})
 
     def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
-        """Write that the run has ended; `finished` are all requests that have, in order.
+        """Write that the run has ended; `finished` are all ended requests, in order.
 
-        The texts of their answers are made only now: that takes longer than an iteration may.
+        Their answers are decoded only now, which would take too long in an iteration.
         """
         if self._texts is not None:
             for sequence in islice(finished, self._num_answers, None):  # a trace may end more than once
@@ -161,15 +160,15 @@ class Trace(RunObserver):
             self._file.close()
 
     def events(self) -> Iterator[Event]:
-        """Return every event so far, in order, as a file has it.
+        """Return every event so far, in order, as in a file.
 
         Raises:
-            UsageError: they were handed on instead of being kept.
+            UsageError: events went to `into`, and were not kept.
         """
         return (json.loads(json.dumps(event)) for event in self.kept())
 
     def kept(self) -> Iterator[Event]:
-        """Return what `events` does, several times as fast, but with tuples where JSON has lists."""
+        """Return what `events` does, several times faster, with tuples where JSON has lists."""
         if self._into is not None:
             raise UsageError(
                 "The events of this run were not kept but handed to what was given as `into`: leave `into` out, or "
@@ -190,7 +189,7 @@ class Trace(RunObserver):
 
 
 def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
-    """Make a step an event, with what is new to the block tables `told`."""
+    """Make a step an event, with what is new since the block tables `told`."""
     if isinstance(event, StepReport):
         event = {"event": "step", **step_decisions(event, told), "wall": _wall(event)}
     told.forget(event)
@@ -217,6 +216,14 @@ def _wall(event: StepReport) -> dict[str, Any]:
     return wall
 
 
+def arrival_of(request: Event) -> tuple[float, bool]:
+    """Return when a request arrives, in seconds, and whether it has arrived.
+
+    A turn has arrived once its arrival was measured; until then the request that it follows has not ended.
+    """
+    return request.get("wall", request)["arrival_s"], request.get("after") is None or "wall" in request
+
+
 def decisions(events: Iterable[Event]) -> bytes:
     """Write the events without wall times, one per line: equal bytes mean equal decisions."""
     lines = (json.dumps({k: v for k, v in event.items() if k != "wall"}, sort_keys=True) for event in events)
@@ -224,7 +231,7 @@ def decisions(events: Iterable[Event]) -> bytes:
 
 
 def whole_tables(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events with whole block tables: [blocks, size] for what lies in blocks."""
+    """Yield the events with whole block tables: places in blocks are [blocks, size]."""
     told = BlockTables()
     for event in events:
         if event["event"] == "step":
@@ -238,6 +245,6 @@ def read_trace(path: Path | str) -> list[Event]:
     """Read the events of a trace file, or as many as a killed run wrote.
 
     Raises:
-        UsageError: the file is missing, is not a trace, or is one of another version.
+        UsageError: the file is missing, not a trace, or a trace of another version.
     """
     return parse(read_text(Path(path), str(path)), str(path), SCHEMA)[0]

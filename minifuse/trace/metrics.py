@@ -6,27 +6,26 @@
 
     metrics["ttft_s"]["p90"]  # seconds
 
-Times are seconds on the run's clock, where request `arrival_s` and steps share one zero. The latencies are those
-of finished requests (`stop` or `length`), the sums are those of the whole run. What has no value, because nothing
-finished or no time passed, is None and never NaN: the result is JSON as it is.
+Times are seconds on the run's clock; request `arrival_s` and steps share one zero. Latencies are of finished requests
+(`stop` or `length`), sums of the whole run. A metric without a value, because nothing finished or no time passed, is
+None and never NaN: the result is JSON as it is.
 
 | metric | from | to |
 |---|---|---|
-| `queueing_s` | arrival | start of the first step that holds its work |
-| `computing_s` | that start | end of the step that finishes it; with queueing it makes the end-to-end time |
-| `ttft_s` | arrival | end of the step that gives its first token |
+| `queueing_s` | arrival | start of the first step with its work |
+| `computing_s` | that start | end of the step that finishes it; queueing and computing add up to `e2e_s` |
+| `ttft_s` | arrival | end of the step with its first token |
 | `itl_s` | a token | the next token of the same request; the gaps of all requests in one pool |
-| `tpot_s` | first token | finish, divided by the output tokens but one; requests of two tokens and more |
+| `tpot_s` | first token | finish, divided by the output tokens minus one; requests of two tokens and more |
 | `e2e_s` | arrival | finish |
 | `normalized_latency_s` | arrival | finish, divided by the output tokens |
 | `latency_bound_s` | the largest of all gaps | |
 
-`most_overtaken` is the largest number of requests that overtook one: they arrived after it and were
-admitted while it waited.
+`most_overtaken` is the largest number of requests that overtook a single one: they arrived after it, and were admitted
+while it waited.
 
-`history` is of requests that go on from another's text, or from that of an earlier run: the tokens of that text whose
-KV has been computed before, and how many of them memory still had when each request was first admitted, by the tier
-that had them.
+`history` counts, for requests that continue a text of another request or of an earlier run, the tokens of that text
+with KV computed before, and how many of these each tier of memory still had when the request was first admitted.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from minifuse.core.plan import TRANSFORMER, MoveKind
 from minifuse.core.request import FinishReason, Phase
 from minifuse.io.parsing import check_goodput, unknown
 from minifuse.trace.lives import Life, most_overtaken
-from minifuse.trace.log import Event
+from minifuse.trace.log import Event, arrival_of
 
 Metrics = dict[str, Any]
 Groups = dict[str | int | None, Metrics]  # by user, priority or conversation
@@ -112,16 +111,16 @@ class _Memory:
 class RunningMetrics:
     """Counts the metrics of a run event by event.
 
-    It keeps numbers only: a few for each request, one for each token. `read` takes events as a trace tells them, or as
-    it hands them on while the run goes on.
+    It keeps numbers only: a few for each request, one for each token. `read` takes events from a trace that was read,
+    or from `Trace(into=...)` during the run.
     """
 
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}
         self.bytes_per_token: int | None = None
         self.last_s = 0.0
-        self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
-        self.moves: dict[str, list[int]] = {kind: [0, 0] for kind in get_args(MoveKind)}  # their number, their tokens
+        self.num: Counter[str] = Counter()  # tokens of each kind, iterations, pieces of work, refused requests
+        self.moves: dict[str, list[int]] = {kind: [0, 0] for kind in get_args(MoveKind)}  # moves, tokens
         self.moving_s = self.gathering_s = self.hidden_s = self.exposed_s = 0.0
         self.transfers = {way: [0, 0.0] for way in ("to_host", "to_device")}  # bytes, seconds
         self.kv = _Memory()
@@ -134,17 +133,16 @@ class RunningMetrics:
             case "run":
                 self.bytes_per_token = event.get("kv_bytes_per_token")
             case "request":
-                arrival_s = event.get("wall", event)["arrival_s"]
-                arrived = event.get("after") is None or "wall" in event  # when it arrived has been measured
+                arrival_s, arrived = arrival_of(event)
                 life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"], arrived))
                 life.user, life.priority = event.get("user"), event.get("priority", 0)
                 life.conversation = event.get("conversation")
-                # All of a history has been computed before but its last token, which no token followed then.
+                # Of a history all but the last token has been computed before: no token followed that one.
                 life.history = max(0, event.get("history_tokens", 0) - 1)
                 life.computed[TRANSFORMER].add(0, life.history)
             case "refused":
                 self.num["refused"] += 1
-                if event.get("received"):  # otherwise not by id: a refused duplicate bears that of one that is served
+                if event.get("received"):  # otherwise it may be a duplicate, with the id of a request that is served
                     del self.lives[event["id"]]
             case "aborted":
                 life = self.lives[event["id"]]
@@ -212,7 +210,7 @@ class RunningMetrics:
         self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
 
     def _admit(self, name: str, now: float, on_device: int, on_host: int) -> None:
-        """Admit a request; memory has so many tokens of its text."""
+        """Admit a request; memory has this many tokens of its text in each tier."""
         life = self.lives[name]
         self.num["reused"] += on_device + on_host
         if life.history and life.admitted_s == math.inf:
@@ -226,7 +224,7 @@ class RunningMetrics:
         """Return every metric of the events so far; `goodput` as from `parse_goodput`.
 
         Raises:
-            UsageError: a bound is unknown, or no time.
+            UsageError: a bound has an unknown metric, or is not a time.
         """
         check_goodput(goodput or {})
         served = list(self.lives.values())
@@ -292,16 +290,16 @@ class RunningMetrics:
         }
 
     def grouped(self, by: str) -> Groups:
-        """Return count, tokens and latencies of the requests of each user, priority or conversation.
+        """Return count, tokens and latencies by user, priority or conversation.
 
-        None stands for no user, or no conversation. Groups are in the order of their first arrival, priorities from the
-        highest. Requests that were refused when they were submitted are in no group.
+        None stands for no user, or no conversation. Groups come in the order of their first arrival, priorities from
+        the highest. Requests refused at submission are in no group.
 
         Args:
             by: one of `GROUPINGS`.
 
         Raises:
-            UsageError: it is none of them.
+            UsageError: `by` is another.
         """
         if by not in GROUPINGS:
             raise unknown("grouping", by, GROUPINGS)
@@ -319,7 +317,7 @@ def _of_group(lives: Sequence[Life]) -> Metrics:
 
 
 def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
-    """Summarise each latency of these requests: those of the table above, without the bound."""
+    """Summarise each latency in the table above, except the bound."""
     found: dict[str, list[float]] = {name: [] for name in LATENCIES}
     for life in finished:
         found["itl_s"] += [late - early for early, late in pairwise(life.token_times)]
@@ -332,7 +330,7 @@ def read_events(events: Iterable[Event]) -> RunningMetrics:
     """Count the events of a trace, complete or cut off anywhere.
 
     Raises:
-        UsageError: an event is not as `minifuse.trace.log` writes it.
+        UsageError: an event lacks a key, or has a value of another type.
     """
     run = RunningMetrics()
     for number, event in enumerate(events, start=1):
@@ -350,25 +348,27 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
     """Compute every metric of a trace, complete or cut off; `goodput` as from `parse_goodput`.
 
     A request that neither finished nor was refused or aborted counts as interrupted. The run lasts from the first
-    arrival to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
-    are those that the same request, or those that it follows, had computed before; reused are those that a request
-    found in memory when it was admitted, at first or again; idle tokens belong to no request. Steps that pre-process
-    beside the main stream are counted apart from its iterations. Of cell graphs, nodes are counted instead of prefill
-    and decode tokens, and every batch of them as an iteration. Discarded is what was computed for requests that had
-    ended. Mean KV is weighted with the time each step took, so waiting does not count.
-    `moving_s` is the time that moves held the computation up. Transfers are what was copied between device and host:
-    bytes and seconds in each direction, and of those seconds those beside computing (hidden) and those that computing
-    waited for (exposed). `other_cores` is how many cores other processes used meanwhile, on average; None in virtual
-    time, and where it is not known.
+    arrival to the last time in the trace.
+
+    Prefill tokens belong to prompts, or to answers computed anew. Recomputed tokens had been computed before, for the
+    same request or for one that it follows. Reused tokens were found in memory when a request was admitted, at first or
+    again. Idle tokens belong to no request, discarded ones to requests that had ended. Steps that pre-process beside
+    the main stream are counted apart from its iterations. Of cell graphs, nodes are counted instead of prefill and
+    decode tokens, and every batch of nodes is an iteration. Mean KV is weighted with the time of each step, so waiting
+    does not count.
+
+    `moving_s` is the time that computing waited for moves. Transfers between device and host have bytes and seconds in
+    each direction; their seconds are hidden if computing went on, and exposed if it waited. `other_cores` is how many
+    cores other processes used, on average; None in virtual time, or if unknown.
 
     Raises:
-        UsageError: an event is not as `minifuse.trace.log` writes it.
+        UsageError: an event lacks a key, or has a value of another type.
     """
     return read_events(events).result(goodput)
 
 
 def flat_metrics(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested metrics into one dict, a row of a sweep's table.
+    """Flatten nested metrics into one dict: a row of a sweep's table.
 
     >>> flat_metrics({"ttft_s": {"p50": 0.25, "max": 1.0}, "iterations": 7, "itl_s": None})
     {'ttft_s.p50': 0.25, 'ttft_s.max': 1.0, 'iterations': 7, 'itl_s': None}

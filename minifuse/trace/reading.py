@@ -1,4 +1,4 @@
-"""Loads traces to be shown: one that was cut off gets a notice."""
+"""Loads traces to be shown, with a notice if one is not whole."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from minifuse.io.parsing import all_of
 from minifuse.trace.file import parse, read_text
 from minifuse.trace.log import SCHEMA, Event
 
-STANDARD_INPUT = "standard input"  # as messages call it
-MOST_GAPS = 3  # that a notice names
+STANDARD_INPUT = "standard input"  # its name in messages
+MOST_GAPS = 3  # named in a notice
 
 
 class LoadedTrace(NamedTuple):
@@ -24,10 +24,10 @@ class LoadedTrace(NamedTuple):
 
 
 def load_trace(where: Path | Literal["-"]) -> LoadedTrace:
-    """The trace in a file, or on standard input.
+    """Load the trace in a file, or on standard input.
 
     Raises:
-        UsageError: it cannot be read, is empty, is not a trace, or is one of another version.
+        UsageError: it cannot be read, or is empty, not a trace, or a trace of another version.
     """
     if where == "-" and sys.stdin is None:
         raise UsageError("The trace is -, and standard input is closed: give a file, or redirect standard input.")
@@ -36,7 +36,7 @@ def load_trace(where: Path | Literal["-"]) -> LoadedTrace:
 
 
 def parse_trace(text: str, name: str) -> LoadedTrace:
-    """The trace in this text, which messages call `name`.
+    """Load the trace in a text, which messages call `name`.
 
     Raises:
         UsageError: see `load_trace`.
@@ -53,8 +53,8 @@ def parse_trace(text: str, name: str) -> LoadedTrace:
 def _lacking(events: list[Event], name: str) -> str | None:
     """Return a notice if a trace with its end lacks an iteration.
 
-    Iterations are numbered from 0 on, and a run that was not interrupted waits for all of them: the trace of one that
-    was may lack those that were running. The last iteration has the end of a request, which is then nowhere.
+    Iterations are numbered from 0 on. Only an interrupted run may lack some, which were running when it stopped. If the
+    last iteration is missing, some request has no end.
     """
     if any(event.get("unfinished") for event in events if event["event"] == "end"):
         return None
@@ -69,7 +69,7 @@ def _lacking(events: list[Event], name: str) -> str | None:
         return f"{name} lacks {noun} {lacking}{rest}: a line was taken out of it, and what it has is shown."
     ended = {name for step in steps if isinstance(step.get("finished"), dict) for name in step["finished"]}
     ended |= {str(event.get("id")) for event in events if event["event"] in ("aborted", "refused")}
-    for event in events:  # a turn that follows another is of a request that may never have come
+    for event in events:  # a turn that follows another may never have arrived
         if event["event"] == "request" and event.get("after") is None and str(event.get("id")) not in ended:
             return f"{name} lacks the iteration in which {event.get('id')} ended: what it has is shown."
     return None

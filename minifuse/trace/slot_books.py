@@ -3,8 +3,8 @@
     for frame in books(events):
         frame.held["device", 12].owners  # frozenset({'r1'})
 
-A plan begins before another ends if it started before that. Its evictions, moves and places take effect when it begins;
-the requests that it finishes give up their slots when it ends.
+A plan's evictions, moves and places take effect when it begins; the requests that it finishes give up their slots when
+it ends. Plans begin and end in the order of their times, so one may begin before another has ended.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from minifuse.trace.slots import block_size, slots_of
 
 
 class Held(NamedTuple):
-    """The owners and state of a slot: reserved, written, kept, or copy (also on the host)."""
+    """A slot's owners and state: reserved, written, kept, or copy (also on the host)."""
 
     owners: frozenset[str]
     state: str
-    token: int | None = None  # of the owners' texts, while these have a place
-    twin: int | None = None  # the slot of the other tier that has the same KV
+    token: int | None = None  # its number in the owners' texts, while the owners have a place
+    twin: int | None = None  # the slot of the other tier with the same KV
 
 
 Slot = tuple[str, int]  # on the "device" or on the "host"
 Slots = dict[Slot, Held]
 OTHER_TIER = {"device": "host", "host": "device"}
 FREE = Held(frozenset(), "free")
-MOST_WINDOWS = 8  # of a shuffle: the one that was chosen, and those with the fewest copies
+MOST_WINDOWS = 8  # of a shuffle: the chosen one, and others with the fewest copies
 
 
 class Window(NamedTuple):
-    """Adjacent buffers in which running requests may be gathered, and how many copies that takes."""
+    """Adjacent buffers that running requests may be gathered in, and the copies it takes."""
 
     first: int
     last: int
@@ -44,16 +44,16 @@ class Window(NamedTuple):
 class Effects(NamedTuple):
     """What happens to slots when a plan begins."""
 
-    waves: tuple[Slots, ...] = ()  # the slots while each wave is attended, if there are several or layers take turns
+    waves: tuple[Slots, ...] = ()  # during each wave, if there are several or layers take turns
     sources: tuple[frozenset[str], ...] = ()  # the owners of what each move reads
     moved: Mapping[tuple[str, str], int] = {}  # tokens moved for a request, by kind of move
     windows: tuple[Window, ...] = ()  # of a shuffle that admits nothing
 
 
 class Frame(NamedTuple):
-    """Every slot held while a step or wait runs, those of requests finishing included.
+    """Every slot held while a step or wait runs, finishing requests' slots included.
 
-    `held` changes with the next frame: copy it to keep it. `changed` are slots that differ from the last frame.
+    `held` changes with the next frame: copy it to keep it. `changed` has the slots that differ from the last frame.
     """
 
     event: Event  # its block tables are whole
@@ -63,7 +63,7 @@ class Frame(NamedTuple):
 
 
 def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window, ...]:
-    """Return the windows that can hold the `live` of `count` buffers; `fixed` ones stay.
+    """Return the windows of `count` buffers that can hold the `live` ones; `fixed` ones stay.
 
     >>> [tuple(window) for window in shuffle_windows({0, 4}, {2}, 5)]
     [(0, 1, 1), (1, 3, 2), (3, 4, 1)]
@@ -89,9 +89,9 @@ class _Books:
         self.held: Slots = {}
         self.changed: set[Slot] = set()
         self.owned: dict[str, set[Slot]] = {}
-        self.places: dict[str, tuple[list[Any], list[int]]] = {}  # as the trace tells them, and their slots
-        self.lost: dict[int, list[tuple[int, str]]] = {}  # step -> states of which it is the last reader
-        self.gone: set[str] = set()
+        self.places: dict[str, tuple[list[Any], list[int]]] = {}  # request -> its place in the trace, and the slots
+        self.lost: dict[int, list[tuple[int, str]]] = {}  # step -> states (slot, owner) that it reads last
+        self.gone: set[str] = set()  # requests that have ended
 
     def put(self, slot: Slot, held: Held) -> None:
         """Change a slot."""
@@ -108,7 +108,7 @@ class _Books:
                 self.owned.setdefault(name, set()).add(slot)
 
     def unlink(self, slot: Slot) -> Slot | None:
-        """End that a slot and its twin have the same KV. Returns the twin."""
+        """Separate a slot and its twin: their KV will differ. Returns the twin."""
         held = self.held.get(slot, FREE)
         if held.twin is None:
             return None
@@ -123,7 +123,7 @@ class _Books:
             self.put(slot, FREE)
 
     def remove(self, slot: Slot, name: str) -> None:
-        """End that a request owns a slot."""
+        """Take a slot from a request."""
         held = self.held[slot]
         if rest := held.owners - {name}:
             self.put(slot, held._replace(owners=rest))
@@ -134,7 +134,7 @@ class _Books:
         return [slot for slot in self.owned.get(name, ()) if slot[0] == tier]
 
     def move(self, move: list[Any], evicted: list[str]) -> set[str]:
-        """Move KV. Returns the requests that alone use a slot of what was moved."""
+        """Move KV. Returns the requests that are the only owner of a moved slot."""
         kind, first, target, count, tier, target_tier, *_ = move
         alone: set[str] = set()
         twins = tier != target_tier and kind != "swap_in"
@@ -150,19 +150,19 @@ class _Books:
             if twins and held is not FREE:
                 self.put(source, Held(owners, held.state, token, to[1]))
             elif kind == "copy":
-                owners = FREE.owners  # its place tells whose the copy is
+                owners = FREE.owners  # the copy gets its owner with a place
             elif not twins:
                 self.clear(source)
-            if target_tier == "host":  # of requests that share it, the evicted ones leave
+            if target_tier == "host":  # of requests that share a slot, only evicted ones leave
                 owners = owners & {*evicted} or owners
             self.put(to, Held(owners, state, token, first + i if twins and held is not FREE else None))
-        if target_tier == "host":  # a block has the tokens of one chunk: what lay behind them has been dropped
+        if target_tier == "host":  # a host block has one chunk: slots behind it are empty
             for number in range(target + count, -(-(target + count) // self.block) * self.block):
                 self.clear(("host", number))
         return alone
 
     def give_back(self, name: str) -> None:
-        """Mark a request's own device slots as copies: its KV is on the host."""
+        """Mark the device slots of one request as copies: its KV is on the host."""
         for slot in self.owned_on("device", name):
             held = self.held[slot]
             if held.state == "reserved":
@@ -195,12 +195,12 @@ class _Books:
             if not has:
                 self.unlink(slot)
             elif held.state == "kept" and (twin := self.unlink(slot)) is not None:
-                self.put(twin, FREE)  # the request may write on: its copy is given up
+                self.put(twin, FREE)  # the request may write to it, so the host's copy is given up
             twin_number = self.held.get(slot, FREE).twin
             self.put(slot, Held(frozenset(others | {name}), "written" if has else "reserved", token, twin_number))
 
     def write(self, name: str, slot: Slot, token: int | None) -> None:
-        """Write a token, or a state, of a request."""
+        """Write a request's token, or state, into a slot."""
         self.unlink(slot)
         owners = self.held.get(slot, FREE).owners
         self.put(slot, Held(owners if name in owners else frozenset({name}), "written", token))
@@ -211,7 +211,7 @@ class _Books:
         waves: list[Slots] = []
         sources: dict[int, frozenset[str]] = {}
         moved: Counter[tuple[str, str]] = Counter()
-        arriving: list[list[Any]] = []  # moves to the device, until their target is in a place
+        arriving: list[list[Any]] = []  # moves to the device with a target that is in no place yet
         working = {work[0] for work in step["work"]}
 
         def do_moves(moment: str, wave: int) -> None:
@@ -269,7 +269,10 @@ class _Books:
                 self.write(name, ("device", slot), i)
 
     def windows(self, step: Event) -> tuple[Window, ...]:
-        """Find the windows of a step's shuffle; none if the step admits, which hides where a request was."""
+        """Return the windows of a step's shuffle.
+
+        There are none if the step admits: then the trace does not say where requests were before.
+        """
         shape = step.get("shape") or {}
         if shape.get("kind") != "Region" or step["admitted"] or not any(one[0] == "shuffle" for one in step["moves"]):
             return ()
@@ -279,7 +282,7 @@ class _Books:
         for (tier, number), held in self.held.items():
             if tier == "device":
                 (live if held.owners & working else fixed).add(number // shape["width"])
-        beyond = max({*live, *fixed}, default=0) + len(live) + MOST_WINDOWS  # windows there are all alike
+        beyond = max({*live, *fixed}, default=0) + len(live) + MOST_WINDOWS  # beyond, all windows are alike
         every = shuffle_windows(live, fixed, min(self.capacity // shape["width"], beyond))
         chosen = (shape["offset"], shape["offset"] + shape["size"] - 1)
         shown = sorted(every, key=lambda one: (one[:2] != chosen, one.copies))[:MOST_WINDOWS]
@@ -312,20 +315,20 @@ class _Books:
                 self.clear(("device", number))
         for name in {*step["finished"], *(work[0] for work in step["work"] if work[0] in self.gone)}:
             self.leave(name)
-        if self.layered:  # the device has held one layer after the other, and holds nothing that is read again
+        if self.layered:  # the device held one layer after the other: nothing on it is read again
             for slot in [slot for slot in self.held if slot[0] == "device"]:
                 self.clear(slot)
 
 
 def _alike(one: list[int], other: list[int]) -> int:
-    """How many slots both begin with."""
+    """Count the slots that both lists begin with."""
     if other[: len(one)] == one:
         return len(one)
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
-    """Return the states of cells that each step reads for the last time."""
+    """Return, by step, the states of cells (slot, owner) that it reads last."""
     holder: dict[int, str] = {}
     reader: dict[int, int] = {}
     found: dict[int, list[tuple[int, str]]] = {}
@@ -356,7 +359,7 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
     """Yield the slots held during each step and wait, in trace order.
 
     Args:
-        events: of one run, as its trace file has them.
+        events: of one run, as in its trace file.
     """
     told = list(events)
     events = list(whole_tables(told))
@@ -383,13 +386,13 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
 def _as_they_begin(steps: list[Event]) -> list[Event]:
     """Sort plans by their start: a queued plan has no slots yet.
 
-    Where KV is moved, in the order of their numbers: a copy beside the iterations may start after the iteration that
-    overwrites what it copies, and which waits for it.
+    If KV is moved, plans are sorted by number: a copy beside the iterations may start after the iteration that
+    overwrites its source, though that iteration waits for the copy.
     """
     moves = any(step["moves"] for step in steps)
     return sorted(steps, key=lambda step: (0.0 if moves else step["wall"]["start_s"], step["step"]))
 
 
 def _starts_before(step: Event, column: Event) -> bool:
-    """Whether a plan starts before another ends."""
+    """Return whether a plan starts before another ends."""
     return bool(step["wall"]["start_s"] < column["wall"]["end_s"])

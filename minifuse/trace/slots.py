@@ -30,7 +30,6 @@ def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
     Args:
         step: with whole block tables.
 
-
     >>> fresh_slots({"work": [["a", 2, 4]], "places": [[8, 16]], "waves": [[0, 1]]})
     {10, 11}
     """

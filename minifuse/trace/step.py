@@ -1,4 +1,4 @@
-"""Tells a step in the trace: what was decided, what is new in block tables."""
+"""Makes a step's event: what was decided, and what is new in block tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minifuse.core.shapes import Rectangle, Region, StateRows
 
 
 def step_figures(report: StepReport) -> dict[str, Any]:
-    """Return a step without places and layout, nothing copied: decisions, and what metrics need."""
+    """Return a step without places and layout, uncopied: all that metrics need."""
     plan = report.plan
     return {
         "step": plan.step,
@@ -37,10 +37,10 @@ def step_figures(report: StepReport) -> dict[str, Any]:
 
 
 def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dict[str, Any]:
-    """Return what in a report must not depend on how busy the machine was.
+    """Return all of a report that must not depend on how busy the machine was.
 
     Args:
-        tables: the block tables that earlier steps have told; None: tell them whole.
+        tables: the block tables that earlier steps have written; None: write whole tables.
     """
     plan, tell = report.plan, (tables or BlockTables()).told
     return {
@@ -65,10 +65,10 @@ def _named(shape: Shape | None) -> dict[str, Any] | None:
 
 
 class BlockTables:
-    """Tells block tables step by step: of each, only what is new since last time.
+    """Writes block tables step by step: of each, only what is new since last time.
 
-    A place that is `Pages` is told as [kept, new, size]: the first `kept` blocks of the sequence's table as it was told
-    last, then the `new` ones. Other places are told as they are.
+    `Pages` become [kept, new, size]: the first `kept` blocks of the sequence's last table, then the `new` ones. Other
+    places stay as they are.
 
     >>> tables = BlockTables()
     >>> for blocks in ((4, 7), (4, 7), (4, 7, 2), (4, 9, 2)):
@@ -83,7 +83,7 @@ class BlockTables:
         self.last: dict[str, Seq[int]] = {}
 
     def told(self, name: str, place: Place) -> list[Any]:
-        """Make JSON of a sequence's place."""
+        """Return a sequence's place as JSON, and remember its blocks."""
         if not isinstance(place, Pages):
             assert isinstance(place, tuple)
             return list(place)
@@ -95,7 +95,7 @@ class BlockTables:
         return [kept, list(blocks[kept:]), place.size]
 
     def whole(self, name: str, told: list[Any]) -> list[Any]:
-        """Put together what `told` has told: of `Pages` the block table and the size."""
+        """Undo `told`: return the whole block table and the size for `Pages`."""
         if len(told) != 3:
             return told
         kept, new, size = told
@@ -103,7 +103,7 @@ class BlockTables:
         return [list(blocks), size]
 
     def forget(self, event: Mapping[str, Any]) -> None:
-        """Forget the tables of sequences that ended with this event: later ones are told whole."""
+        """Forget the tables of sequences that ended with this event."""
         if event["event"] in ("step", "aborted"):
             for name in event["finished"] if event["event"] == "step" else [event["id"]]:
                 self.last.pop(name, None)

@@ -13,7 +13,7 @@ from minifuse.trace.why import told_by_policy
 
 UNASKED = "not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"
 UNTOLD = "no-reason", "evicted, and no reason was given"
-UNCERTAIN = ("not-in-batch", "no-reason")  # codes that say no more than that a request was passed over
+UNCERTAIN = ("not-in-batch", "no-reason")  # codes that only say that a request was passed over
 START, ASKED, END = range(3)  # at one moment in this order: a request waits until the iteration it joins is chosen
 
 
@@ -26,7 +26,7 @@ class Told(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A time for which a request waited, for one reason."""
+    """A time in which a request waited for one reason."""
 
     request: str
     code: str
@@ -40,9 +40,9 @@ class Segment(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a wait, and the reasons told in it: `told[first:stop]`.
+    """A part of a wait, and its reasons: `told[first:stop]`.
 
-    `told` is a list of its own, or one that all requests share that are passed over.
+    `told` is the request's own list, or the list that all passed-over requests share.
 
     >>> told = [Told(0.0, "behind", "behind a"), Told(2.0, "behind", "behind b"), Told(4.0, "behind", "behind c")]
     >>> [(text, start_s, end_s) for _, _, text, start_s, end_s in Piece(1.0, 3.5, told, 0, 2).segments("d")]
@@ -56,7 +56,7 @@ class Piece(NamedTuple):
     stop: int
 
     def segments(self, request: str) -> Iterator[Segment]:
-        """It cut up by reasons."""
+        """Cut the piece up by reasons."""
         for k in range(self.first, self.stop):
             at_s, code, text = self.told[k]
             end_s = self.told[k + 1].at_s if k + 1 < self.stop else self.end_s
@@ -67,11 +67,11 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Waits:
-    """What requests waited for, each the pieces of its waits in order.
+    """What requests waited for: the pieces of each one's waits, in order.
 
-    `given` are the reasons that policies gave themselves, by the number of the decision. `passed` are the two lists
-    that requests follow together: requests that were passed over where the policy stopped at another, or evicted; and
-    requests that never were, and were just not in a batch.
+    `given` has the policies' own reasons, by the number of the decision. `passed` has the two lists of reasons
+    that passed-over requests share: `behind` and `evicting` in the first; `UNCERTAIN` ones in the second, for requests
+    that have had no other.
     """
 
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
@@ -79,18 +79,18 @@ class Waits:
     passed: tuple[list[Told], list[Told]] = field(default_factory=lambda: ([], []))
 
     def of(self, request: str) -> Iterator[Segment]:
-        """The waits of a request cut up by reasons, in order."""
+        """Yield the waits of a request, cut up by reasons, in order."""
         for piece in self.pieces.get(request, ()):
             yield from piece.segments(request)
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """What requests waited for, under one code."""
+    """All waiting for one code."""
 
     code: str
     seconds: dict[str, float]  # of each request
-    sentence: str  # a reason of the one that waited longest for it, the one that held longest
+    sentence: str  # the longest reason of the request that waited longest
 
     @property
     def total_s(self) -> float:
@@ -98,7 +98,7 @@ class Waited:
 
     @property
     def longest(self) -> tuple[str, float]:
-        """The request that waited longest for it, and how long."""
+        """Return the request that waited longest, and its seconds."""
         return _longest(self.seconds)
 
 
@@ -127,7 +127,7 @@ def _sentence(waits: Waits, code: str, request: str) -> str:
 
 
 class _Sums:
-    """Prefix sums of a list's waiting by code: any piece costs the same."""
+    """Prefix sums of a list's seconds by code: any piece costs the same."""
 
     def __init__(self, told: list[Told]) -> None:
         self.told = told
@@ -137,7 +137,7 @@ class _Sums:
                 sums.append(sums[-1] + (after.at_s - one.at_s if one.code == code else 0.0))
 
     def between(self, piece: Piece) -> Iterator[tuple[str, float]]:
-        """Each code that held in a piece of the list, and for how long."""
+        """Yield each code that held in a piece of the list, and its seconds."""
         first, last = self.told[piece.first], self.told[piece.stop - 1]
         for code, sums in self._before.items():
             seconds = sums[piece.stop - 1] - sums[piece.first]
@@ -148,12 +148,12 @@ class _Sums:
 
 
 def reasons_of_waits(history: History) -> Waits:
-    """All time for which requests waited, with its reasons.
+    """Derive what requests waited for: a reason for every second.
 
-    A policy names the first that it cannot admit, and stops there; for the others that wait then, the choice itself is
-    the reason (`minifuse.trace.why`). A reason holds until there is another one or the wait ends; that a request was
-    just not in a batch replaces no reason that says more. From its arrival until a policy is asked for the first time,
-    a request waits for that (`not-asked`).
+    A policy names the first request that it cannot admit, and stops there; for the other waiting requests, the choice
+    itself is the reason (`minifuse.trace.why`). A reason holds until there is another one or the wait ends. But
+    `not-in-batch` does not replace a reason that says more. Until a policy is first asked after its arrival, a request
+    has the reason `not-asked`.
     """
     reader = _Reader()
     at_once = _at_once(history)
@@ -168,7 +168,7 @@ def reasons_of_waits(history: History) -> Waits:
 
 
 class _Open(NamedTuple):
-    """A wait that has not ended, and what it is for since a moment."""
+    """A wait that has not ended, and its reasons since a moment: `told[first:]`."""
 
     wait: Wait
     since_s: float
@@ -179,18 +179,18 @@ class _Open(NamedTuple):
 class _Reader:
     """Follows the waits of a run from moment to moment.
 
-    A decision's cost does not grow with the queue: requests that are passed over share one list of reasons.
+    A decision's cost does not grow with the queue: passed-over requests share one list of reasons.
     """
 
     def __init__(self) -> None:
         self.waits = Waits()
         self._open: dict[str, _Open] = {}
-        self._alone: set[str] = set()  # of those, the ones with a reason of their own
-        self._following: tuple[set[str], set[str]] = (set(), set())  # and those that follow each list of `passed`
-        self._unasked: set[str] = set()
+        self._alone: set[str] = set()  # waiting requests with a reason of their own
+        self._following: tuple[set[str], set[str]] = (set(), set())  # waiting requests that share each list of `passed`
+        self._unasked: set[str] = set()  # waiting requests that no decision has given a reason yet
 
     def begin(self, name: str, wait: Wait) -> None:
-        """A wait begins."""
+        """Begin a wait."""
         if name in self._open:  # evicted while it waited to join
             self.end(wait.start_s, name, self._open[name].wait)
         told = Told(wait.start_s, *(UNTOLD if wait.kind == "suspended" else UNASKED))
@@ -199,13 +199,13 @@ class _Reader:
         self._unasked.add(name)
 
     def end(self, at_s: float, name: str, wait: Wait) -> None:
-        """A wait ends, if another one has not done so already."""
+        """End a wait, unless the start of another one has ended it."""
         if name in self._open and self._open[name].wait is wait:
             self._close(at_s, name)
             del self._open[name]
 
     def ask(self, decision: Decision, at_once: Collection[str]) -> None:
-        """Give waiting requests the reasons of a decision; those in `at_once` arrived and joined then."""
+        """Give waiting requests a decision's reasons; requests in `at_once` arrived and joined then."""
         number, at_s, told, choice, joining = decision
         named = {name for _, name, _ in told if (name in self._open or name in at_once) and name not in joining}
         own = self.waits.given[number] = told_by_policy(told, choice, named)
@@ -226,12 +226,12 @@ class _Reader:
             followers.add(name)
 
     def _change(self, at_s: float, name: str, told: list[Told], first: int) -> None:
-        """What a request waits for changes."""
+        """Change what a request waits for."""
         self._close(at_s, name)
         self._open[name] = _Open(self._open[name].wait, at_s, told, first)
 
     def _close(self, at_s: float, name: str) -> None:
-        """What it has waited for so far is known."""
+        """Add the piece of its wait that ends now."""
         _, since_s, told, first = self._open[name]
         if at_s > since_s:
             stop = max(first + 1, bisect_left(told, at_s, key=lambda one: one.at_s))
@@ -241,7 +241,7 @@ class _Reader:
 
 
 def _at_once(history: History) -> dict[float, set[str]]:
-    """The requests that joined an iteration at the moment of their arrival, by that."""
+    """Return, by time, the requests that joined an iteration when they arrived."""
     found: dict[float, set[str]] = {}
     for decision in history.decisions:
         for name in decision.joining:

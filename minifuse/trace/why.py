@@ -1,8 +1,8 @@
 """Gives a reason for each waiting request that a policy gave none for.
 
-A policy names the first that it could not admit and stops there: an iteration's host work must not grow with the queue.
-What can be said of the others is told here, and nowhere else: at once by an observer of the loop, for a run that is to
-tell of each (`Settings.why`), and afterwards by what reads the trace of any run (`minifuse.trace.waits`).
+A policy names the first request that it could not admit and stops there: an iteration's host work must not grow with
+the queue. The other requests get their reason here: during the run from an observer of the loop, if `Settings.why` asks
+for it; or afterwards from the trace of any run (`minifuse.trace.waits`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from minifuse.core.requests import Observer, Requests
 from minifuse.io.parsing import number
 
 WAITING = (Phase.RECEIVED, Phase.READY, Phase.SUSPENDED)
-Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what a trace has of it
+Told = tuple[str, str, str]  # code, request, text: a `Reason`, also as a trace has it
 
 
 class Choice(NamedTuple):
-    """What was chosen to run, so that others wait; nothing in a pause.
+    """What was chosen to run while others wait; empty in a pause.
 
     >>> Choice(0, (), {"transformer": 12}).passed_over((), "b")
     ('not-in-batch', 'not admitted: worker 0 runs 12 tokens without it')
@@ -35,8 +35,8 @@ class Choice(NamedTuple):
     def passed_over(self, reasons: Iterable[Told], waiting: Collection[str]) -> tuple[str, str]:
         """Return code and text for waiting requests that the policy gave no reason for.
 
-        The policy stopped at the last waiting request that it gave a reason for. A request that this choice evicts
-        waits only from now on: the policy did not stop at it.
+        The policy stopped at the last waiting request that it gave a reason for. It did not stop at a request that it
+        evicts, which begins to wait only now.
 
         | code | when |
         |---|---|
@@ -74,7 +74,7 @@ class Accounting(Observer):
 
 
 def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collection[str]) -> tuple[Told, ...]:
-    """Return the reasons in a trace that a policy gave, without what `Accounting` added.
+    """Return a policy's own reasons in a trace, without those that `Accounting` added.
 
     >>> full, behind = ("batch-full", "b", "..."), "not considered: worker 0 admits none behind b"
     >>> told_by_policy((full, ("behind", "c", behind), ("behind", "d", behind)), Choice(0), "bcd")

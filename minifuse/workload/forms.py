@@ -1,4 +1,4 @@
-"""Forms of data in files, as models of pydantic's: a request's line, a conversation of ShareGPT's.
+"""Pydantic models of data in files: a request's line, a ShareGPT conversation.
 
 Importing pydantic takes longer than most commands run: what reads a file imports this then.
 """

@@ -30,7 +30,7 @@ class ShapedTrial(Trial):
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
         self.memory = memory
-        self.window = memory.window  # read alone: what is tried out changes a copy
+        self.window = memory.window  # only read: a trial changes a copy
         self.joining: dict[str, Entry] = {}  # sequences that get a row
         self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
         self.making_way: list[str] = []  # prefilled sequences that are swapped out for these
@@ -82,7 +82,7 @@ class ShapedTrial(Trial):
         self.settled.append(sequence)
 
     def _full(self, joining: list[Entry], growing: bool) -> tuple[str, str]:
-        """Return why newcomers do not fit: a code and a text, both empty if they fit.
+        """Return why newcomers do not fit: code and text, both empty if they do.
 
         Args:
             growing: sequences may be evicted later, when they grow beyond the threshold.

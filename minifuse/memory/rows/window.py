@@ -1,4 +1,4 @@
-"""The columns in use of a rectangle, and those of each sequence (Baton, 4.1 and 4.2)."""
+"""A rectangle's columns in use, and each sequence's columns (Baton, 4.1 and 4.2)."""
 
 from bisect import insort
 from collections.abc import Collection

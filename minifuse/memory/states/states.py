@@ -1,4 +1,4 @@
-"""A slot for the states of each node, until all its readers have run (BatchMaker, 2.4.3)."""
+"""A slot for each node's states, until all its readers have run (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 

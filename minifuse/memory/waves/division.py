@@ -1,6 +1,6 @@
-"""What of an iteration's work stays on the device, and how long waves are (FluidInfer, 4.1).
+"""Divides work: what stays on the device, and how long waves are (FluidInfer, 4.1).
 
-All sizes are blocks. `needs` has those of each piece of work, in order.
+All sizes are in blocks. `needs` has the size of each piece of work, in order.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""More KV than the device holds: it is attended in waves, uploaded in turn (FluidInfer, 4.1)."""
+"""Keeps more KV than the device holds: waves upload it in turn (FluidInfer, 4.1)."""
 
 from collections import deque
 from collections.abc import Collection, Iterator

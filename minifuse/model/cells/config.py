@@ -1,4 +1,4 @@
-"""The shapes of models of cells, built in or registered by plugins (BatchMaker, 2.7.3 to 2.7.5)."""
+"""The shapes of cell models, built in or from plugins (BatchMaker, 2.7.3 to 2.7.5)."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", see
 
 
 def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """Make an N-ary Tree-LSTM with a cell for each number of children; its result is the root's h, c.
+    """Make an N-ary Tree-LSTM, a cell per number of children; results: the root's h, c.
 
     Tai et al. have one set of matrices, in which a missing child counts as zero. So the matrix of a cell with fewer
     children is a part of the largest cell's: its first rows and columns.

@@ -29,7 +29,7 @@ class RMSNorm(nn.Module):
 
 
 class RotaryTable(nn.Module):
-    """Cosines and signed sines of every position (Su et al., 2021), looked up once per iteration.
+    """Cosines and signed sines by position (Su et al., 2021), looked up once per iteration.
 
     Angles are computed in float32 for every dtype of the model, as in the training of published checkpoints.
     """

@@ -1,13 +1,13 @@
-"""A technique run on the real engine in one line, and pictures of what happened: for the tutorials, and for notebooks.
+"""Runs a technique on the real engine and draws what happened, in notebooks.
 
     from minifuse.show.notebook import asks, draw_lanes, draw_memory, play
 
     played = play("vllm", asks("count from 3 to 9", "sort 7 2 5", every=0.001), memory__block_size=4)
     played.answers                # {'r0': '3 4 5 6 7 8 9', 'r1': '2 5 7'}
     draw_lanes(played)            # who computed, and who waited, in each iteration
-    draw_memory(played, step=3)   # whose each slot was in iteration 3
+    draw_memory(played, step=3)   # who owned each slot in iteration 3
 
-Pictures, pages and sources are values, which a notebook shows where a cell ends with one; `display(a, b)` shows two.
+Pictures, pages and sources are values: a notebook shows one at the end of a cell, and `display(a, b)` shows two.
 
 Needs the `tutorials` extra.
 """

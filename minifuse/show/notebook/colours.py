@@ -1,4 +1,4 @@
-"""The colours of pictures: each request has the same in all of them, and patterns tell the same again."""
+"""Colours for pictures: a request has the same colour in all of them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from minifuse.core.errors import UsageError
 from minifuse.io.parsing import did_you_mean, one_of
 from minifuse.show.notebook.played import Played
 
-# Okabe and Ito's colours, with a brown for black, as on the replay page (theme.js).
+# Okabe and Ito's colours, with brown instead of black, as on the replay page (theme.js).
 HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442")
 INK, SOFT = "#1a1d21", "#5b6470"  # of words and lines
 FREE, WAIT, IDLE = "#eef0f3", "#c4cad2", "#b23b00"
 LIGHTER, DARKER = 0.38, 0.36
-LIGHT = 0.3  # luminance above which black is read better than white
+LIGHT = 0.3  # luminance above which black is easier to read than white
 
 
 def owner_colour(played: Played, name: str) -> str:
-    """The colour of a request in every picture of this run, and of others of the same requests, as #rrggbb.
+    """Return a request's colour, as #rrggbb: the same in all runs of the same requests.
 
-    There are eight, which colour-blind readers can tell apart, too; then the same come lighter, and then darker.
+    Colour-blind readers can tell the first eight apart. The next eight are the same but lighter, the next darker.
 
     Raises:
         UsageError: the run has no such request.
@@ -33,9 +33,9 @@ def owner_colour(played: Played, name: str) -> str:
 
 
 def colour_numbers(played: Played) -> dict[str, int]:
-    """The number of each request's colour: of its place among those that were submitted.
+    """Return the number of each request's colour: its place in the order of submission.
 
-    In a trace requests stand as they arrive, and the turns of conversations come in another order in another run.
+    A trace has requests in the order of arrival, which differs from run to run for turns of conversations.
     """
     numbers: dict[str, int] = {}
     for i, answer in enumerate(played.served.answers):
@@ -44,7 +44,7 @@ def colour_numbers(played: Played) -> dict[str, int]:
 
 
 def tint(colour: str, share: float, towards: int = 255) -> str:
-    """A colour with a share of white in it, or of another grey.
+    """Mix a colour with a share of white, or of another grey.
 
     >>> tint("#0072b2", 0.5)
     '#80b8d8'
@@ -54,7 +54,7 @@ def tint(colour: str, share: float, towards: int = 255) -> str:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever is read better on a colour."""
+    """Return black or white, whichever is easier to read on a colour."""
     shares = [part / 255 for part in _parts(colour)]
     red, green, blue = [one / 12.92 if one <= 0.04 else ((one + 0.055) / 1.055) ** 2.4 for one in shares]
     return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > LIGHT else "#ffffff"

@@ -1,4 +1,4 @@
-"""Lanes: a row for each request, and what it does from left to right."""
+"""Draws lanes: a row for each request, with what it does from left to right."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from minifuse.show.timeline import (
     BROKEN_OFF,
     ENDED,
     HELD,
+    MEANINGS,
     PREPROCESSING,
     PROMPT,
     READY,
@@ -37,21 +38,21 @@ By = Literal["iterations", "time"]
 ROW, HEAD, NARROWEST, WIDEST = 0.28, 0.75, 4.8, 9.6  # inches
 HIGH = 0.78  # of a row
 MS = 1e3
-MOST_LETTERS, MOST_RULES = 90, 120  # columns, that letters are put in, and that are ruled off
-LOOKS: dict[str, tuple[str, str]] = {  # of each sign: the words, and the pattern
-    WAITING: ("waits", ""),
-    PREPROCESSING: ("prompt computed apart", "xxxx"),
-    READY: ("prompt computed apart, waits to join", "...."),
-    PROMPT: ("computes a prompt, or a text anew", "////"),
-    RUNNING: ("computes a token", ""),
-    HELD: ("admitted, not in this iteration", ""),
-    SUSPENDED: ("suspended: evicted, waits to come back", "\\\\\\\\"),
-    IDLE_SIGN: ("ended, and is still computed: idle", "xxxx"),
+MOST_LETTERS, MOST_RULES = 90, 120  # columns with letters in them, and with lines between them
+PATTERNS = {  # of each sign
+    WAITING: "",
+    PREPROCESSING: "xxxx",
+    READY: "....",
+    PROMPT: "////",
+    RUNNING: "",
+    HELD: "",
+    SUSPENDED: "\\\\\\\\",
+    IDLE_SIGN: "xxxx",
 }
 
 
 class Span(NamedTuple):
-    """What a request does for a while: from and to in columns, or in milliseconds."""
+    """What a request does for a while; start and stop are columns, or milliseconds."""
 
     sign: str
     start: float
@@ -59,19 +60,19 @@ class Span(NamedTuple):
 
 
 def draw_lanes(*played: Played, by: By = "iterations") -> Picture:
-    """Who computes and who waits: a row for each request in the order of arrival, runs one above the other.
+    """Draw who computes and who waits: a row for each request, by arrival.
 
         draw_lanes(play("static", requests), play("orca", requests), by="time")
 
-    A request that computes has its own colour, striped while it is its prompt; one that waits is grey. The black line
-    is where a request ends. What is computed of its row after that is crossed.
+    Runs are drawn one above the other. A request has its own colour while it computes, striped during its prompt, and
+    grey while it waits. A black line marks its end. Where its row is still computed after that, it is crossed.
 
     Args:
-        by: "iterations", a column for each, named by its number, of moments of waiting for a clock too; or "time", in
-            milliseconds of the run's clock, on one axis for all runs.
+        by: "iterations": a column for each iteration, with its number, and for each pause; or "time": milliseconds of
+            the run's clock, on one axis for all runs.
 
     Raises:
-        UsageError: what is given are no runs, or `by` is neither.
+        UsageError: an argument is not a run, or `by` is neither.
     """
     check_runs(played, "draw_lanes")
     check_choice("by", by, ("iterations", "time"))
@@ -85,7 +86,7 @@ def draw_lanes(*played: Played, by: By = "iterations") -> Picture:
     for axes in every:
         axes.set_xlim(0, right)
     every[-1].set_xlabel("iteration" if by == "iterations" else f"ms of {_clock(played)} time", fontsize=9)
-    legend = {LOOKS[sign][0]: _look(sign, HUES[0]) for sign in LOOKS if sign in seen}
+    legend = {MEANINGS[sign]: _look(sign, HUES[0]) for sign in PATTERNS if sign in seen}
     letters = {sign: cell for run in played for cell, sign in letters_of(run.history).items()}
     legend |= {f"{sign}: computes a node of {cell}": _look(RUNNING, HUES[0]) for sign, cell in letters.items()}
     explain(picture, legend)
@@ -93,7 +94,7 @@ def draw_lanes(*played: Played, by: By = "iterations") -> Picture:
 
 
 def _draw(axes: Axes, run: Played, by: By) -> set[str]:
-    """Draw one run. Returns the signs that occur."""
+    """Draw one run. Return the signs that occur."""
     stories = run.history.by_arrival
     lanes = _by_iteration(run) if by == "iterations" else _by_time(run)
     cells = letters_of(run.history).values()
@@ -141,8 +142,8 @@ def _clock(played: tuple[Played, ...]) -> str:
 
 
 def _look(sign: str, own: str) -> dict[str, Any]:
-    """How a sign of a request is drawn, as a `Patch` takes it."""
-    look = {"facecolor": own, "edgecolor": ink_on(own), "hatch": LOOKS[sign][1], "linewidth": 0.0}
+    """Return how a request's sign is drawn, as arguments of a `Patch`."""
+    look = {"facecolor": own, "edgecolor": ink_on(own), "hatch": PATTERNS[sign], "linewidth": 0.0}
     if sign == WAITING:
         look["facecolor"] = WAIT
     elif sign in (READY, SUSPENDED):
@@ -155,7 +156,7 @@ def _look(sign: str, own: str) -> dict[str, Any]:
 
 
 def _by_iteration(run: Played) -> dict[str, list[Span]]:
-    """What each request does, in columns: iterations, and pauses in which one waited."""
+    """Return what each request does, in columns: iterations, and pauses with waiting requests."""
     history = run.history
     everything = max(1, len(columns_of(history))), max(1, len(history.stories))
     found: dict[str, list[Span]] = {}
@@ -176,7 +177,7 @@ def _by_iteration(run: Played) -> dict[str, list[Span]]:
 
 
 def _by_time(run: Played) -> dict[str, list[Span]]:
-    """The same in milliseconds; what lies over other spans comes later."""
+    """Return what each request does, in milliseconds; later spans cover earlier ones."""
     history, letters, idle = run.history, letters_of(run.history), idle_rows(run.history)
 
     def spans(story: Story) -> Iterator[Span]:
@@ -194,7 +195,7 @@ def _by_time(run: Played) -> dict[str, list[Span]]:
 
 
 def _held(spans: list[Span], start: float, stop: float) -> Iterator[Span]:
-    """What of a request's time on the device no other span covers."""
+    """Yield the parts of a request's time on the device that no other span covers."""
     for span in sorted(spans, key=lambda one: one.start):
         if span.start > start:
             yield Span(HELD, start, min(stop, span.start))
@@ -204,7 +205,7 @@ def _held(spans: list[Span], start: float, stop: float) -> Iterator[Span]:
 
 
 def step_ticks(axes: Axes, run: Played, most: int = 24) -> None:
-    """Name columns by the numbers of their iterations, some of them where there are many."""
+    """Label columns with the numbers of their iterations: at most `most` of them."""
     indices = [(at, one.iteration) for at, one in enumerate(columns_of(run.history)) if one.iteration is not None]
     numbers = [(at, run.history.iterations[index].step) for at, index in indices]
     apart = next(n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9) if len(numbers) <= n * most)

@@ -1,4 +1,4 @@
-"""A map of memory: whose each slot is while an iteration runs, and what is moved for it."""
+"""Draws a map of memory: the owner of each slot during an iteration, and moves."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ from minifuse.show.notebook.memory_map import Map, look_of, words_of
 from minifuse.show.notebook.picture import Picture, check_runs, explain
 from minifuse.show.notebook.played import Played
 from minifuse.show.notebook.slot_lines import Form, Panel, form_of
-from minifuse.trace.log import whole_tables
 from minifuse.trace.slot_books import Frame, books
 
-WIDEST, CELL, LEFT = 9.6, 0.19, 0.7  # inches: of a picture, a slot, what stands beside slots
+WIDEST, CELL, LEFT = 9.6, 0.19, 0.7  # inches: of a picture, a slot, the numbers beside slots
 HEAD = 0.5  # inches above a map
-MOST_SLOTS = 4096  # of a tier, that are drawn
-ALL_SLOTS = 512  # as many are drawn though they are never used
+MOST_SLOTS = 4096  # of a tier, in a picture
+ALL_SLOTS = 512  # a device of at most this many is drawn whole, with the slots that are never used
 
 
 def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
-    """Whose each slot of the device, and of the host if it is used, is while an iteration runs.
+    """Draw who owns each slot of device and host during an iteration.
 
         draw_memory(played, step=7)
         draw_memory(played, step=[7, 8])  # one above the other
 
-    Slots have the colour of the request that owns them, in lines of what the memory has: rows of a rectangle, buffers
-    of a region, blocks. Those that the iteration writes are underlined, and an arrow goes from where KV was to where it
-    is moved. With several waves the device is drawn as it is in each of them. What finishes with the iteration still
-    has its slots.
+    A slot has the colour of its owner. Slots are grouped as the memory groups them: in rows of a rectangle, buffers of
+    a region, or blocks. The iteration writes the underlined slots; an arrow shows where KV is moved. If there are
+    several waves, the device is drawn once for each. Requests that finish with the iteration still have their slots.
 
     Args:
-        step: the number of an iteration, as in the trace and under `draw_lanes`, or several.
+        step: the number of an iteration, as in the trace and in `draw_lanes`, or several.
 
     Raises:
-        UsageError: there is no such iteration, or too much memory to be drawn.
+        UsageError: there is no such iteration, or memory is too large to be drawn.
     """
     check_runs([played], "draw_memory")
     wanted = [*step] if isinstance(step, Sequence) else [step]
@@ -42,14 +40,12 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
     if not wanted or any(isinstance(one, bool) or one not in known for one in wanted):
         last = f"0 to {max(known)}" if known else "none"
         raise UsageError(f"step is {step!r:.60}, and the iterations of {played.name} are {last}: give one, or several.")
-    steps = [event for event in whole_tables(played.events) if event["event"] == "step"]
-    forms = {tier: form_of(steps, tier) for tier in ("device", "host")}
+    forms = {tier: form_of(played.events, tier) for tier in ("device", "host")}
     found: dict[int, Frame] = {}
     tops = dict.fromkeys(forms, 0)  # one more than the highest slot that is ever used
     for frame in books(played.events):
-        for slots in (frame.held, *frame.effects.waves):
-            for tier, slot in slots:
-                tops[tier] = max(tops[tier], slot + 1)
+        for tier, slot in frame.changed:
+            tops[tier] = max(tops[tier], slot + 1)
         if frame.event.get("step") in wanted:
             found[frame.event["step"]] = frame._replace(held=dict(frame.held))
     sizes = _sizes(played, tops)
@@ -71,10 +67,10 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
 
 
 def _sizes(played: Played, tops: dict[str, int]) -> dict[str, int]:
-    """The slots of each tier that are drawn: all of the device, if they are few, or as many as are ever used.
+    """Return how many slots of each tier to draw: at least all used ones.
 
     Raises:
-        UsageError: they are too many.
+        UsageError: too many are used.
     """
     few = played.capacity <= ALL_SLOTS
     sizes = tops | {"device": max(tops["device"], played.capacity) if few else tops["device"]}
@@ -88,7 +84,7 @@ def _sizes(played: Played, tops: dict[str, int]) -> dict[str, int]:
 
 
 def _panels(frame: Frame, forms: dict[str, Form], sizes: dict[str, int]) -> list[Panel]:
-    """What is drawn of an iteration, from top to bottom."""
+    """Return the panels of an iteration, from top to bottom."""
     panels: list[Panel] = []
     waves: list[int | None] = [*range(len(frame.effects.waves))] or [None]
     for tier, wave in [*(("device", wave) for wave in waves), ("host", None)]:

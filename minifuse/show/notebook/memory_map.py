@@ -1,4 +1,4 @@
-"""One iteration in a map of memory: its slots, their owners, and what is moved."""
+"""Draws one iteration in a map of memory: its slots, their owners, and moves."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from minifuse.trace.slot_books import Frame, Slots
 from minifuse.trace.slots import fresh_slots
 
 MOST_ARROWS = 60
-MARK = 0.14  # of a slot's height, under one that the iteration writes
-NARROWEST_RULED = 0.06  # inches of a slot
+MARK = 0.14  # of a slot's height: the line in slots that the iteration writes
+NARROWEST_RULED = 0.06  # inches of a slot with lines on its sides
 MS = 1e3
 HEADLINE: dict[str, Any] = {  # above arrows
     "fontsize": 8,
@@ -52,7 +52,7 @@ WORDS = {
 
 
 class Slot(NamedTuple):
-    """What a slot looks like; slots side by side that look alike are drawn as one."""
+    """The look of a slot; adjacent slots that look alike are drawn as one."""
 
     owners: tuple[str, ...]
     state: str  # of `Held`, or "idle" or "lying"
@@ -60,13 +60,13 @@ class Slot(NamedTuple):
 
 
 class Map:
-    """Draws one iteration. `inch` is how wide a slot is."""
+    """Draws one iteration. `inch` is the width of a slot."""
 
     def __init__(self, played: Played, frame: Frame, panels: list[Panel], axes: Axes, inch: float) -> None:
         self.played, self.frame, self.panels, self.axes, self.inch = played, frame, panels, axes, inch
 
     def draw(self) -> set[str]:
-        """Draw it. Returns the states that occur."""
+        """Draw the iteration. Return the states that occur."""
         axes = self.axes
         seen: set[str] = set()
         for panel in self.panels:
@@ -86,7 +86,7 @@ class Map:
         return seen
 
     def _runs(self, panel: Panel, held: Slots) -> Iterator[tuple[int, int, Slot]]:
-        """Slots side by side that look alike."""
+        """Yield runs of slots that look alike: first, stop, look."""
         event = self.frame.event
         on_device = panel.tier == "device" and bool(event["work"])
         fresh = fresh_slots(event, panel.wave) if on_device else set()
@@ -116,7 +116,7 @@ class Map:
                 self.axes.add_patch(line)
 
     def _names(self, panel: Panel, runs: list[tuple[int, int, Slot]]) -> None:
-        """The owner's name once in each row, buffer or block: where most of its slots are, rather written ones."""
+        """Write each owner's name once a box, on its widest, preferably written, run."""
         widest: dict[tuple[str, int], tuple[bool, int, Box, str]] = {}
         for first, stop, slot in runs:
             at = first
@@ -135,7 +135,7 @@ class Map:
                 )
 
     def _lines(self, panel: Panel) -> None:
-        """A thin line between slots, and the number of the first slot of each line."""
+        """Draw thin lines between slots, and the number of each line's first slot."""
         at = [(slot, box) for slot in range(panel.count) for box in panel.boxes(slot, slot + 1)]
         if self.inch > NARROWEST_RULED:
             lines = [[(x, y), (x, y + 1)] for _, (x, y, _) in at]
@@ -145,7 +145,7 @@ class Map:
                 self.axes.text(-0.4, y + 0.5, f"{slot:,}", ha="right", va="center", fontsize=7, color=SOFT)
 
     def _moves(self) -> None:
-        """An arrow for each move."""
+        """Draw an arrow for each move."""
         for kind, source, target, count, tier, target_tier, moment, wave in self.frame.event["moves"][:MOST_ARROWS]:
             start = _wave_of(tier, moment, wave)
             ends = (self._panel(tier, start), source), (self._panel(target_tier, wave), target)
@@ -155,9 +155,7 @@ class Map:
                 for x, y, wide in pieces:
                     self.axes.add_patch(Rectangle((x, y), wide, 1, gid="moved", **look))
             here, there = (max(pieces, key=lambda box: box.wide) for pieces in boxes)
-            if tier != target_tier and any(
-                panel.wave is not None for panel, _ in ends
-            ):  # short ones: out of the wave, or into it
+            if tier != target_tier and any(panel.wave is not None for panel, _ in ends):  # short: into a wave, or out
                 box = there if target_tier == "device" else here
                 inside, outside = (box.middle, box.y + 0.95), (box.middle, box.y + 1 + 0.8 * BELOW_ARROWS)
                 self._arrow(kind, *((outside, inside) if box is there else (inside, outside)))
@@ -171,7 +169,7 @@ class Map:
         self.axes.add_patch(FancyArrowPatch(start, end, gid=f"move {kind}", **ARROW))
 
     def _arc(self, kind: str, here: Box, there: Box) -> None:
-        """An arrow within a line: as high between neighbours as from one end of the line to the other."""
+        """Draw an arrow within a line, equally high for near and far slots."""
         above = here.y - RISE * 4 / 3  # a Bezier curve rises to three quarters of its control points
         points = [(here.middle, here.y), (here.middle, above), (there.middle, above), (there.middle, there.y)]
         path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
@@ -182,7 +180,7 @@ class Map:
         return next((panel for panel in of_tier if panel.wave == wave), of_tier[0])
 
     def _headline(self, panel: Panel) -> str:
-        """What a panel is: its tier and form, and what of it is computed whole, or moved for its wave."""
+        """Write what a panel shows: tier, form, what is computed whole, and moves."""
         parts = [panel.tier if panel.wave is None else f"{panel.tier}, wave {panel.wave}"]
         if panel.form.noun:
             parts.append(f"{number(panel.form.unit, 'slot')} a {panel.form.noun}")
@@ -200,7 +198,7 @@ class Map:
         return "; ".join(parts)
 
     def _moved(self, wave: int) -> Counter[str]:
-        """How many slots are moved by each kind of transfer for a wave, or out of it."""
+        """Count the slots moved into a wave, or out, by kind of transfer."""
         sums: Counter[str] = Counter()
         for kind, _, _, count, tier, target_tier, moment, which in self.frame.event["moves"]:
             if tier != target_tier and _wave_of(tier, moment, which) == wave:
@@ -211,7 +209,7 @@ class Map:
         event = self.frame.event
         used, _, capacity, host = event["kv"]
         later = 0
-        if self.played.of_cells:  # slots of tasks that are scheduled behind this one are not theirs before they run
+        if self.played.of_cells:  # slots of later tasks are set aside, and have no owner before these run
             slots = {
                 slot for held in (self.frame.held, *self.frame.effects.waves) for tier, slot in held if tier == "device"
             }
@@ -230,17 +228,20 @@ class Map:
 
 
 def _wave_of(tier: str, moment: str, wave: int) -> int:
-    """The wave at whose side a transfer is drawn: what leaves the device before a wave leaves after the one before."""
+    """Return the wave at which a transfer is drawn.
+
+    KV that leaves the device before a wave is drawn at the wave before that.
+    """
     return max(0, wave - 1) if moment == "before" and tier == "device" else wave
 
 
 def words_of(played: Played) -> dict[str, str]:
-    """What the states of slots mean, which have KV, or states of cells."""
+    """Return what the states of slots mean, for slots of KV or of cells' states."""
     return {**WORDS, "written": "has a state that is needed"} if played.of_cells else WORDS
 
 
 def look_of(state: str, own: str) -> dict[str, Any]:
-    """How slots in a state are drawn, as a `Patch` takes it."""
+    """Return how slots in a state are drawn, as arguments of a `Patch`."""
     look: dict[str, Any] = {"facecolor": own, "edgecolor": own, "linewidth": 0.0}
     if state == "reserved":
         look["facecolor"] = tint(own, 0.75)

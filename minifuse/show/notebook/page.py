@@ -1,4 +1,4 @@
-"""The replay page of runs, in a notebook."""
+"""Shows the replay page of runs in a notebook."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from minifuse.show.traced_runs import TracedRun
 
 @dataclass(frozen=True)
 class Page:
-    """A page as a notebook shows it. `text` is the whole document, which loads nothing."""
+    """A page in a notebook. `text` is the whole document, which loads nothing."""
 
     text: str = field(repr=False)
     height: int
 
     def _repr_html_(self) -> str:
         frame = f'<iframe srcdoc="{html.escape(self.text)}" style="width: 100%; height: {self.height}px; border: 0">'
-        return f"<div>{frame}</iframe></div>"  # IPython warns of what begins as an iframe
+        return f"<div>{frame}</iframe></div>"  # IPython warns if the text begins with an iframe
 
 
 def replay(*played: Played, address: str = "", height: int = 600) -> Page:
-    """The page that replays runs of the same requests: scrub, compare two, see why each request waits.
+    """Make the replay page of runs of the same requests.
 
         replay(play("static", requests), play("orca", requests), address="i=4&predict=admitted")
 
     Args:
         address: what the page shows first, as behind # in its own addresses: run=, b=, i= (a column), j=, request=,
-            by=, mode=, theme=, stops=, predict=. The page itself tells what of it means nothing.
+            by=, mode=, theme=, stops=, predict=. The page names parts that it does not understand.
         height: of the frame, in pixels.
 
     Raises:
-        UsageError: what is given are no runs, or they are of different requests.
+        UsageError: an argument is not a run, or the runs have different requests.
     """
     check_runs(played, "replay")
     if not isinstance(height, int) or height < 1:

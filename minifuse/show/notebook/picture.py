@@ -1,4 +1,4 @@
-"""A figure that a notebook shows where it is a cell's last value, whatever else is set up there."""
+"""A figure that a notebook shows at the end of a cell, without pyplot."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from minifuse.show.notebook.colours import INK, SOFT
 from minifuse.show.notebook.played import Played
 
 DPI = 100
-LETTER = 0.065  # inches, of eight points
+LETTER = 0.065  # inches: the width of a letter of eight points
 
 
 class Picture(Figure):
-    """A matplotlib figure of its own, which pyplot does not know: it is shown once, and needs no closing."""
+    """A matplotlib figure outside pyplot: shown once, and never to be closed."""
 
     def __init__(self, width: float, height: float, **more: Any) -> None:
         super().__init__(figsize=(width, height), dpi=DPI, layout="constrained", **more)
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """The picture, of twice as many points as it is to be shown with: screens have them."""
+        """Return the picture as PNG, in twice the resolution, for sharp screens."""
         written = io.BytesIO()
         self.savefig(written, format="png", dpi=2 * DPI, bbox_inches="tight", pad_inches=0.08)
         png = written.getvalue()
@@ -42,7 +42,7 @@ def check_runs(runs: Sequence[object], what: str) -> None:
 
 
 def explain(picture: Picture, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put a legend below: what each look, of a `Patch`, means; in as many columns as there is room for."""
+    """Put a legend below the picture; `looks` has arguments of a `Patch` by meaning."""
     if looks:
         patches = [Patch(**{"edgecolor": SOFT, "linewidth": 0.5, **look}, label=means) for means, look in looks.items()]
         wide = 0.4 + LETTER * max(map(len, looks))
@@ -51,8 +51,8 @@ def explain(picture: Picture, looks: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def plain(axes: Axes) -> None:
-    """Take away the frame and the ticks' marks; their words stay."""
+    """Remove the frame and the marks of ticks; their labels stay."""
     for side in axes.spines.values():
         side.set_visible(False)
     axes.tick_params(length=0, labelsize=8, labelcolor=INK)
-    axes.tick_params(axis="x", pad=7)  # away from the lowest word of the other axis
+    axes.tick_params(axis="x", pad=7)  # away from the lowest label of the other axis

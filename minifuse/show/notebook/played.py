@@ -1,4 +1,4 @@
-"""One run of a technique, as `minifuse run` would make it, and everything that it tells."""
+"""Plays one run of a technique, as `minifuse run` does, and keeps its results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Played:
     lines"), `served` the answers with their times, `served.rows()` and `served.to_frame()` the same as a table.
     """
 
-    name: str  # its label; without one, the name of the technique, or of the mix of stages
+    name: str  # its label, or else the name of the technique or of the mix of stages
     events: list[Event]
     engine: ServingEngine
     source: Source
@@ -48,32 +48,32 @@ class Played:
 
     @cached_property
     def history(self) -> History:
-        """The iterations in the order of time, and the story of every request."""
+        """Return the iterations in order of time, and the story of every request."""
         return History.of(self.events, self.name)
 
     @cached_property
     def metrics(self) -> Metrics:
-        """The metrics that the command line prints, see `minifuse.trace.metrics`; times in seconds."""
+        """Return the metrics that the command line prints, see `minifuse.trace.metrics`; times in seconds."""
         return compute_metrics(self.events)
 
     @property
     def of_cells(self) -> bool:
-        """Whether the model is made of cells: it computes nodes, and its memory has states."""
+        """Return whether the model is made of cells: it has nodes and states, not KV."""
         return self.source.kind == "cells"
 
     @property
     def capacity(self) -> int:
-        """Slots of the device's memory: tokens of KV, or states of cells."""
+        """Return the slots of the device's memory: tokens of KV, or states of cells."""
         return int(self.events[0]["kv_capacity_tokens"])
 
     @property
     def tokens(self) -> dict[str, list[int]]:
-        """The new tokens of every request that was not refused, the stop token included."""
+        """Return the new tokens of requests that were not refused, stop tokens included."""
         return {one.request.id: list(one.token_ids) for one in self.served.answers if one.why_refused is None}
 
     @property
     def answers(self) -> dict[str, str]:
-        """The same as texts, without blanks around them.
+        """Return `tokens` as texts, without blanks around them.
 
         Raises:
             ModelError: the model has no tokenizer.
@@ -83,12 +83,12 @@ class Played:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Why requests were refused."""
+        """Return why requests were refused, by id."""
         return {one.request.id: one.why_refused for one in self.served.answers if one.why_refused is not None}
 
     @cached_property
     def steps(self) -> list[int]:
-        """The numbers of the iterations, in the order of time."""
+        """Return the numbers of the iterations, in order of time."""
         return [one.step for one in self.history.iterations if one.work]
 
     def __repr__(self) -> str:
@@ -119,29 +119,29 @@ def play(
     why: bool = False,
     **options: Any,
 ) -> Played:
-    """Serve requests with a technique, as `minifuse run --technique NAME` does, and tell what happened.
+    """Serve requests with a technique, as `minifuse run --technique NAME` does.
 
         played = play("vllm", asks("sort 7 2 5"), max_batch=2, memory__block_size=4)
 
     Every argument means what the option of that name means to `minifuse run`, and is refused with the same sentence.
-    Time is virtual unless another `clock` is given: then a run is the same each time, on any machine. In virtual time a
-    model without a checkpoint has no weights: every token is the placeholder -1, and of cells nothing is computed.
-    Requests that are refused are told on stderr, as there; they stop no other.
+    Time is virtual by default: then a run is the same each time, on any machine. In virtual time a model without a
+    checkpoint has no weights: every token is the placeholder -1, and cells are not computed. Refused requests are
+    reported on stderr, as by `minifuse run`; the others are served.
 
     Args:
         name: of the technique, see `minifuse list`.
         label: the name of the run in pictures, messages and on the replay page; None: the technique's.
         kv_memory: of the device. 192KiB are 128 tokens of tiny; None: the default of the command line, 64MiB or more.
-        hardware: whose speed virtual time has, a name or a machine of your own: cpu unless it is given.
-        max_batch: requests served at once, at most, in every stage that has such a bound.
+        hardware: the machine that virtual time simulates, a name or a machine of your own; None: cpu.
+        max_batch: the most requests served at once, in every stage that has such a bound.
         batching, memory, attention: another stage instead of the technique's.
         tensor_parallel: processes that share the model, in real time.
         seed: of random weights; how a request samples is the request's own.
-        why: tell in every iteration why each request that waits does.
+        why: give a reason for each waiting request in every iteration.
         options: of stages, `memory__block_size=4` for `--set memory.block_size=4`; True and False are on and off.
 
     Raises:
-        UsageError: an argument is wrong, or contradicts another, or what are given are no requests.
+        UsageError: an argument is wrong, or contradicts another, or `requests` has something else.
         LawBroken: a stage has a defect.
     """
     if label is not None and not (isinstance(label, str) and label.strip()):
@@ -178,7 +178,7 @@ def play(
 
 
 def _option(name: str, value: object) -> tuple[str, str]:
-    """An option of a stage and its value, as they are typed behind --set."""
+    """Return a stage's option and its value, as they are typed behind --set."""
     kind, between, option = name.partition("__")
     if not between or kind not in KINDS:
         stages = one_of(f"{kind}__" for kind in KINDS)
@@ -188,7 +188,7 @@ def _option(name: str, value: object) -> tuple[str, str]:
 
 
 def _tell_refused(served: Served) -> None:
-    """Tell on stderr of the requests that were refused: some of each cause in full, and how many more."""
+    """Print refused requests on stderr: some of each cause in full, and a count."""
     refusals = Refusals([one.request for one in served.answers])
     told = [refusals.sentence(one.request, one.why_refused) for one in served.answers if one.why_refused is not None]
     for sentence in (*told, *refusals.rest()):

@@ -1,4 +1,4 @@
-"""Requests written down in a line: texts, or prompts and answers of given lengths."""
+"""Makes requests from texts, or from lengths of prompts and answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asks(
     max_new_tokens: int | None = None,
     model: str = "tiny",
 ) -> list[Request]:
-    """Requests, one for each prompt, which is one of these:
+    """Make a request for each prompt, which is one of these:
 
     | prompt | is |
     |---|---|
@@ -37,16 +37,16 @@ def asks(
 
     Args:
         every: seconds from one arrival to the next; the first request arrives at 0.
-        arrivals: instead, when each arrives, in seconds.
-        names: the ids of the requests; without any, r0, r1, ...
-        max_new_tokens: of an answer, at most, where its length is not given; None: 24, or the room in the context.
-        model: that is to serve them, as for `play`.
+        arrivals: the time of each arrival, in seconds, instead of `every`.
+        names: the ids of the requests; None: r0, r1, ...
+        max_new_tokens: the most tokens of an answer without a given length; None: 24, or the room in the context.
+        model: the model that serves them, as for `play`.
 
     >>> [(one.id, len(one.prompt), one.arrival_s) for one in asks("sort 7 2 5", (3, 8), every=0.5)]
     [('r0', 4, 0.0), ('r1', 3, 0.5)]
 
     Raises:
-        UsageError: a prompt is none of these, or there are not as many arrivals or names as prompts.
+        UsageError: a prompt is something else, or the number of arrivals or names is not that of prompts.
         ModelError: a text is given, and the model has no tokenizer.
     """
     if arrivals is not None and every:
@@ -73,11 +73,11 @@ def turns(
     max_new_tokens: int | None = None,
     model: str = "tiny",
 ) -> list[Request]:
-    """The turns of one conversation: each request follows the one before it, with all of its text in front.
+    """Make the turns of one conversation: each prompt begins with all text before it.
 
     Args:
-        conversation: its name; the requests are called after it, ann.0, ann.1, ...
-        prompts: of the turns, as for `asks`; only what is new.
+        conversation: its name, from which requests get ids: ann.0, ann.1, ...
+        prompts: what each turn adds, as for `asks`.
         start: when the first turn arrives, in seconds.
         pause: seconds from an answer to the next turn.
 
@@ -111,7 +111,7 @@ def _check_seconds(what: str, value: object) -> None:
 def _request(
     prompt: Prompt, number: int, source: Source, max_new_tokens: int | None, continues: bool = False
 ) -> Request:
-    """A request of this prompt, or of random tokens: other ones for another number."""
+    """Make a request of a prompt, or of random tokens drawn with the seed `number`."""
     eos_ids, by_default = source.config.eos_ids, max_new_tokens is None
     most = MAX_NEW_TOKENS if max_new_tokens is None else plain(max_new_tokens)
     if isinstance(prompt, str):

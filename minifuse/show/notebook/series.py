@@ -1,4 +1,4 @@
-"""Charts of a run: what each iteration computes and holds, and how many requests wait."""
+"""Draws charts of what each iteration computes and holds, and of waiting requests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from minifuse.trace.history import History, Iteration
 
 WIDTH, HEIGHT = 4.6, 1.3  # inches of a chart
 WIDEST = 9.6
-FAR = 4  # times the most slots in use: from there on, all that there are is told in words alone
+FAR = 4  # a capacity above FAR times the most slots in use is written, and gets no line
 HEADROOM = 1.05
 
 
 class Series(NamedTuple):
-    """What a chart shows of an iteration; {} is what is computed: tokens, or nodes."""
+    """What a chart shows of an iteration; {} stands for tokens, or nodes."""
 
     title: str
     unit: str
@@ -34,7 +34,7 @@ class Series(NamedTuple):
 
 
 def _waiting(history: History, one: Iteration) -> int:
-    """The requests that wait while it runs, of those that had arrived when it began."""
+    """Count the requests that wait when an iteration begins."""
     waits = [wait for story in history.stories.values() for wait in story.waits]
     return sum(wait.start_s <= one.start_s < wait.end_s for wait in waits)
 
@@ -50,7 +50,7 @@ SERIES = {
 
 
 def values_of(played: Played, name: str) -> list[int]:
-    """The value of a series in each iteration with work, in the order of `played.steps`.
+    """Return a series' value in each iteration with work, in the order of `played.steps`.
 
     Raises:
         UsageError: there is no such series.
@@ -64,7 +64,7 @@ def values_of(played: Played, name: str) -> list[int]:
 def draw_series(
     *played: Played, series: str | Iterable[str] = ("batch", "idle", "kv", "queue"), by: By = "time"
 ) -> Picture:
-    """Charts under a common axis: a line of charts for each series, a column for each run.
+    """Draw charts on a common axis: a row per series, a column per run.
 
         draw_series(play("static", requests), play("orca", requests), series=["batch", "idle"])
 
@@ -72,16 +72,16 @@ def draw_series(
     |---|---|
     | batch | requests with work in it |
     | computed | tokens, or nodes, computed, idle ones included |
-    | idle | those that no request needs |
-    | kv | slots of the device in use; the line above is all there are, where bars come near it |
-    | host | slots whose KV is on the host alone |
-    | queue | requests that wait while it runs |
+    | idle | tokens, or nodes, computed that no request needs |
+    | kv | slots of the device in use; a line marks the capacity, unless all bars are far below it |
+    | host | slots of KV on the host alone |
+    | queue | requests that wait when it begins |
 
     Args:
         by: "time", in milliseconds of the run's clock, or "iterations", as for `draw_lanes`.
 
     Raises:
-        UsageError: what is given are no runs, or a series is unknown.
+        UsageError: an argument is not a run, or a series is unknown.
     """
     check_runs(played, "draw_series")
     check_choice("by", by, ("iterations", "time"))
@@ -135,9 +135,9 @@ def _draw(axes: Axes, run: Played, name: str, values: list[int], by: By) -> None
 
 
 def _scale(name: str, line: Iterable[Axes], runs: Iterable[Played], values: Iterable[list[int]]) -> None:
-    """Give the charts of a series one scale, from 0, and charts of memory a line at all there is.
+    """Give the charts of a series one scale, from 0; mark the capacity of memory.
 
-    The line is left out where it would press the bars of every run flat; its words stay.
+    The line at a capacity is left out if bars would become too low to read; its words stay.
     """
     charts = [*zip(line, runs, strict=True)]
     highest = max([1, *(value for of_run in values for value in of_run)])

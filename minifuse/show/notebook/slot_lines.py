@@ -1,29 +1,30 @@
-"""Where each slot is drawn: in lines of boxes, in the form that the memory has."""
+"""Places slots in a picture: in lines of boxes, by the form of the memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from minifuse.trace.log import Event
+from minifuse.trace.slots import block_size
 
-LINE = 64  # slots in a line, if the memory has no form of its own
+LINE = 64  # slots in a line, except lines of rows
 GAP = 0.6  # between boxes, in slots
-# In heights of a slot: above lines, and below each; room for arrows below lines, and above; how high these rise.
+# In heights of a slot: above all lines, below a line; room for arrows below a line, above it; their rise above it.
 HEADLINE, BELOW, BELOW_ARROWS, ABOVE_ARROWS, RISE = 1.1, 0.35, 0.8, 0.55, 0.55
 
 
 class Form(NamedTuple):
-    """The boxes that slots come in: rows of a rectangle, buffers, blocks, or lines of no meaning."""
+    """The boxes of a memory's slots: rows of a rectangle, buffers, blocks, or plain lines."""
 
     unit: int  # slots of a box
     across: int  # boxes in a line
-    noun: str  # what a box is; empty: nothing
+    noun: str  # for a box; empty: a plain line
 
 
 class Box(NamedTuple):
-    """Consecutive slots as they are drawn, side by side in one line."""
+    """Consecutive slots, drawn side by side in one line."""
 
     x: float
     y: float
@@ -36,15 +37,15 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Panel:
-    """The slots [0, count) of a tier, or of the device while one wave is attended; `top` is where its headline is."""
+    """Slots [0, count) of a tier, or of the device in one wave."""
 
     tier: str
     wave: int | None
     count: int
     form: Form
-    top: float
-    arrows: bool = False  # below its lines, into a wave and out of it
-    moved: bool = False  # within it: arrows above its lines
+    top: float  # where its headline is
+    arrows: bool = False  # whether arrows below its lines show transfers
+    moved: bool = False  # whether arrows above its lines show moves within it
 
     @property
     def lines(self) -> int:
@@ -52,12 +53,12 @@ class Panel:
 
     @property
     def down(self) -> float:
-        """From one line to the next."""
+        """Return the distance from one line to the next."""
         return 1 + (BELOW_ARROWS if self.arrows else BELOW) + (ABOVE_ARROWS if self.moved else 0)
 
     @property
     def first(self) -> float:
-        """Where the first line is."""
+        """Return where the first line is."""
         return self.top + HEADLINE + (ABOVE_ARROWS if self.moved else 0)
 
     @property
@@ -66,11 +67,11 @@ class Panel:
 
     @property
     def width(self) -> float:
-        """Of the longest line."""
+        """Return the width of the longest line."""
         return max(box.x + box.wide for box in self.boxes(0, self.count)) if self.count else 1.0
 
     def boxes(self, first: int, stop: int) -> Iterator[Box]:
-        """Where slots [first, stop) are drawn: a box for each piece that lies side by side.
+        """Yield boxes for slots [first, stop): one for each piece without a gap.
 
         >>> [*Panel("device", None, 16, Form(4, 2, "block"), 0.0).boxes(2, 6)]
         [Box(x=2.0, y=1.1, wide=2), Box(x=4.6, y=1.1, wide=2)]
@@ -84,21 +85,18 @@ class Panel:
             first += wide
 
 
-def form_of(steps: Iterable[Event], tier: str) -> Form:
-    """The form that a tier's memory has in these steps of one run, whose block tables are whole.
+def form_of(events: Sequence[Event], tier: str) -> Form:
+    """Return the form of a tier's memory in a run.
 
-    The host keeps blocks where the device does, and is otherwise a line of slots.
+    The host has blocks if the device does, and is otherwise a line of slots.
     """
-    unit = 0
-    for step in steps:
-        shape: dict[str, Any] = (step["shape"] or {}) if tier == "device" else {}
-        if shape.get("kind") == "Rectangle" and step["phase"] == "running":
+    for step in events if tier == "device" else ():
+        shape = step.get("shape") or {"kind": None}
+        if shape["kind"] == "Rectangle" and step["phase"] == "running":
             return Form(shape["stride"], 1, "row")
-        if shape.get("kind") == "Region":
+        if shape["kind"] == "Region":
             return _several(shape["width"], "buffer")
-        for place in step["places"]:
-            if isinstance(place[0], list) and len(place) == 2 and len(step["work"][0]) == 3:
-                unit = place[1]
+    unit = block_size(events)
     return _several(unit, "block") if unit else Form(LINE, 1, "")
 
 

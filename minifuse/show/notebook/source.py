@@ -1,4 +1,4 @@
-"""The source of what is imported, as a notebook shows it."""
+"""Shows the source of imported functions and classes in a notebook."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import minifuse
 from minifuse.core.errors import UsageError
 
 ROOT = Path(minifuse.__file__).parents[1]
-# Styles stand in the text itself: a style sheet of a notebook would change them.
+# Styles are inline: a notebook's style sheet would override others.
 LOOK = HtmlFormatter(noclasses=True, prestyles="font-family: monospace; line-height: 125%; margin: 0 0 1em")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Sources, each with the file and line that it is from."""
+    """Pieces of source, each with its file and line."""
 
     parts: tuple[tuple[str, str], ...]  # where, text
 
@@ -40,7 +40,7 @@ class Source:
 
 
 def show_source(*things: Any, docstring: bool = False) -> Source:
-    """The source of functions, kernels, methods, classes or modules, with the file and line of each.
+    """Return the source, file and line of functions, kernels, methods, classes or modules.
 
         show_source(BlockTables.told)
 
@@ -48,7 +48,7 @@ def show_source(*things: Any, docstring: bool = False) -> Source:
         docstring: show the docstrings too, of a class and of its methods.
 
     Raises:
-        UsageError: one is nothing that has a source in Python.
+        UsageError: an argument has no source in Python.
     """
     if not things:
         raise UsageError("show_source was given nothing: give a function, a method or a class.")
@@ -61,7 +61,7 @@ def _part(thing: Any, docstring: bool) -> tuple[str, str]:
     elif isinstance(thing, functools.cached_property):
         thing = thing.func
     elif type(thing).__module__.partition(".")[0] == "triton":
-        thing = getattr(thing, "fn", thing)  # the function that a kernel was made of
+        thing = getattr(thing, "fn", thing)  # a kernel's function
     thing = inspect.unwrap(thing) if callable(thing) else thing
     try:
         path, (lines, first) = Path(inspect.getfile(thing)), inspect.getsourcelines(thing)
@@ -73,7 +73,7 @@ def _part(thing: Any, docstring: bool) -> tuple[str, str]:
 
 
 def _without_docstrings(text: str) -> str:
-    """Python without docstrings, and otherwise as it was; a body that is nothing else keeps its own."""
+    """Remove docstrings from Python, except a docstring that is a whole body."""
     lines = text.splitlines()
     dropped: set[int] = set()
     for node in ast.walk(ast.parse(text)):

@@ -1,1 +1,1 @@
-"""A run in Chrome's trace event format, which Perfetto opens. Each file makes one kind of event."""
+"""Writes a run as Chrome trace events, for Perfetto: a file per kind."""

@@ -11,7 +11,7 @@ Change = tuple[int, dict[str, int]]  # when, and by how much each value changes
 
 
 def counter_events(history: History) -> list[TraceEvent]:
-    """All counters, each in the order of time."""
+    """Return all counters, each in order of time."""
     work = "nodes" if history.of_cells else "tokens"
     computing = [one for one in history.iterations if one.work]
     spans = [(nanoseconds(one.start_s), nanoseconds(one.end_s), one) for one in computing]
@@ -35,12 +35,12 @@ def counter_events(history: History) -> list[TraceEvent]:
 
 
 def _pair(start_ns: int, end_ns: int, values: dict[str, int]) -> tuple[Change, Change]:
-    """What is added for a time."""
+    """Return two changes: values added at a start, and removed at an end."""
     return (start_ns, values), (end_ns, {name: -value for name, value in values.items()})
 
 
 def _levels(name: str, spans: Iterable[tuple[Change, Change]]) -> list[TraceEvent]:
-    """A counter of sums: at every moment at which one changes, all of its values."""
+    """Return a counter of sums: all of its values whenever one changes."""
     changes = sorted((change for pair in spans for change in pair), key=lambda change: change[0])
     levels: dict[str, int] = dict.fromkeys((key for _, values in changes[:1] for key in values), 0)
     events: list[TraceEvent] = []
@@ -54,8 +54,9 @@ def _levels(name: str, spans: Iterable[tuple[Change, Change]]) -> list[TraceEven
 
 
 def _memory(history: History) -> list[TraceEvent]:
-    """What is used, by tier, while an iteration runs, of the tiers that ever are; what is set aside is a counter of its
-    own, and includes it.
+    """Return the memory in use during each iteration, by tier, and the memory reserved.
+
+    Tiers that a run never uses are left out. Reserved memory is a counter of its own, and includes memory in use.
     """
     noun = "states" if history.of_cells else "KV"
     tiers = ("device", "host", "kept on the device", "kept on the host")

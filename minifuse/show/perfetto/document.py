@@ -1,4 +1,4 @@
-"""The whole document: all events in the order of time, as one JSON object."""
+"""Writes the whole document: all events in order of time, as one JSON object."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from minifuse.trace.history import History
 
 
 def trace_events(history: History) -> list[TraceEvent]:
-    """Every event of a run: names first, then what happened in the order of time.
+    """Return every event of a run: names first, then what happened, in order of time.
 
-    At one moment slices come before the arrows that end in them, and of one request an inner span ends before the
-    outer one does. A run gives the same events whenever it is written.
+    Events at one moment keep this order: slices before the arrows that end in them, and ends of a request's inner spans
+    before the end of its outer one. A run gives the same events each time.
     """
     workers, memory = Tracks(ENGINE), Tracks(MEMORY)
     slices, where = worker_events(history, workers)
@@ -38,7 +38,7 @@ def trace_events(history: History) -> list[TraceEvent]:
 
 
 def document_lines(history: History) -> Iterator[str]:
-    """The JSON document, an event a line, so that two of them can be compared."""
+    """Yield the JSON document, an event a line, so that two documents can be compared."""
     about: dict[str, Any] = {name: value for name, value in history.header.items() if name != "event"}
     yield '{"displayTimeUnit": "ms", "otherData": ' + json.dumps(about) + ', "traceEvents": ['
     events = trace_events(history)

@@ -1,6 +1,6 @@
-"""Events of Chrome's trace format: a function for each phase that is used here, and tracks whose slices never cross.
+"""Makes events of Chrome's trace format, and tracks of slices that do not overlap.
 
-Times are whole nanoseconds inside, so that what touches still touches when it is written in microseconds.
+Times are whole nanoseconds until they are written, in microseconds: so slices that touch still touch in the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PROCESSES = {ENGINE: "engine", REQUESTS: "requests", MEMORY: "memory"}  # in the
 
 
 def nanoseconds(seconds: float) -> int:
-    """The nearest whole number of nanoseconds."""
+    """Round to whole nanoseconds."""
     return round(seconds * 1e9)
 
 
@@ -27,12 +27,12 @@ def _event(phase: str, name: str, pid: int, tid: int, at_ns: int, **more: Any) -
 def complete(
     name: str, category: str, track: tuple[int, int], start_ns: int, end_ns: int, args: Mapping[str, Any]
 ) -> TraceEvent:
-    """A slice of a track, which is a process and a thread of it."""
+    """Make a slice on a track: a process and one of its threads."""
     return _event("X", name, *track, start_ns, dur=(end_ns - start_ns) / 1000, cat=category, args=dict(args))
 
 
 def async_begin(name: str, category: str, number: int, at_ns: int, args: Mapping[str, Any] | None = None) -> TraceEvent:
-    """The beginning of a span of a request; spans of one number, which counts within the process, nest."""
+    """Begin a span of a request; spans with the same number nest."""
     span = _event("b", name, REQUESTS, 0, at_ns, cat=category, id2={"local": hex(number)})
     return span if args is None else {**span, "args": dict(args)}
 
@@ -42,22 +42,22 @@ def async_end(name: str, category: str, number: int, at_ns: int) -> TraceEvent:
 
 
 def counter(name: str, pid: int, at_ns: int, values: Mapping[str, float]) -> TraceEvent:
-    """Values that hold until the next counter of this name."""
+    """Make a counter: its values hold until the next counter of this name."""
     return _event("C", name, pid, 0, at_ns, args=dict(values))
 
 
 def flow_start(name: str, category: str, number: int, track: tuple[int, int], at_ns: int) -> TraceEvent:
-    """The tail of an arrow, at the slice of this track that this moment is in."""
+    """Start an arrow at the slice that this track has at this moment."""
     return _event("s", name, *track, at_ns, cat=category, id=number)
 
 
 def flow_end(name: str, category: str, number: int, track: tuple[int, int], at_ns: int) -> TraceEvent:
-    """The head of an arrow; `bp` binds it to the slice that this moment is in, and not to the next one."""
+    """End an arrow; `bp` binds it to the slice at this moment, not the next."""
     return _event("f", name, *track, at_ns, cat=category, id=number, bp="e")
 
 
 def process_metadata() -> list[TraceEvent]:
-    """The names of the processes, and their order."""
+    """Return the names of the processes, and their order."""
     return [
         {"ph": "M", "name": name, "pid": pid, "tid": 0, "args": args}
         for pid, title in PROCESSES.items()
@@ -67,7 +67,7 @@ def process_metadata() -> list[TraceEvent]:
 
 @dataclass(slots=True)
 class Tracks:
-    """Tracks of one process. Slices of a row that overlap are put on tracks of their own: none cuts another in two.
+    """The tracks of one process; a row whose slices overlap has several tracks.
 
     >>> tracks = Tracks(ENGINE)
     >>> [tracks.place("worker 0", 0, start, end) for start, end in ((0, 5), (3, 8), (5, 9))]
@@ -75,12 +75,12 @@ class Tracks:
     """
 
     pid: int
-    rows: dict[tuple[Hashable, int], int] = field(default_factory=dict)  # a row's name and track among its own -> tid
-    ends: dict[int, int] = field(default_factory=dict)  # of the last slice of each
+    rows: dict[tuple[Hashable, int], int] = field(default_factory=dict)  # row's title, index of its track -> tid
+    ends: dict[int, int] = field(default_factory=dict)  # tid -> end of its last slice
     titles: dict[int, tuple[str, int]] = field(default_factory=dict)  # tid -> title, place in the order
 
     def place(self, title: str, order: int, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """The track of a slice. Slices come in the order of their start."""
+        """Return the track of a slice. Slices come in order of start."""
         copy = 0
         while True:
             tid = self.rows.setdefault((title, copy), len(self.rows) + FIRST_TRACK)
@@ -92,7 +92,7 @@ class Tracks:
         return self.pid, tid
 
     def number(self, events: list[TraceEvent]) -> None:
-        """Give the tracks numbers in their order, in these events too: a viewer may go by numbers alone."""
+        """Number the tracks in order, also in these events: viewers may sort by number."""
         in_order = sorted(self.titles, key=lambda tid: (self.titles[tid][1], tid))
         numbers = {tid: FIRST_TRACK + i for i, tid in enumerate(in_order)}
         self.titles = {numbers[tid]: self.titles[tid] for tid in in_order}
@@ -101,7 +101,7 @@ class Tracks:
                 event["tid"] = numbers[event["tid"]]
 
     def metadata(self) -> list[TraceEvent]:
-        """The names of the tracks, and their order."""
+        """Return the names of the tracks, and their order."""
         return [
             {"ph": "M", "name": name, "pid": self.pid, "tid": tid, "args": args}
             for tid, (title, order) in sorted(self.titles.items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from minifuse.core.plan import TRANSFORMER
 from minifuse.show.perfetto.events import TraceEvent, async_begin, async_end, nanoseconds
 from minifuse.trace.history import History, Story
 from minifuse.trace.waits import Segment, reasons_of_waits
@@ -15,7 +14,7 @@ WAITS = ("waiting", "ready", "suspended")
 
 
 def request_events(history: History) -> list[TraceEvent]:
-    """Return the spans of every request, inner ones within the outer one."""
+    """Return the spans of every request, phases within the whole."""
     events: list[TraceEvent] = []
     waits = reasons_of_waits(history)
     arrived = [story for story in history.by_arrival if story.arrived]
@@ -35,7 +34,7 @@ def request_events(history: History) -> list[TraceEvent]:
 
 
 def _why(reasons: Iterable[Segment], start_s: float, end_s: float) -> dict[str, Any]:
-    """Return the seconds waited for each code, and its last sentence."""
+    """Return, for each code, the seconds waited and the last sentence."""
     found: dict[str, Any] = {}
     for one in reasons:
         within_s = min(one.end_s, end_s) - max(one.start_s, start_s)
@@ -46,22 +45,17 @@ def _why(reasons: Iterable[Segment], start_s: float, end_s: float) -> dict[str, 
 
 
 def phases(history: History, story: Story) -> Iterator[tuple[str, float, float]]:
-    """What a request did, one phase after the other: (phase, from, to), in seconds.
+    """Yield what a request did, one phase after the other: (phase, from, to), in seconds.
 
-    It waits (`waiting`, `ready`, `suspended`); in between its iterations are prefill (`prompt`, or `pre-processing` if
-    apart), single tokens (`decoding`), or nodes (their type). A phase lasts until the next one begins.
+    While it waits, the phase is `waiting`, `ready` or `suspended`. In iterations it is `prompt` or, computed apart,
+    `pre-processing`; `decoding` for single tokens; or the type of its nodes. A phase lasts until the next one begins.
     """
-    changes: list[tuple[float, int, str]] = []  # when, at one moment the waits first, what begins
+    changes: list[tuple[float, int, str]] = []  # when, waits before iterations, what begins
     for wait in story.waits:
         changes += [(wait.start_s, 0, wait.kind)]
     for index in story.iterations:
         one = history.iterations[index]
-        own = one.work_of(story.id)
-        prefill = any(story.prefills(*work) for work in own)
-        name = own[-1][2]
-        if name == TRANSFORMER:
-            name = "pre-processing" if one.preprocesses else "prompt" if prefill else "decoding"
-        changes.append((one.start_s, 1, name))
+        changes.append((one.start_s, 1, story.phase_in(one)))
     end_s = history.end_of(story)
     now: tuple[str, float] | None = None
     for at_s, _, name in sorted(changes):

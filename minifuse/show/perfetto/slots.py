@@ -1,4 +1,4 @@
-"""Writes rows and buffers as tracks: whose each was, and when it was idle."""
+"""Writes rows and buffers as tracks: who had each one, and when it was idle."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ABOVE = 10  # tracks of transfers stand above those of slots
 
 @dataclass(slots=True)
 class _Held:
-    """A row in the hands of one request, for some iterations in a row."""
+    """A row that one request has for consecutive iterations."""
 
     name: str
     start_ns: int
     end_ns: int
-    last: int  # its last iteration, among those of the worker that compute a shape
+    last: int  # its last iteration, counting the worker's iterations with a shape
     slot: int
     iterations: int = 1
 
@@ -26,13 +26,13 @@ class _Held:
 def slot_events(history: History, tracks: Tracks) -> list[TraceEvent]:
     """Return a slice for each time that one request had a row or buffer.
 
-    Memory in blocks and ragged layouts have none of them, and no tracks.
+    Memory in blocks and ragged layouts have no rows, and so no tracks.
     """
     idle: dict[int, set[str]] = {}
     for name, indices in idle_rows(history).items():
         for index in indices:
             idle.setdefault(index, set()).add(name)
-    owners: dict[tuple[int, int], str] = {}  # the last of each row
+    owners: dict[tuple[int, int], str] = {}  # row -> its last owner
     held: dict[tuple[str, int, int], _Held] = {}
     ended: list[tuple[tuple[str, int, int], _Held]] = []
     numbers: dict[int, int] = {}  # how many shapes each worker has computed

@@ -1,4 +1,4 @@
-"""Moves of KV as tracks of the memory: one for each direction."""
+"""Writes moves of KV as tracks of the memory: one for each direction."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MEASURED = {TO_HOST: "to_host", TO_DEVICE: "to_device"}
 
 
 def transfer_events(history: History, tracks: Tracks) -> list[TraceEvent]:
-    """A slice for each direction in which a step moved KV.
+    """Return a slice for each direction in which a step moved KV.
 
-    Moves behind everything have a step of their own, and its times. The trace knows of other moves how long they took
-    and not when: their slice begins with their iteration, and is at most as long.
+    Moves that no iteration waits for have a step of their own, with its times. Of other moves the trace has the
+    duration only: their slice begins with their iteration, and is at most as long.
     """
     return [
         _slice(one, way, moves, tracks)

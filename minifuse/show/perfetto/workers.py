@@ -15,11 +15,11 @@ from minifuse.show.perfetto.events import (
 )
 from minifuse.trace.history import History, Iteration
 
-Slices = dict[int, tuple[tuple[int, int], int]]  # of an iteration, as index: its track, and a moment inside
+Slices = dict[int, tuple[tuple[int, int], int]]  # iteration, as index -> its track, and a moment inside
 
 
 def worker_events(history: History, tracks: Tracks) -> tuple[list[TraceEvent], Slices]:
-    """A slice for each iteration, and where it is."""
+    """Return a slice for each iteration, and where it is."""
     events: list[TraceEvent] = []
     slices: Slices = {}
     for index, one in enumerate(history.iterations):
@@ -32,7 +32,7 @@ def worker_events(history: History, tracks: Tracks) -> tuple[list[TraceEvent], S
 
 
 def flow_events(history: History, slices: Slices) -> list[TraceEvent]:
-    """An arrow for every eviction of a request that was admitted again."""
+    """Return an arrow for every eviction of a request that was admitted again."""
     events: list[TraceEvent] = []
     number = 0
     for story in history.by_arrival:
@@ -46,7 +46,7 @@ def flow_events(history: History, slices: Slices) -> list[TraceEvent]:
 
 
 def _name(one: Iteration) -> str:
-    """What an iteration is called: its number, and of cells what it computes."""
+    """Name an iteration: its number, and the cells that it computes."""
     cells = [f"{count} {cell}" for cell, count in one.cells.items() if cell != TRANSFORMER]
     return f"{one.step}: {', '.join(cells)}" if cells else f"iteration {one.step}"
 
@@ -56,7 +56,7 @@ def _category(one: Iteration) -> str:
 
 
 def _args(one: Iteration) -> dict[str, Any]:
-    """What was decided for an iteration, for the one who clicks on it."""
+    """Return what was decided for an iteration, to be shown at a click."""
     event = one.event
     args: dict[str, Any] = {
         "batch": len(one.requests),

@@ -47,7 +47,7 @@ class Join(nn.Module):
 
 
 class Weigh(nn.Module):
-    """z, h, s -> s, z, word: narrow states, a weight for each row, a word outside the answer"""
+    """z, h, s -> s, z, word: narrow states, weighted rows, an unanswered word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Weigh(nn.Module):
 
 
 class Squash(nn.Module):
-    """Anything -> the same shape: a type of its own for each shape of its input."""
+    """Anything -> the same shape: its own type for each input shape."""
 
     def forward(self, state: Tensor) -> Tensor:
         return (2.0 * state + 0.1).sin()

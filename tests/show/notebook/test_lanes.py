@@ -12,10 +12,21 @@ from matplotlib.patches import Rectangle
 
 from minifuse.core.errors import UsageError
 from minifuse.show.notebook.colours import owner_colour
-from minifuse.show.notebook.lanes import LOOKS, draw_lanes
+from minifuse.show.notebook.lanes import PATTERNS, draw_lanes
 from minifuse.show.notebook.picture import Picture
 from minifuse.show.notebook.played import Played
-from minifuse.show.timeline import ENDED, HELD, IDLE, PREPROCESSING, PROMPT, READY, RUNNING, SUSPENDED, WAITING
+from minifuse.show.timeline import (
+    ENDED,
+    HELD,
+    IDLE,
+    MEANINGS,
+    PREPROCESSING,
+    PROMPT,
+    READY,
+    RUNNING,
+    SUSPENDED,
+    WAITING,
+)
 from minifuse.trace.log import Event
 
 from .runs import run_of
@@ -136,8 +147,8 @@ def test_the_legend_tells_what_occurs_and_nothing_else() -> None:
     for name in ("static", "orca", "baton-pd", "vllm"):
         picture = draw_lanes(run_of(name))
         occurring = {sign for sign, *_ in boxes(picture.axes[0])}
-        assert words_of(picture) == [words for sign, (words, _) in LOOKS.items() if sign in occurring]
-    assert LOOKS[IDLE][0] in words_of(draw_lanes(run_of("static")))
+        assert words_of(picture) == [MEANINGS[sign] for sign in PATTERNS if sign in occurring]
+    assert MEANINGS[IDLE] in words_of(draw_lanes(run_of("static")))
 
 
 def test_columns_are_named_by_their_iterations() -> None:
