@@ -108,6 +108,8 @@ class HttpServer:
         app = make_app(self.gateway, completions, metrics)
         config = uvicorn.Config(
             Guards(app, settings.api_keys, settings.most_body_bytes, self._log),
+            http="h11",  # httptools, where it is installed, reads headers without end
+            loop="asyncio",
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -143,6 +145,8 @@ class _JsonLines(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):  # by the deadline of a drain
+            return
         self._log(json.dumps({"level": record.levelname.lower(), "message": self.format(record)}))
 
 
