@@ -19,7 +19,6 @@ from minifuse.io.parsing import number as counted
 from minifuse.io.parsing import parse_duration, parse_size
 from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
-from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 
 if TYPE_CHECKING:
@@ -85,6 +84,7 @@ def serve(options: ServeOptions) -> int:
     begun are complete. With --state FILE chats go on after a restart.
     """
     try:
+        from minifuse.server.engine_gateway import EngineGateway
         from minifuse.server.running import HttpServer, listening
         from minifuse.server.settings import ServerSettings
     except ModuleNotFoundError as error:
@@ -106,10 +106,8 @@ def serve(options: ServeOptions) -> int:
         model = load(resolved)
         host, port, *_ = opened.getsockname()
         tell(f"{source.name} with {resolved.row.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-        server = HttpServer(
-            lambda metrics: build_engine(resolved, model, into=metrics.read), source, settings, opened, history
-        )
-        given_up = server.run()
+        gateway = partial(EngineGateway, resolved, model, settings)
+        given_up = HttpServer(gateway, source, settings, opened, history).run()
     if given_up:
         tell(f"note: {counted(given_up, 'request')} had not ended by the deadline, and ended early.")
     return 0

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 from starlette.exceptions import HTTPException
@@ -21,7 +21,6 @@ from minifuse.server.completions import Asking, Completions
 from minifuse.server.failures import Refused
 from minifuse.server.forms import ChatForm, CompletionForm
 from minifuse.server.gateway import Gateway
-from minifuse.server.metrics import ServerMetrics
 
 DONE = "[DONE]"
 PING_S = 15  # between comments that keep a stream open while nothing is generated
@@ -29,8 +28,8 @@ READ_S = 60  # that a client may take to read an event
 AppStatus.enable_automatic_graceful_drain = False  # it would cut streams at SIGTERM, whose deadline is the server's
 
 
-def make_app(gateway: Gateway, completions: Completions, metrics: ServerMetrics) -> FastAPI:
-    """Make the application of one engine."""
+def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
+    """Make the application of one model."""
     app = FastAPI(title="minifuse", version=__version__, description="OpenAI's API on minifuse's engine.")
     created = int(time.time())
     model = {"id": completions.name, "object": "model", "created": created, "owned_by": "minifuse"}
@@ -66,9 +65,8 @@ def make_app(gateway: Gateway, completions: Completions, metrics: ServerMetrics)
         return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     @app.get("/metrics")
-    async def metrics_now() -> Response:
-        text = await asyncio.to_thread(generate_latest, metrics.registry)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+    async def metrics() -> Response:
+        return Response(await gateway.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     app.exception_handler(Refused)(_refused)
     app.exception_handler(RequestValidationError)(_invalid)

@@ -17,14 +17,12 @@ import uvicorn
 
 from minifuse.core.errors import UsageError
 from minifuse.model.text.load import TextSource
-from minifuse.serve.engine import ServingEngine
 from minifuse.serve.history import History, ModelIdentity
 from minifuse.server.app import make_app
 from minifuse.server.completions import Completions
 from minifuse.server.dialogues import Dialogues
-from minifuse.server.gateway import Gateway
+from minifuse.server.gateway import Gateway, Texts
 from minifuse.server.guards import Guards
-from minifuse.server.metrics import ServerMetrics
 from minifuse.server.settings import ServerSettings
 from minifuse.server.template import template_of
 
@@ -52,24 +50,23 @@ def listening(settings: ServerSettings) -> Iterator[socket.socket]:
 
 
 class HttpServer:
-    """One engine behind a socket.
+    """One model behind a socket.
 
     Args:
-        build: makes the engine, whose trace the metrics read.
+        make_gateway: is called in the web server's event loop, with the texts of chats by request.
         opened: the socket, see `listening`.
         history: the state file of chats.
         log: is given one JSON line for each HTTP request that has ended.
 
     Attributes:
-        engine, gateway: from when `started` is set.
+        gateway: from when `started` is set.
     """
 
-    engine: ServingEngine
     gateway: Gateway
 
     def __init__(
         self,
-        build: Callable[[ServerMetrics], ServingEngine],
+        make_gateway: Callable[[Texts], Gateway],
         source: TextSource,
         settings: ServerSettings,
         opened: socket.socket,
@@ -78,7 +75,7 @@ class HttpServer:
     ) -> None:
         self.source, self.settings = source, settings
         self.started = threading.Event()
-        self._build, self._opened, self._history, self._log = build, opened, history, log
+        self._make_gateway, self._opened, self._history, self._log = make_gateway, opened, history, log
 
     def run(self) -> int:
         """Serve until SIGTERM, SIGINT or `stop`. Returns how many requests were given up then.
@@ -94,18 +91,13 @@ class HttpServer:
 
     async def _serve(self) -> int:
         settings, source = self.settings, self.source
-        name = settings.name or source.name
         tokenizer = source.tokenizer()
         template = template_of(source, tokenizer)
-        metrics = ServerMetrics(name)
         self._events = asyncio.get_running_loop()
-        self.engine = self._build(metrics)
-        metrics.watch(self.engine)
         dialogues = Dialogues(ModelIdentity(source.name, source.digest()), self._history)
-        self.engine.arrivals.stored = dialogues.text
-        self.gateway = Gateway(self.engine, settings.most_unfinished)
+        self.gateway = self._make_gateway(dialogues.text)
         completions = Completions(self.gateway, source, tokenizer, template, dialogues, settings)
-        app = make_app(self.gateway, completions, metrics)
+        app = make_app(self.gateway, completions)
         config = uvicorn.Config(
             Guards(app, settings.api_keys, settings.most_body_bytes, self._log),
             http="h11",  # httptools, where it is installed, reads headers without end

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import pytest
 
 from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
-from minifuse.serve.build import build_engine
+from minifuse.serve.engine import ServingEngine
 from minifuse.serve.history import History
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
+from minifuse.server.engine_gateway import EngineGateway
 from minifuse.server.running import HttpServer, listening
 from minifuse.server.settings import ServerSettings
 from minifuse.techniques import technique
@@ -39,6 +40,11 @@ class Running:
     log: list[str] = field(default_factory=list)
 
     @property
+    def engine(self) -> ServingEngine:
+        assert isinstance(self.http.gateway, EngineGateway)
+        return self.http.gateway.engine
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
@@ -53,14 +59,8 @@ def running(
     mine = ServerSettings(port=0, **{"drain_s": 1.0, **settings})
     lines: list[str] = []
     with listening(mine) as opened, nullcontext() if state is None else History(state) as history:
-        http = HttpServer(
-            lambda metrics: build_engine(resolved, model, into=metrics.read),
-            source,
-            mine,
-            opened,
-            history,
-            lines.append,
-        )
+        gateway = partial(EngineGateway, resolved, model, mine)
+        http = HttpServer(gateway, source, mine, opened, history, lines.append)
         thread = threading.Thread(target=http.run, name="server")
         thread.start()
         assert http.started.wait(30)

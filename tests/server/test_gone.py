@@ -32,7 +32,7 @@ def soon(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
 
 def is_idle(server: Running) -> bool:
     """Whether nothing is served, and memory's books agree that nothing is reserved."""
-    engine = server.http.engine
+    engine = server.engine
     load = engine.load()
     engine.memory.check_integrity()  # type: ignore[attr-defined]
     known = engine.requests.first_token_s or engine.finished or engine.arrivals.prompts_of("x")
@@ -55,7 +55,7 @@ def sent(server: Running, body: object, path: str = "/v1/chat/completions") -> s
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_aborts_its_request(server: Running, stream: bool) -> None:
     connection = sent(server, {**LONG, "stream": stream})
-    assert soon(lambda: server.http.engine.load().running == 1)
+    assert soon(lambda: server.engine.load().running == 1)
     connection.close()
     assert soon(lambda: is_idle(server))
 
@@ -63,11 +63,11 @@ def test_a_client_that_goes_away_aborts_its_request(server: Running, stream: boo
 def test_a_client_that_goes_away_while_its_request_waits() -> None:
     with running("serial") as server:
         first = sent(server, {**LONG, "max_tokens": 900})
-        assert soon(lambda: server.http.engine.load().running == 1)
+        assert soon(lambda: server.engine.load().running == 1)
         second = sent(server, LONG)
-        assert soon(lambda: server.http.engine.load().waiting == 1)
+        assert soon(lambda: server.engine.load().waiting == 1)
         second.close()
-        assert soon(lambda: server.http.engine.load().waiting == 0)
+        assert soon(lambda: server.engine.load().waiting == 0)
         first.close()
         assert soon(lambda: is_idle(server))
 
