@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,9 @@ from minifuse.serve.resolve import resolve_run
 
 if TYPE_CHECKING:
     from minifuse.serve.history import History
+    from minifuse.serve.resolve import ResolvedRun
+    from minifuse.server.gateway import Gateway, Texts
+    from minifuse.server.settings import ServerSettings
 
 TECHNIQUE = "pensieve"
 NOT_HERE = (
@@ -68,6 +71,9 @@ class ServeOptions(RunOptions):
         4 * 2**20
     )
     drain: Annotated[float, _server("--drain", "how long SIGTERM waits for answers: 30s", "TIME", parse=_drain)] = 30.0
+    replicas: Annotated[
+        int | None, _server("--replicas", "engines on Ray Serve, on the machines of its cluster", "N", parse=whole())
+    ] = None
 
 
 @takes(ServeOptions, without=NOT_HERE)
@@ -84,7 +90,6 @@ def serve(options: ServeOptions) -> int:
     begun are complete. With --state FILE chats go on after a restart.
     """
     try:
-        from minifuse.server.engine_gateway import EngineGateway
         from minifuse.server.running import HttpServer, listening
         from minifuse.server.settings import ServerSettings
     except ModuleNotFoundError as error:
@@ -103,14 +108,29 @@ def serve(options: ServeOptions) -> int:
     with loading(source.name):
         resolved = resolve_run(choices, source, options.settings)
     with listening(settings) as opened, _history(options.state) as history:
-        model = load(resolved)
+        gateway = _gateway(resolved, settings, options.replicas)
         host, port, *_ = opened.getsockname()
         tell(f"{source.name} with {resolved.row.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-        gateway = partial(EngineGateway, resolved, model, settings)
         given_up = HttpServer(gateway, source, settings, opened, history).run()
     if given_up:
         tell(f"note: {counted(given_up, 'request')} had not ended by the deadline, and ended early.")
     return 0
+
+
+def _gateway(run: ResolvedRun, settings: ServerSettings, num_replicas: int | None) -> Callable[[Texts], Gateway]:
+    """Return what makes the gateway: to an engine in this process, or to replicas on Ray Serve."""
+    if num_replicas is None:
+        from minifuse.server.engine_gateway import EngineGateway
+
+        return partial(EngineGateway, run, load(run), settings)
+    try:
+        from minifuse.server.fleet import Fleet, connect
+    except ModuleNotFoundError as error:
+        raise MachineError(
+            f"--replicas needs {error.name}, which is not installed: pip install 'minifuse[ray]'."
+        ) from None
+    connect()
+    return partial(Fleet, run, settings, num_replicas)
 
 
 def _history(path: Path | None) -> AbstractContextManager[History | None]:
