@@ -102,7 +102,7 @@ class Memory(core.Memory, Stage, Protocol):
 
 
 class Attention(core.Attention, Stage, Protocol):
-    """An attention with its half that works on tensors."""
+    """An attention stage: its layout, and the backend that computes it."""
 
     kind: ClassVar[str] = "attention"
     reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough

@@ -134,7 +134,7 @@ class GrowingFill(Fill):
     def retry(self) -> Reason | None:
         """Try the iteration in the order of its placement; return the first refusal, or None.
 
-        Placed, the displaced leave before any newcomer joins: no newcomer finds anything of theirs to share.
+        When placed, displaced sequences leave before newcomers join, so newcomers cannot share their blocks.
         """
         self.room = self.memory.room()
         for sequence in self.displaced.values():

@@ -116,7 +116,7 @@ def print_result(text: str) -> None:
 
 
 def _number(stream: TextIO) -> int | None:
-    """The file descriptor of a stream; None of one in memory, as in a test."""
+    """Return a stream's file descriptor; None if the stream is in memory, as in tests."""
     try:
         return stream.fileno()
     except (OSError, ValueError):  # ValueError: it has been closed

@@ -12,7 +12,7 @@ from minifuse.core.plan import Extent, Plan
 class Runs(NamedTuple):
     """KV of one sequence in several runs of consecutive slots, filled in turn.
 
-    Between two runs lies a gap, or the one ends where a row of a rectangle ends and the other where it begins.
+    There is a gap between two runs, or the text wraps around from the end of a rectangle's row to its beginning.
 
     >>> Runs(((10, 3), (20, 4))).slots(2, 5)  # tokens 0 to 2 in slots 10 to 12, the others from slot 20 on
     [12, 20, 21]

@@ -73,7 +73,7 @@ def as_model(where: str, given: object, kind: type[M]) -> M:
 def misfit(error: ValidationError, kind: Any = None) -> str:
     """Say why data does not fit a type, or the model `kind`.
 
-    Of a union's alternatives the one that fits best counts.
+    For a union, the alternative that fits best is told.
     """
     errors = error.errors()
     wrong = max(errors, key=lambda error: len(error["loc"]))

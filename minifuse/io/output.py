@@ -102,7 +102,7 @@ def _named(path: Path) -> Iterator[list[Path]]:
     """Name `path` in errors of writing it; errors of other files pass.
 
     Yields:
-        The paths that are written. An error of one, of a folder above it or of a file below it is an error of `path`.
+        The paths that are written. Errors of these paths, of folders above and of files below them name `path`.
     """
     if "\0" in str(path):
         raise unwritten(path, ValueError("a zero byte in the name"))

@@ -36,7 +36,7 @@ def skeleton(text: str, name: str = "solution.py") -> str:
         name: of the file, for messages.
 
     Raises:
-        UsageError: a marker has no other, or none is there; a line of a solution is left, or what is no Python.
+        UsageError: markers are missing or do not pair, a solution's line is left, or the rest is not Python.
     """
     functions = _functions(text, name)
 

@@ -86,8 +86,8 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 def rotated(rotary: Rotary, x: Tensor) -> Tensor:
     """Turn heads [tokens, heads, head_dim] by the angles of their positions.
 
-    Pair i of the first `dim` dimensions is turned by position * theta^(-2i / dim), as the complex number that its two
-    parts are: (x_i + j x_{i + dim/2}) e^(j angle), or of neighbours where they are interleaved. Angles, their cosines
+    Pair i of the first `dim` dimensions is turned by position * theta^(-2i / dim), as a complex number:
+    (x_i + j x_{i + dim/2}) e^(j angle). Interleaved pairs are neighbours: (x_2i + j x_{2i + 1}). Angles, their cosines
     and their sines are float32 numbers in every dtype, as in the training of published checkpoints.
     """
     dim = rotary.dim

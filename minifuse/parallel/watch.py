@@ -18,9 +18,8 @@ PAUSE_S = 0.5
 class Watch(Thread):
     """Looks at processes now and then; kills one found stopped for `PATIENCE_S` without a break.
 
-    A process that computes for long is not stopped, however long that takes. Looks are counted, not seconds: of the
-    time for which rank 0 was suspended itself, as by Ctrl-Z, one look at most counts, and a process that was suspended
-    with it has time to go on.
+    A process that computes for long is not stopped. Looks are counted, not seconds: while rank 0 is suspended itself,
+    as by Ctrl-Z, it does not look, so a process that was suspended with it has time to go on.
 
     Attributes:
         ended: the processes that were killed, by index.

@@ -6,9 +6,9 @@
     sharegpt:min_turns=5      no conversation of fewer turns (3.6.4)
     sharegpt:file=PATH        the data itself, as JSON (see `minifuse.workload.sharegpt`)
 
-Options are separated by commas. Without a file nothing is the data: turns and lengths are drawn from laws with its
-statistics, and words are random. Each conversation draws from streams of its own: the first n conversations of a longer
-workload are those of the shorter one, and a choice does not disturb another.
+Options are separated by commas. Without a file, turns and lengths are drawn from laws with the statistics of ShareGPT,
+and words are random. Each conversation has random streams of its own, so that a longer workload begins with the
+conversations of a shorter one, and changing one law leaves all other values as they were.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_t
 
     A turn is what the human has written and the answer to it. Consecutive messages of one side are joined by a line
     break, those without text are left out. Answers before the first message of the human are dropped, and so is a last
-    message without an answer. Of an answer only the number of tokens counts, without special tokens: the model gives
-    one of its own.
+    message without an answer. Of an answer only its length is used, without special tokens: the model
+    answers for itself.
 
     Args:
         max_context: the model's; longer conversations, and those of more than 16384 tokens, are too long.

@@ -107,7 +107,7 @@ class Prefixes:
     def longest(self, tokens: list[int], stop: int, gone: Container[str] = ()) -> tuple[str, int]:
         """Return the sequence that shares the longest beginning, and its length; or ("", 0).
 
-        Only the first `stop` tokens count. Of several sequences the one admitted first.
+        Only the first `stop` tokens count. If several sequences share as much, the first admitted is returned.
 
         Args:
             gone: sequences that do not count.

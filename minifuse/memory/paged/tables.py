@@ -51,7 +51,7 @@ class Tables:
     def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
         """Return the sequence with the longest common prefix, and its length; or ("", 0).
 
-        Of several on the device the one admitted first, but for those with a copy pending. The newcomer's last token is
+        Of several on the device, return the first admitted that has no copy pending. The newcomer's last token is
         never shared: it must be computed, for the next one is sampled from it.
 
         Args:

@@ -18,8 +18,8 @@ FORMAT = "minifuse recomputation profile 1"
 class Profile(NamedTuple):
     """What one chunk costs: attention to `contexts` tokens, and everything `other`.
 
-    The unit is seconds, or any other. Attention is measured at powers of two and interpolated between them; beyond the
-    last it grows as between the last two, and below the first it is that of the first. A longer context never costs
+    The unit is seconds, or any other. Attention is measured at powers of two and interpolated between them; beyond
+    the last context the last slope goes on, and below the first the cost is constant. A longer context never costs
     less: where a measurement says so, it is noise, and the larger of the two counts.
 
     >>> profile = Profile(2.0, (32, 64, 128), (1.0, 2.0, 4.0))

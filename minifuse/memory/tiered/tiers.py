@@ -206,8 +206,8 @@ class Tiers:
     def copy_ahead(self, threshold: int, spare: int, now: float) -> list[Move]:
         """Copy to the host until `threshold` blocks of the device are free or backed up.
 
-        Copies in flight count. No sequence can have what is being copied: so few chunks are copied at once, of the
-        `spare` blocks that are available and promised to none.
+        Copies in flight count. No sequence can take a chunk that is being copied, so few are copied at once: at most
+        `spare` blocks that are available and not promised.
         """
         moves: list[Move] = []
         at_once = max(1, self.device.num_blocks // AT_ONCE)

@@ -21,7 +21,7 @@ class Tokenizer:
     Padding and truncation that are saved with it do not apply.
 
     Args:
-        family: of the model, whose class of tokenizers is meant where the files name none.
+        family: of the model; its tokenizer class is used if the files name none.
 
     Raises:
         ModelError: the file is not a tokenizer.
