@@ -52,8 +52,8 @@ def launch(setup: Setup) -> ParallelRunner:
         setup = setup._replace(port=store.port)
         followers = Followers.start([setup._replace(rank=rank) for rank in range(1, setup.size)])
     else:
-        store = started.store()
-        followers = Followers(started.connections(setup))
+        store, connections = started.begin(setup)
+        followers = Followers(connections)
     try:
         rank = Rank(setup)  # while the others load theirs: that may take longer than the timeout of a collective
         followers.await_ready()

@@ -2,7 +2,7 @@
 
     torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr HOST --master-port 29500 -m minifuse run ...
 
-Rank 0 carries the command out. The others find its address in torchrun's store, and wait for orders.
+Rank 0 carries the command out. The others find its address in torchrun's store, and wait for its runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from minifuse.parallel.order import Setup
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-ORDERS = "minifuse/orders"  # where rank 0 sends its orders from; "" when it ends without any
 PATIENCE = timedelta(days=1)  # of a follower, which ends with torchrun
 
 
@@ -38,21 +37,18 @@ class Torchrun:
     host: str  # of rank 0
     port: int
 
-    def store(self) -> Any:
-        """Return the store that all ranks share: torchrun's own, or one that rank 0 hosts."""
-        return _store(self)
+    def begin(self, setup: Setup) -> tuple[Any, list[Connection]]:
+        """Begin a run of rank 0's: return the store where its ranks join, and their connections by rank.
 
-    def connections(self, setup: Setup) -> list[Connection]:
-        """Wait for the other ranks, and return their connections by rank, each with its setup sent.
+        Each rank has been sent its setup.
 
         Raises:
             MachineError: one does not come in time.
         """
-        key = secrets.token_bytes(32)
+        number, key = self._next(), secrets.token_bytes(32)
         with Listener((self.host, 0), authkey=key) as listener:
             _accept_for(listener, setup.timeout_s)
-            port = listener.address[1]
-            self.store().set(ORDERS, json.dumps([self.host, port, key.hex()]))
+            self._store().set(_orders(number), json.dumps([self.host, listener.address[1], key.hex()]))
             found: dict[int, Connection] = {}
             try:
                 while len(found) < self.size - 1:
@@ -65,26 +61,51 @@ class Torchrun:
                 ) from None
         for rank, connection in found.items():
             connection.send(setup._replace(rank=rank))
-        return [found[rank] for rank in sorted(found)]
+        return self._of_run(number), [found[rank] for rank in sorted(found)]
 
     def dismiss(self) -> None:
-        """Let the other ranks end: this command has no orders for them."""
-        if not self.store().check([ORDERS]):
-            self.store().set(ORDERS, "")
+        """Let the other ranks end: this command has no more runs for them."""
+        self._store().set(_orders(self._next()), "")
 
     def follow(self) -> NoReturn:
-        """Carry out rank 0's orders until it ends, and end the process."""
-        store = self.store()
-        store.wait([ORDERS], PATIENCE)
-        address = store.get(ORDERS).decode()
-        if address:
-            from minifuse.parallel.follower import follow
+        """Take part in each of rank 0's runs, in a process of its own; end with the command."""
+        number, code = 0, 0
+        while not code:
+            number += 1
+            self._store().wait([_orders(number)], PATIENCE)
+            address = self._store().get(_orders(number)).decode()
+            if not address:
+                break
+            if not (child := os.fork()):
+                self._take_part(number, *json.loads(address))
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(code)
 
-            host, port, key = json.loads(address)
-            connection: Any = Client((host, port), authkey=bytes.fromhex(key))
-            connection.send(self.rank)
-            follow(connection, store, self.local_rank)
+    def _take_part(self, number: int, host: str, port: int, key: str) -> NoReturn:
+        from minifuse.parallel.follower import follow
+
+        connection: Any = Client((host, port), authkey=bytes.fromhex(key))
+        connection.send(self.rank)
+        follow(connection, self._of_run(number), self.local_rank)
         os._exit(0)
+
+    def _next(self) -> int:
+        """Return the number of rank 0's next run, from 1."""
+        return int(self._store().add("minifuse/runs", 1))
+
+    def _store(self) -> Any:
+        """Connect to the store that all ranks share: torchrun's own, or one that rank 0 hosts."""
+        return _connected(self, os.getpid())
+
+    def _of_run(self, number: int) -> Any:
+        import torch.distributed as dist
+
+        return dist.PrefixStore(f"minifuse/{number}", self._store())  # type: ignore[attr-defined]
+
+
+def _orders(number: int) -> str:
+    """Return the key of the address that the orders of a run come from; its value is "" if there is no such run."""
+    return f"minifuse/orders/{number}"
 
 
 @cache
@@ -103,12 +124,12 @@ def num_ranks() -> int:
 
 
 @cache
-def _store(one: Torchrun) -> Any:
+def _connected(one: Torchrun, process: int) -> Any:
+    """Connect a process to the store; a forked one needs a connection of its own."""
     import torch.distributed as dist
 
     hosts = one.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = dist.TCPStore(one.host, one.port, is_master=hosts, wait_for_workers=False)  # type: ignore[attr-defined]
-    return dist.PrefixStore("minifuse", store)  # type: ignore[attr-defined]
+    return dist.TCPStore(one.host, one.port, is_master=hosts, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
 def _accept_for(listener: Listener, seconds: float) -> None:

@@ -58,6 +58,14 @@ def test_two_machines_answer_as_one(technique: str) -> None:
     assert second.stdout == ""
 
 
+def test_a_command_of_several_runs() -> None:
+    first, second = on_machines(2, "compare", "orca", "vllm", "--requests", "4", "--json")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    told = json.loads(first.stdout)
+    assert [one["technique"] for one in told["techniques"]] == ["orca", "vllm"]
+    assert told["failed"] == []
+
+
 def test_a_command_without_ranks_lets_the_others_end() -> None:
     first, second = on_machines(2, "list")
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr

@@ -1,4 +1,4 @@
-"""Replicas on Ray Serve: chats go where their KV is, and on when a replica is killed. Ray takes half a minute to start."""
+"""Replicas on Ray Serve: chats go where their KV is, and on when a replica is killed."""
 
 from __future__ import annotations
 
