@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable
 from functools import cache, partial, wraps
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from minifuse import __version__
+from minifuse.cli.bench import bench
 from minifuse.cli.calibrate import calibrate
 from minifuse.cli.chat import chat
 from minifuse.cli.check import check
@@ -22,12 +24,16 @@ from minifuse.cli.plugin import load_plugin
 from minifuse.cli.replay import replay
 from minifuse.cli.reproduce import reproduce
 from minifuse.cli.run import run
+from minifuse.cli.serve import serve
 from minifuse.cli.trace import trace
 from minifuse.cli.tutorial import tutorial
+from minifuse.parallel.torchrun import torchrun
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "run": run,
     "chat": chat,
+    "serve": serve,
+    "bench": bench,
     "compare": compare,
     "check": check,
     "trace": trace,
@@ -60,6 +66,11 @@ def root(
     """Five papers' LLM serving systems, run for real, side by side."""
     for path in plugin or []:
         load_plugin(path)
+    started = torchrun()
+    if started is not None and started.rank:
+        started.follow()
+    if started is not None:
+        atexit.register(started.dismiss)  # whatever this command does
     if context.invoked_subcommand is None:
         print(context.get_help())
 

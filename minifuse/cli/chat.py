@@ -25,7 +25,8 @@ from minifuse.io.lines import BYTE_ORDER_MARK, MOST_LINE, too_long
 from minifuse.io.parsing import number as counted
 from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
-from minifuse.model.text.tokenizer import UNFINISHED, Tokenizer
+from minifuse.model.text.spelling import UNFINISHED
+from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.resolve import resolve_run

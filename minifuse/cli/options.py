@@ -14,6 +14,7 @@ from minifuse.io.parsing import parse_float, parse_goodput, parse_size
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
+from minifuse.parallel.torchrun import num_ranks
 from minifuse.serve.assembly import Choices, choose
 from minifuse.serve.settings import CLOCKS, Settings, simulated
 from minifuse.simulate.cost import hardware
@@ -92,8 +93,8 @@ class Options(ModelOptions):
         str, _model("--numerics", "reference: the same bits from all techniques, slowly", choices=("fast", "reference"))
     ] = "fast"
     tensor_parallel: Annotated[
-        int, _model("--tensor-parallel", "processes that share the model", "N", parse=whole())
-    ] = 1
+        int | None, _model("--tensor-parallel", "ranks that share the model: 1, or torchrun's", "N", parse=whole())
+    ] = None
     kv_memory: Annotated[int | None, _model("--kv-memory", KV_MEMORY, "SIZE", parse=parse_size)] = None
     prompts: Annotated[str | None, _workload("--prompts", "requests as JSON lines (- is standard input)", "FILE")] = (
         None
@@ -152,7 +153,7 @@ class Options(ModelOptions):
             clock=self.clock,  # type: ignore[arg-type]
             hardware=simulated(self.hardware, self.clock),
             seed=self.seed,
-            tensor_parallel=self.tensor_parallel,
+            tensor_parallel=self.tensor_parallel or num_ranks(),
             numerics=self.numerics,  # type: ignore[arg-type]
         )
 

@@ -1,13 +1,23 @@
 """What came of a plan: tokens, memory in use, the report of an iteration."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from minifuse.core.plan import Plan
 from minifuse.core.request import FinishReason
 
 NOT_FINITE = -2  # instead of a token, where the largest logit is NaN or infinite; -1 is virtual time's placeholder
+
+
+class TokenLogprobs(NamedTuple):
+    """The log-probability of a sampled token, and the likeliest tokens with theirs, the likeliest first.
+
+    Of the model's own distribution, before temperature, top-k and top-p.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Ran(NamedTuple):
@@ -17,6 +27,7 @@ class Ran(NamedTuple):
     measured: Any = None  # what it cost beside its computing (`minifuse/core/measured.py`)
     results: Mapping[str, Mapping[int, Any]] = {}  # of cell graphs: the outputs that no other node reads, by node
     not_finite: tuple[str, ...] = ()  # sequences without a next token: their largest logit was NaN or infinite
+    logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = {}  # of each token, of the requests that ask for them
 
 
 class Completion(NamedTuple):
@@ -49,4 +60,5 @@ class StepReport:
     finished: Mapping[str, FinishReason]
     usage: KVUsage  # while the iteration ran: what finished with it is still counted
     measured: Any = None
+    logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     discarded: int = 0  # tokens or nodes computed for sequences that had ended, or beyond an answer's end

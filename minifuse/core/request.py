@@ -41,6 +41,7 @@ class Request:
     stop_ids: tuple[int, ...] = ()  # the tokens that end the answer, usually the tokenizer's EOS
     ignore_eos: bool = False  # the answer has max_new_tokens tokens, whatever they are
     sampling: Sampling = GREEDY
+    logprobs: int | None = None  # tell each token's log-probability, and so many of the likeliest tokens
     arrival_s: float = 0.0  # since the run began
     priority: int = 0  # the highest first, under a policy with order=priority
     conversation: str | None = None

@@ -103,7 +103,7 @@ class Requests:
             self.release(sequence)
         for name, reason in finished.items():
             self.finish(self.sequences[name], reason)
-        return StepReport(plan, started_s, ended_s, tokens, finished, usage, ran.measured, discarded)
+        return StepReport(plan, started_s, ended_s, tokens, finished, usage, ran.measured, ran.logprobs, discarded)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence. Its memory is freed when no plan in flight uses it."""

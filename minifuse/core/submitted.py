@@ -138,6 +138,9 @@ def _check_types(request: Request) -> None:
                 raise RequestRefused(str(error)) from None
     if not isinstance(request.ignore_eos, bool):
         raise RequestRefused(f"{name} has ignore_eos = {brief(request.ignore_eos)}: give True or False.")
+    logprobs: object = request.logprobs
+    if logprobs is not None and not (isinstance(logprobs, int) and _is_whole(logprobs) and logprobs >= 0):
+        raise RequestRefused(f"{name} has logprobs = {brief(logprobs)}: give a whole number of tokens, or None.")
     stop_ids: object = request.stop_ids
     if not isinstance(stop_ids, tuple) or not all(map(_is_whole, stop_ids)):
         raise RequestRefused(f"{name} has stop_ids = {brief(request.stop_ids)}: give token ids, such as (3,).")

@@ -41,8 +41,9 @@ class Turns(Arrivals):
     def __init__(self) -> None:
         self.stored: Stored = lambda request: ()
         self._finished: dict[str, Sequence] = {}  # the sequences that have ended, by request
-        self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
-        self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
+        self._num_submitted = 0
+        self._submitted: dict[str, int] = {}  # every request that is not forgotten -> its number
+        self._groups: dict[str, tuple[str, ...]] = {}  # every group that is not forgotten -> the ids of its prompts
         self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> requests with a text, now or later
         self._without_text: set[str] = set()  # requests that ended before they arrived
         self._refused: set[str] = set()  # requests that were refused when they were submitted
@@ -127,7 +128,8 @@ class Turns(Arrivals):
             self._groups[group] = tuple(prompt.id for prompt in prompts)
         known = []
         for prompt in prompts:
-            self._submitted[prompt.id] = len(self._submitted)
+            self._submitted[prompt.id] = self._num_submitted
+            self._num_submitted += 1
             if prompt.conversation is not None:
                 self._turns[prompt.conversation].append(prompt.id)
             if prompt.after is None:
@@ -178,6 +180,25 @@ class Turns(Arrivals):
             else:
                 self._push(request, sequence.ended_s + request.delay_s)
         return refused
+
+    def forget(self, name: str) -> None:
+        """Drop all that is known of a request that has ended, and that no other follows.
+
+        Its conversation continues what `stored` returns from now on.
+        """
+        sequence = self._finished.pop(name, None)
+        self._submitted.pop(name, None)
+        self._without_text.discard(name)
+        self._refused.discard(name)
+        if sequence is None:
+            return
+        conversation, group = sequence.request.conversation, sequence.request.group
+        if conversation is not None and name in (turns := self._turns.get(conversation, [])):
+            turns.remove(name)
+            if not turns:
+                del self._turns[conversation]
+        if group is not None and not any(prompt in self._submitted for prompt in self._groups.get(group, ())):
+            self._groups.pop(group, None)
 
     def withdraw(self, name: str) -> list[Request]:
         found = []

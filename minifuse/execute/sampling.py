@@ -4,11 +4,13 @@ The Gumbel-max trick (Gumbel, 1954): argmax(logits / temperature + noise) follow
 hash makes the noise of each (seed, position, token).
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
 import torch
 from torch import Tensor
 
+from minifuse.core.report import NOT_FINITE, TokenLogprobs
 from minifuse.core.request import Sampling
 from minifuse.model.operators import Operators
 
@@ -43,3 +45,23 @@ def keep_top(scaled: Tensor, top_k: Seq[int], top_p: Seq[float]) -> Tensor:
     dropped = (before >= p) & (p < 1.0)
     dropped[:, 0] = False
     return torch.empty_like(scaled).scatter_(-1, order, ordered.masked_fill(dropped, float("-inf")))
+
+
+def logprobs(logits: Tensor, tokens: Seq[int], asked: Mapping[int, int]) -> dict[int, TokenLogprobs]:
+    """Return the log-probability of each sampled token, and of the likeliest ones.
+
+    Args:
+        logits: [rows, vocab_size].
+        tokens: that were sampled, by row.
+        asked: rows -> how many of the likeliest tokens.
+    """
+    rows = list(asked)
+    told = logits[rows].float().log_softmax(-1)
+    top = told.topk(min(max(asked.values()), told.shape[-1]), dim=-1)
+    found = {}
+    for i, row in enumerate(rows):
+        if tokens[row] == NOT_FINITE:
+            continue
+        likeliest = zip(top.indices[i].tolist(), top.values[i].tolist(), strict=True)
+        found[row] = TokenLogprobs(float(told[i, tokens[row]]), tuple(likeliest)[: asked[row]])
+    return found

@@ -8,7 +8,7 @@ from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran
 from minifuse.core.request import Sequence
-from minifuse.execute.sampling import sample
+from minifuse.execute.sampling import logprobs, sample
 from minifuse.model.text.transformer import Transformer
 
 
@@ -49,7 +49,9 @@ class TorchRunner:
         failed = tuple(name for name in names if produced[name][0] == NOT_FINITE) if NOT_FINITE in tokens else ()
         for name in failed:
             del produced[name]
-        return Ran(produced, not_finite=failed)
+        asked = {row: one.request.logprobs for row, one in enumerate(sampled) if one.request.logprobs is not None}
+        told = logprobs(logits, tokens, asked) if asked else {}
+        return Ran(produced, not_finite=failed, logprobs={names[row]: (one,) for row, one in told.items()})
 
     def logits(
         self, plan: Plan, sequences: dict[str, Sequence], attention: AttentionBackend

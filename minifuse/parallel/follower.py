@@ -1,4 +1,4 @@
-"""A rank that follows rank 0: `python -m minifuse.parallel.follower CONNECTION`, started by `launch`.
+"""A rank that follows rank 0: `python -m minifuse.parallel.follower CONNECTION`, started by `launch`, or by torchrun.
 
 It has no clock, no policy and no books. It computes the plans that rank 0 sends, in the order in which they are sent,
 and samples nothing.
@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 import torch
+import torch.distributed as dist
 
 from minifuse.attention.batch import AttentionBackend
 from minifuse.core.plan import Plan
@@ -19,9 +20,8 @@ from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
-from minifuse.model.text.load import load_weights
 from minifuse.parallel.communicator import RankLost
-from minifuse.parallel.order import Order, Setup, update_sequences
+from minifuse.parallel.order import Known, Order, Setup
 from minifuse.parallel.rank import Rank, join
 
 
@@ -35,22 +35,32 @@ class FollowingRunner(TorchRunner):
 
 def main() -> None:
     """Carry out the orders that arrive on a connection, whose descriptor is the argument."""
-    connection = Connection(int(sys.argv[1]))
+    follow(Connection(int(sys.argv[1])))
+
+
+def follow(connection: Connection, store: dist.Store | None = None, local_rank: int | None = None) -> None:  # type: ignore[name-defined]
+    """Carry out orders until rank 0 ends, and end the process.
+
+    Args:
+        store: where the ranks join; None: as rank 0 says.
+        local_rank: among the ranks of this machine; None: this rank's number.
+    """
     try:
-        _receive_orders(connection)
+        _receive_orders(connection, store, local_rank)
     except (EOFError, ConnectionError):
         os._exit(0)  # rank 0 has closed or has ended; do not wait for threads that may still wait for it
     except BaseException as error:
         _fail(connection, error)
 
 
-def _receive_orders(connection: Connection) -> None:
+def _receive_orders(connection: Connection, store: dist.Store | None, local_rank: int | None) -> None:  # type: ignore[name-defined]
     setup: Setup = connection.recv()
+    setup = setup._replace(local_rank=setup.rank if local_rank is None else local_rank)
     torch.set_num_threads(setup.threads)
     _use_device(setup)
-    rank = _prepare(connection, setup)
-    # Of each worker: its thread, its runner, and the sequences that it knows.
-    workers: dict[int, tuple[ThreadPoolExecutor, MovingRunner, dict[str, Sequence]]] = {}
+    rank = _prepare(connection, setup, store)
+    # Of each worker: its thread, its runner, and what it knows of the sequences.
+    workers: dict[int, tuple[ThreadPoolExecutor, MovingRunner, Known]] = {}
     behind: dict[int, Future[Ran]] = {}  # step -> a plan without work that has not landed on every rank
     while True:
         order: Order = connection.recv()
@@ -63,35 +73,26 @@ def _receive_orders(connection: Connection) -> None:
         if worker not in workers:
             connection.send(None)  # ready to open it
             _, run = rank.open_worker()  # rank 0 does the same after sending the worker's first order
-            workers[worker] = (ThreadPoolExecutor(1), run, {})
-        thread, run, sequences = workers[worker]
-        thread.submit(_compute, connection, setup, order, run, sequences)
+            workers[worker] = (ThreadPoolExecutor(1), run, Known())
+        thread, run, known = workers[worker]
+        thread.submit(_compute, connection, setup, order, run, known)
 
 
-def _prepare(connection: Connection, setup: Setup) -> Rank:
-    """Load the whole model, join the other ranks, keep this rank's part of it.
-
-    A checkpoint is read on the host, because the whole model need not fit one device. Random weights are drawn on the
-    device, as rank 0's are, because each kind of device draws other numbers.
-    """
-    random = setup.source.directory is None
-    model = load_weights(setup.source, setup.dtype, setup.device if random else "cpu", setup.seed, pack=False)
+def _prepare(connection: Connection, setup: Setup, store: dist.Store | None) -> Rank:  # type: ignore[name-defined]
+    """Load this rank's part of the model, and join the other ranks."""
+    rank = Rank(setup, FollowingRunner)
     connection.send(None)  # ready to join
     connection.recv()  # all ranks are ready
-    join(setup)
-    rank = Rank(setup, model, FollowingRunner)
+    join(setup, store)
     connection.send(None)
     return rank
 
 
-def _compute(
-    connection: Connection, setup: Setup, order: Order, run: MovingRunner, sequences: dict[str, Sequence]
-) -> None:
+def _compute(connection: Connection, setup: Setup, order: Order, run: MovingRunner, known: Known) -> None:
     """Carry out one order, in its worker's thread."""
     try:
         _use_device(setup)
-        update_sequences(order, sequences)
-        run(order.plan, sequences)
+        run(known.plan(order), known.sequences)
     except RankLost:
         return  # the rank that was lost reports why, and rank 0 notices that this one has stopped
     except BaseException as error:
@@ -101,7 +102,7 @@ def _compute(
 def _use_device(setup: Setup) -> None:
     """Set the device of this thread: in CUDA, every thread has its own current device."""
     if setup.device == "cuda":
-        torch.cuda.set_device(setup.rank)
+        torch.cuda.set_device(setup.local_rank)
 
 
 def _fail(connection: Connection, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""The processes of all ranks but rank 0, as rank 0 controls them."""
+"""All ranks but rank 0, as rank 0 controls them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
+from typing import Self
 
 from minifuse.core.errors import MachineError
 from minifuse.parallel.order import Setup
@@ -19,26 +20,42 @@ EXIT_TIMEOUT_S = 5.0  # for a follower to end, or to report why it has failed
 
 
 class Followers:
-    """Starts and controls ranks 1 and up, each a process with its own connection.
+    """Controls ranks 1 and up, each with its own connection.
 
     A follower ends when its connection does: because rank 0 closes it, or because rank 0 has ended in whatever way. It
-    sends two kinds of message: that it is ready, and why it has failed. One that has been stopped is ended.
+    sends two kinds of message: that it is ready, and why it has failed.
+
+    Args:
+        connections: of each follower, by rank.
+        processes: those that run on this machine and were started by rank 0; they are ended at last, and ended when
+            they have been stopped.
     """
 
-    def __init__(self, setups: Iterable[Setup]) -> None:
-        """Start a process for each of `setups`. They begin to load their weights: see `await_ready`."""
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self._connections: list[Connection] = []
-        self._watch = Watch(self.processes)
+    def __init__(self, connections: list[Connection], processes: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+        self.processes = processes
+        self._connections = connections
+        self._watch = Watch(processes)
         # Also on garbage collection:
-        self.close = weakref.finalize(self, _stop, self._connections, self.processes, self._watch)
-        for setup in setups:
-            ours, theirs = Pipe()
-            self._connections.append(ours)
-            with theirs:
-                self.processes.append(_start(theirs))
-            ours.send(setup)
-        self._watch.start()
+        self.close = weakref.finalize(self, _stop, connections, processes, self._watch)
+        if processes:
+            self._watch.start()
+
+    @classmethod
+    def start(cls, setups: Iterable[Setup]) -> Self:
+        """Start a process for each of `setups`. They begin to load their weights: see `await_ready`."""
+        connections: list[Connection] = []
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for setup in setups:
+                ours, theirs = Pipe()
+                connections.append(ours)
+                with theirs:
+                    processes.append(_start(theirs))
+                ours.send(setup)
+        except BaseException:
+            _stop(connections, processes, None)
+            raise
+        return cls(connections, processes)
 
     def await_ready(self) -> None:
         """Wait for one more ready message from each follower.
@@ -76,12 +93,19 @@ class Followers:
             if why is None:
                 return None
         except (EOFError, OSError):
-            code = self.processes[index].wait(EXIT_TIMEOUT_S)
-            why = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-            if index in self._watch.ended:
-                why = "it was stopped, by SIGSTOP or a debugger, and did not go on"
-        rank, size, pid = index + 1, len(self.processes) + 1, self.processes[index].pid
-        return MachineError(f"Rank {rank} of {size}, process {pid}, failed ({why}): fix the cause and start again.")
+            why = self._why_ended(index)
+        process = f", process {self.processes[index].pid}," if self.processes else ""
+        rank, size = index + 1, len(self._connections) + 1
+        return MachineError(f"Rank {rank} of {size}{process} failed ({why}): fix the cause and start again.")
+
+    def _why_ended(self, index: int) -> str:
+        """Say why a follower has closed its connection."""
+        if not self.processes:
+            return "its connection was closed"
+        if index in self._watch.ended:
+            return "it was stopped, by SIGSTOP or a debugger, and did not go on"
+        code = self.processes[index].wait(EXIT_TIMEOUT_S)
+        return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
 
 def _start(connection: Connection) -> subprocess.Popen[bytes]:
@@ -101,9 +125,10 @@ def _start(connection: Connection) -> subprocess.Popen[bytes]:
     )
 
 
-def _stop(connections: list[Connection], processes: list[subprocess.Popen[bytes]], watch: Watch) -> None:
-    """End all processes: by closing their connections, and after a timeout by force."""
-    watch.close()
+def _stop(connections: Sequence[Connection], processes: Sequence[subprocess.Popen[bytes]], watch: Watch | None) -> None:
+    """End all followers: by closing their connections, and own processes after a timeout by force."""
+    if watch is not None:
+        watch.close()
     for connection in connections:
         connection.close()
     deadline = time.monotonic() + EXIT_TIMEOUT_S

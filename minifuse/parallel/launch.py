@@ -1,4 +1,4 @@
-"""Starts the ranks of a tensor parallel run on this machine (Flover, V-D)."""
+"""Starts the ranks of a tensor parallel run, or takes those of torchrun (Flover, V-D)."""
 
 from __future__ import annotations
 
@@ -6,53 +6,59 @@ import torch
 import torch.distributed as dist
 
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.config import shard_config
 from minifuse.parallel.followers import Followers
 from minifuse.parallel.order import Setup
-from minifuse.parallel.rank import HOST, Rank, join
+from minifuse.parallel.rank import Rank, join
 from minifuse.parallel.runner import ParallelRunner
+from minifuse.parallel.torchrun import torchrun
+
+LOOPBACK = "127.0.0.1"
 
 
-def launch(model: Transformer, setup: Setup) -> ParallelRunner:
+def launch(setup: Setup) -> ParallelRunner:
     """Start all other ranks, and return a runner that computes plans on all ranks.
 
-        with launch(model, Setup(source, attention.backend(), memory.capacity, size=2)) as run:
+        with launch(Setup(source, attention.backend(), memory.capacity, size=2, dtype="float32", device="cpu")) as run:
             executor = RealExecutor(run, clock)
 
     Close it after use. A process can have one such run at a time. On CPU the ranks share the threads that torch would
-    use here.
-
-    Args:
-        model: the whole model, on rank 0. Every other rank loads it again from its source.
+    use here. Under torchrun the other ranks run already, on any machine, and wait for orders. Every rank, this one
+    included, loads its own part of the model.
 
     Raises:
-        UsageError: the model cannot be split into so many parts, or ranks run here already.
+        UsageError: the model cannot be split into so many parts, ranks run here already, or torchrun has started
+            another number of them.
         MachineError: there are not enough devices, or a rank failed.
     """
-    size = setup.size
-    shard_config(model.config, size)
-    if model.device.type == "cuda" and size > torch.cuda.device_count():
-        raise MachineError(
-            f"A tensor parallel size of {size} was given, and this machine has {torch.cuda.device_count()} GPUs: "
-            "choose a smaller one."
-        )
+    shard_config(setup.source.config, setup.size)
     if dist.is_initialized():
         raise UsageError("torch.distributed is in use in this process already: close the other parallel run first.")
-    store = dist.TCPStore(HOST, port=0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    setup = setup._replace(
-        port=store.port,
-        dtype=str(model.dtype).removeprefix("torch."),
-        device=model.device.type,
-        threads=max(1, torch.get_num_threads() // size),
-    )
-    followers = Followers([setup._replace(rank=rank) for rank in range(1, size)])
+    started = torchrun()
+    if started is not None and started.size != setup.size:
+        raise UsageError(
+            f"A tensor parallel size of {setup.size} was given, and torchrun has started {started.size} ranks: give "
+            "that, or leave it out."
+        )
+    num_here = setup.size if started is None else started.num_local
+    if setup.device == "cuda" and num_here > torch.cuda.device_count():
+        raise MachineError(
+            f"{num_here} ranks are to run on this machine, which has {torch.cuda.device_count()} GPUs: choose fewer."
+        )
+    setup = setup._replace(threads=max(1, torch.get_num_threads() // num_here))
+    if started is None:
+        store = dist.TCPStore(LOOPBACK, port=0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        setup = setup._replace(port=store.port)
+        followers = Followers.start([setup._replace(rank=rank) for rank in range(1, setup.size)])
+    else:
+        store, connections = started.begin(setup)
+        followers = Followers(connections)
     try:
-        followers.await_ready()  # loading weights may take longer than the timeout of a collective
+        rank = Rank(setup)  # while the others load theirs: that may take longer than the timeout of a collective
+        followers.await_ready()
         followers.send(None)
         join(setup, store)
-        rank = Rank(setup, model)
         followers.await_ready()
     except BaseException as error:
         failure = followers.failure() if isinstance(error, RankLost | OSError) else None

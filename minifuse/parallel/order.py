@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from minifuse.core.plan import Plan
+from minifuse.core.places import Pages
+from minifuse.core.plan import Place, Plan, Work
 from minifuse.core.request import Request, Sequence
+from minifuse.trace.step import BlockTables
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
@@ -25,11 +27,12 @@ class Setup(NamedTuple):
     layers_in_turn: int = 1  # layers that share the device (`Memory.layers_in_turn`)
     seed: int = 0  # of random weights
     timeout_s: float = 60.0  # how long rank 0 waits for the others to join, and with NCCL a rank in a collective
-    # `launch` fills in the rest.
     rank: int = 0
-    port: int = 0  # of the store where the ranks join, on this machine
-    dtype: str = ""
-    device: str = ""  # cpu or cuda, where rank r has device r
+    local_rank: int = 0  # among the ranks of its machine: the number of its device
+    host: str = "127.0.0.1"  # of rank 0
+    port: int = 0  # of the store where the ranks join
+    dtype: str = "float32"
+    device: str = "cpu"  # or cuda
     threads: int = 1
 
 
@@ -44,7 +47,8 @@ class Update(NamedTuple):
 class Order(NamedTuple):
     """A plan to compute, updates of the sequences it reads, and the finished sequences.
 
-    `landed` are steps without work, sent before, that must have landed on the follower too before it goes on.
+    The plan's block tables are `Grown`. `landed` are steps without work, sent before, that must have landed on the
+    follower too before it goes on.
     """
 
     plan: Plan
@@ -53,38 +57,78 @@ class Order(NamedTuple):
     landed: tuple[int, ...] = ()
 
 
+class Grown(NamedTuple):
+    """A block table: the first `kept` blocks that the follower knows of it, then the new ones."""
+
+    kept: int
+    new: tuple[int, ...]
+    size: int
+
+
 class Ledger:
-    """Records the tokens that the followers have of one worker's sequences.
+    """Records what the followers know of one worker's sequences: their tokens and block tables.
 
     Every worker has its own ledger, so that orders of different workers may be carried out in any order.
     """
 
     def __init__(self) -> None:
         self._sent: dict[str, tuple[Sequence, int]] = {}  # each sequence, and how many of its tokens were sent
+        self._tables = BlockTables()
 
     def order(self, plan: Plan, sequences: Mapping[str, Sequence]) -> Order:
         """Make the order to compute `plan`; `sequences` are all unfinished ones."""
         finished = tuple(name for name in self._sent if name not in sequences)
         for name in finished:
-            del self._sent[name]
+            self._drop(name)
         names = dict.fromkeys(work.sequence for work in plan.work)
         updates = tuple(self._update(sequences[name]) for name in names)
-        return Order(replace(plan, reasons=()), updates, finished)  # followers do not read them
+        places: Any = tuple(map(self._grown, plan.work, plan.places))
+        return Order(replace(plan, reasons=(), places=places), updates, finished)  # followers read no reasons
+
+    def _drop(self, name: str) -> None:
+        self._sent.pop(name, None)
+        self._tables.last.pop(name, None)
 
     def _update(self, sequence: Sequence) -> Update:
         known, count = self._sent.get(sequence.id, (None, 0))
         is_known = known is sequence  # not a sequence of the same name in an earlier run
         if not is_known:
+            self._drop(sequence.id)
             count = len(sequence.request.prompt)
         self._sent[sequence.id] = sequence, len(sequence)
         return Update(sequence.id, None if is_known else sequence.request, tuple(sequence.tokens[count:]))
 
+    def _grown(self, work: Work, place: Place) -> Place | Grown:
+        if not isinstance(place, Pages):
+            return place
+        kept, new, size = self._tables.told(work.sequence, place)
+        return Grown(kept, tuple(new), size)
 
-def update_sequences(order: Order, sequences: dict[str, Sequence]) -> None:
-    """Bring a follower's sequences up to date before it computes the order's plan."""
-    for name in order.finished:
-        del sequences[name]
-    for name, request, tokens in order.updates:
-        if request is not None:
-            sequences[name] = Sequence(request)
-        sequences[name].tokens += tokens
+
+class Known:
+    """What a follower knows of one worker's sequences."""
+
+    def __init__(self) -> None:
+        self.sequences: dict[str, Sequence] = {}
+        self._tables = BlockTables()
+
+    def plan(self, order: Order) -> Plan:
+        """Bring the sequences up to date, and return the order's plan with whole block tables."""
+        for name in order.finished:
+            self._drop(name)
+        for name, request, tokens in order.updates:
+            if request is not None:
+                self._drop(name)
+                self.sequences[name] = Sequence(request)
+            self.sequences[name].tokens += tokens
+        return replace(order.plan, places=tuple(map(self._whole, order.plan.work, order.plan.places)))
+
+    def _drop(self, name: str) -> None:
+        self.sequences.pop(name, None)
+        self._tables.last.pop(name, None)
+
+    def _whole(self, work: Work, place: Place | Grown) -> Place:
+        if not isinstance(place, Grown):
+            return place
+        blocks, size = self._tables.whole(work.sequence, list(place))
+        return Pages(tuple(blocks), size)

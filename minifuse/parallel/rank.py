@@ -13,12 +13,10 @@ from minifuse.execute.texts import TorchRunner
 from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import PlanTransfers
 from minifuse.model.linear import pack
-from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import Communicator, rank_lost_if_unreachable
 from minifuse.parallel.order import Setup
-from minifuse.parallel.shard import shard, with_communicator
+from minifuse.parallel.shard import load_shard, with_communicator
 
-HOST = "127.0.0.1"
 PATIENCE = timedelta(minutes=30), timedelta(days=1)  # for a collective of gloo: of rank 0, of the followers
 
 
@@ -36,7 +34,7 @@ def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore
     timeout = _timeout(setup)
     backend = "nccl" if setup.device == "cuda" else "gloo"
     with rank_lost_if_unreachable():
-        store = store or dist.TCPStore(HOST, setup.port, timeout=timeout)  # type: ignore[attr-defined]
+        store = store or dist.TCPStore(setup.host, setup.port, timeout=timeout)  # type: ignore[attr-defined]
         hook = sys.excepthook
         dist.init_process_group(backend, timeout=timeout, world_size=setup.size, rank=setup.rank, store=store)
         _be_patient(setup, dist.group.WORLD)
@@ -46,12 +44,11 @@ def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore
 class Rank:
     """One rank's shard of the model. All workers share its weights and its KV."""
 
-    def __init__(self, setup: Setup, model: Transformer, runner: type[TorchRunner] = TorchRunner) -> None:
-        """Take this rank's part of the whole `model`. The ranks must have joined."""
-        device = torch.device("cuda", setup.rank) if setup.device == "cuda" else torch.device("cpu")
-        world = dist.group.WORLD
-        assert world is not None
-        self.model = shard(model, setup.rank, setup.size, Communicator(world)).to(device)
+    def __init__(self, setup: Setup, runner: type[TorchRunner] = TorchRunner) -> None:
+        """Load this rank's part of the model; `open_worker` needs the ranks to have joined."""
+        device = torch.device("cuda", setup.local_rank) if setup.device == "cuda" else torch.device("cpu")
+        self.model = load_shard(setup)
+        self.weight_bytes = sum(parameter.nbytes for parameter in self.model.parameters())
         pack(self.model)
         self.cache = TieredStorage(
             self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.layers_in_turn

@@ -13,15 +13,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
+from minifuse.model.device import check_weights_fit
+from minifuse.model.dtypes import torch_dtype
 from minifuse.model.linear import Linear
+from minifuse.model.text.checkpoint import read_weights
+from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.layers import RotaryTable
+from minifuse.model.text.load import build, draw_weights
+from minifuse.model.text.parts import WHOLE, Part
 from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import Communicator
 from minifuse.parallel.config import shard_config
+from minifuse.parallel.order import Setup
+
+ROW_PARALLEL = ("out", "down")
 
 
 class RowParallel(nn.Module):
@@ -30,11 +40,11 @@ class RowParallel(nn.Module):
     Each rank has a part of the inputs; the bias is added once.
     """
 
-    def __init__(self, part: nn.Linear, bias: Tensor | None, communicator: Communicator) -> None:
+    def __init__(self, part: nn.Linear, bias: Tensor | None) -> None:
         super().__init__()
         self.part = part
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.communicator = communicator
+        self.communicator: Communicator  # of a worker, see `with_communicator`
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.communicator.all_reduce(self.part(x))
@@ -48,84 +58,161 @@ class GatheredHead(nn.Module):
     and the zeros come last.
     """
 
-    def __init__(self, part: nn.Linear, vocab_size: int, communicator: Communicator) -> None:
+    def __init__(self, part: nn.Linear, vocab_size: int) -> None:
         super().__init__()
         self.part = part
         self.vocab_size = vocab_size
-        self.communicator = communicator
+        self.communicator: Communicator  # of a worker, see `with_communicator`
 
     def forward(self, x: Tensor) -> Tensor:
         return self.communicator.all_gather(self.part(x))[:, : self.vocab_size]
 
 
-def shard(model: Transformer, rank: int, size: int, communicator: Communicator) -> Transformer:
-    """Cut out the part of `model` that one of `size` ranks computes.
+def make_shard(config: ModelConfig, size: int, dtype: str, device: str) -> Transformer:
+    """Make the model that one of `size` ranks computes, its weights unset.
 
-    Its config is the shard's, so that KV memory and attention have the rank's heads only. Embeddings and norms are the
-    whole model's own tensors; all other weights are copies, so that the whole model can be freed. They are not packed.
+    Its config is the shard's, so that KV memory and attention have the rank's heads only.
 
     Raises:
         UsageError: the model cannot be split into `size` parts.
     """
-    whole, config = model.config, shard_config(model.config, size)
-    replacements: list[tuple[object, object]] = [(whole, config)]
-    blocks = {
-        "qkv": (whole.q_size, whole.kv_size, whole.kv_size),
-        "gate_up": (whole.intermediate_size, whole.intermediate_size),
-        "up": (whole.intermediate_size,),
-    }
+    model = build(shard_config(config, size), dtype, "meta")
     for layer in model.layers:
-        for name, linear in layer.named_children():
-            if not isinstance(linear, nn.Linear):
-                continue  # a norm
-            if name in blocks:
-                kept = [block.chunk(size)[rank] for block in torch.arange(len(linear.weight)).split(blocks[name])]
-                rows = torch.cat(kept).to(linear.weight.device)
-                bias = None if linear.bias is None else linear.bias[rows]
-                replacements.append((linear, _linear(linear.weight[rows], bias)))
-            else:
-                part = _linear(linear.weight.chunk(size, 1)[rank], None)
-                replacements.append((linear, RowParallel(part, linear.bias, communicator)))
-    replacements.append((model.lm_head, _head(model.lm_head, rank, size, communicator)))
-    return _replaced(model, replacements)
+        for name in ROW_PARALLEL:
+            linear = getattr(layer, name)
+            setattr(layer, name, RowParallel(_linear(linear.weight, None), linear.bias))
+    rows = -(-config.vocab_size // size)
+    head = model.lm_head
+    bias = None if head.bias is None else head.bias[:rows]
+    model.lm_head = GatheredHead(_linear(head.weight[:rows], bias), config.vocab_size)  # type: ignore[assignment]
+    model.to_empty(device=device)
+    if config.rotary is not None:
+        with torch.device(device):
+            model.rotary_table = RotaryTable(config.rotary, config.max_context).to(torch_dtype(dtype))
+    return model
+
+
+def part_of(name: str, config: ModelConfig, rank: int, size: int) -> Part:
+    """Return what a rank holds of the whole model's parameter `name`.
+
+    >>> part_of("layers.0.gate_up.weight", config, 1, 2).rows  # of gate and up with 8 rows each
+    (range(4, 8), range(12, 16))
+    """
+    module, kind = name.rsplit(".", 1)
+    layer = module.split(".")[-1]
+    blocks = {
+        "qkv": (config.q_size, config.kv_size, config.kv_size),
+        "gate_up": (config.intermediate_size, config.intermediate_size),
+        "up": (config.intermediate_size,),
+    }
+    if layer in blocks:
+        rows, first = [], 0
+        for block in blocks[layer]:
+            share = block // size
+            rows.append(range(first + rank * share, first + (rank + 1) * share))
+            first += block
+        return Part(tuple(rows))
+    if layer in ROW_PARALLEL and kind == "weight":
+        share = (config.q_size if layer == "out" else config.intermediate_size) // size
+        return Part(columns=range(rank * share, (rank + 1) * share))
+    if module == "lm_head":
+        share = -(-config.vocab_size // size)
+        last = config.vocab_size
+        return Part((range(min(rank * share, last), min((rank + 1) * share, last)),))
+    return WHOLE
+
+
+class Shard:
+    """A rank's part of a model, and where each of the whole model's parameters goes in it.
+
+    Attributes:
+        whole: the whole model's outline, on the meta device.
+        model: the part, without a communicator.
+    """
+
+    def __init__(self, config: ModelConfig, rank: int, size: int, dtype: str, device: str) -> None:
+        self.rank, self.size, self.config = rank, size, config
+        self.whole = build(config, dtype, "meta")
+        self.model = make_shard(config, size, dtype, device)
+        self._parameters = dict(self.model.named_parameters())
+
+    def target(self, name: str) -> tuple[Tensor, Part]:
+        """Return where a parameter of the whole model goes, and which part of it."""
+        module, kind = name.rsplit(".", 1)
+        is_divided = module == "lm_head" or (module.split(".")[-1] in ROW_PARALLEL and kind == "weight")
+        own = self._parameters[f"{module}.part.{kind}" if is_divided else name]
+        return own.detach(), part_of(name, self.config, self.rank, self.size)
+
+    def fill(self, weights: Iterable[tuple[str, Tensor]]) -> Transformer:
+        """Take this rank's part of each parameter of the whole model."""
+        for name, tensor in weights:
+            own, part = self.target(name)
+            cut = part.of(tensor)
+            own[: len(cut)].copy_(cut)
+        return self.finish()
+
+    def finish(self) -> Transformer:
+        """Set what is no parameter of its own: a tied head, and the rows behind the vocabulary."""
+        head, part = self.target("lm_head.weight")
+        if self.whole.lm_head.weight is self.whole.embedding.weight:
+            head[: part.num_rows(0)].copy_(part.of(self.model.embedding.weight))
+        for kind in ("weight", "bias"):
+            if f"lm_head.part.{kind}" in self._parameters:
+                self.target(f"lm_head.{kind}")[0][part.num_rows(0) :].zero_()
+        return self.model
+
+
+@torch.no_grad()
+def shard(model: Transformer, rank: int, size: int, communicator: Communicator) -> Transformer:
+    """Cut out the part of a whole model in memory that one of `size` ranks computes; nothing is packed.
+
+    Raises:
+        UsageError: the model cannot be split into `size` parts.
+    """
+    config = cast(ModelConfig, model.config)
+    own = Shard(config, rank, size, str(model.dtype).removeprefix("torch."), model.device.type)
+    part = own.fill((name, parameter.detach()) for name, parameter in model.named_parameters())
+    return with_communicator(part, communicator)
+
+
+@torch.no_grad()
+def load_shard(setup: Setup) -> Transformer:
+    """Load the part of a model that a rank computes, without a communicator; no rank ever holds the whole model.
+
+    Of a checkpoint only the rank's slices are read. Random weights are drawn one parameter at a time, on the rank's
+    device, since each kind of device draws other numbers.
+    """
+    source, device = setup.source, setup.device
+    if device == "cuda":
+        device = f"cuda:{setup.local_rank}"
+    parameters = source.config.num_parameters // setup.size  # and what is on every rank, which is less
+    instead = "more ranks, a smaller model, or a shorter --dtype"
+    check_weights_fit(source.name, setup.dtype, setup.device, parameters, parameters, 0, instead)
+    own = Shard(source.config, setup.rank, setup.size, setup.dtype, device)
+    if source.directory is None:
+        return own.fill(draw_weights(own.whole, setup.seed, device))
+    read_weights(own.whole, source.directory, own.target)
+    return own.finish()
 
 
 def with_communicator(model: Transformer, communicator: Communicator) -> Transformer:
-    """Copy the shard, on the same tensors, for another worker."""
-    return _replaced(
-        model,
-        [
-            (module.communicator, communicator)
-            for module in model.modules()
-            if isinstance(module, RowParallel | GatheredHead)
-        ],
-    )
-
-
-def _replaced(model: Transformer, replacements: Iterable[tuple[object, object]]) -> Transformer:
-    """Copy the modules, on the same tensors, with each (old, new) pair of objects exchanged."""
+    """Copy the shard, on the same tensors, for a worker with this communicator."""
     packed = [module.packed for module in model.modules() if isinstance(module, Linear)]
-    kept = [*model.parameters(), *model.buffers(), *(tensor for tensor in packed if tensor is not None)]
-    memo: dict[int, object] = {id(tensor): tensor for tensor in kept}
-    memo.update((id(old), new) for old, new in replacements)
-    return copy.deepcopy(model, memo)
+    kept: list[object] = [*model.parameters(), *model.buffers(), model.config]
+    kept += [tensor for tensor in packed if tensor is not None]
+    kept += [module.communicator for module in model.modules() if hasattr(module, "communicator")]
+    same = copy.deepcopy(model, {id(one): one for one in kept if one is not None})
+    for module in same.modules():
+        if isinstance(module, RowParallel | GatheredHead):
+            module.communicator = communicator
+    return same
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Make a layer with copies of weights: views would keep the whole model."""
+    """Make a layer with these weights, on the meta device."""
     with torch.device("meta"):
         linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    linear.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format), requires_grad=False)
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
-        linear.bias = nn.Parameter(bias.clone(), requires_grad=False)
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
     return linear
-
-
-def _head(whole: nn.Linear, rank: int, size: int, communicator: Communicator) -> GatheredHead:
-    vocab_size = len(whole.weight)
-    share = -(-vocab_size // size)
-    rows = slice(rank * share, (rank + 1) * share)
-    weight = whole.weight[rows]
-    missing = share - len(weight)
-    bias = None if whole.bias is None else pad(whole.bias[rows], (0, missing))
-    return GatheredHead(_linear(pad(weight, (0, 0, 0, missing)), bias), vocab_size, communicator)

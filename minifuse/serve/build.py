@@ -47,7 +47,8 @@ def build_engine(
     settings, source = run.settings, run.source
     model = run.outline if model is None else model
     served = serve_model(run.choices, source, settings, model)
-    if settings.clock == "real" and (model is None or model.device.type == "meta"):
+    is_outline = model is None or (model.device.type == "meta" and settings.tensor_parallel == 1)
+    if settings.clock == "real" and is_outline:
         raise UsageError("The engine was built without a model, and in real time one computes: give run.load().")
     stages = run.choices.stages(run.capacity)
     trace = Trace(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from minifuse.contracts.lawful import Lawful
 from minifuse.core.engine import Engine
@@ -14,7 +14,7 @@ from minifuse.core.errors import UsageError
 from minifuse.core.observers import Observers, RunObserver, Watchdog
 from minifuse.core.plan import RAGGED, Placement, Proposal
 from minifuse.core.report import Completion, KVUsage, StepReport
-from minifuse.core.request import FinishReason, Request
+from minifuse.core.request import FinishReason, Phase, Request
 from minifuse.core.requests import Observer
 from minifuse.core.stages import Executor
 from minifuse.core.submitted import check_are_requests
@@ -23,7 +23,16 @@ from minifuse.serve.requests import ServedRequests
 from minifuse.stages import Attention, Batching, Memory
 from minifuse.trace.log import Trace
 
+WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
 Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the loop waits
+
+
+class Load(NamedTuple):
+    """What an engine does at one moment."""
+
+    running: int  # requests that have memory
+    waiting: int  # requests that have arrived; evicted ones included
+    usage: KVUsage
 
 
 class ServingExecutor(Executor, Protocol):
@@ -178,6 +187,25 @@ class ServingEngine(Engine):
             has_ended = len(self.finished) > before
         self._wake()
         return has_ended
+
+    def forget(self, name: str) -> None:
+        """Drop all that is known of a request that has ended: what runs for weeks keeps none.
+
+        Its id may be used again. Its conversation continues what `arrivals.stored` returns.
+
+        Raises:
+            UsageError: the request has not ended.
+        """
+        with self._lock:
+            if name in self.arrivals.prompts_of(name) and name not in self.finished:
+                raise UsageError(f"Request {name!r} has not ended: abort it, or forget it when it has.")
+            self.requests.forget(name)
+
+    def load(self) -> Load:
+        """Return how many requests run and wait now, and the memory in use."""
+        with self._lock:
+            waiting = sum(one.phase in WAITING for one in self.sequences.values())
+            return Load(len(self.sequences) - waiting, waiting, self.memory.usage())
 
     def _called_s(self) -> float:
         """Return the time of a call; in the loop's own thread, the last event's."""

@@ -43,6 +43,10 @@ UPDATE turn SET checksum = checksum(conversation, number, prompt, answer, finish
 CREATE TABLE log (id TEXT NOT NULL, before TEXT NOT NULL);  -- the FILE-wal that was last begun, and the one before
 INSERT INTO log VALUES (hex(randomblob(8)), '');
 """,
+    """
+ALTER TABLE conversation ADD COLUMN said TEXT;  -- a digest of all that was said, by which a server finds it
+CREATE INDEX conversation_said ON conversation (said);
+""",
 )
 VERSION = len(STEPS)
 HEADER = """
@@ -77,7 +81,10 @@ TURNS = """
 SELECT number, prompt, answer, finish_reason, checksum = checksum(conversation, number, prompt, answer, finish_reason)
 FROM turn WHERE conversation = ? ORDER BY number
 """
-ADD_CONVERSATION = "INSERT OR IGNORE INTO conversation VALUES (?1, ?2, ?3, checksum(?1, ?2, ?3))"
+ADD_CONVERSATION = """
+INSERT INTO conversation VALUES (?1, ?2, ?3, checksum(?1, ?2, ?3), ?4)
+ON CONFLICT (name) DO UPDATE SET said = excluded.said
+"""
 ADD_TURN = """
 INSERT INTO turn SELECT ?1, count(*), ?2, ?3, ?4, checksum(?1, count(*), ?2, ?3, ?4) FROM turn WHERE conversation = ?1
 """
@@ -261,13 +268,23 @@ class History:
         """Return all tokens of a conversation, prompts and answers in turn."""
         return tuple(token for turn in self.turns(conversation) for token in turn.prompt + turn.answer)
 
-    def add(self, conversation: str, model: ModelIdentity, turns: Iterable[Turn]) -> None:
-        """Add turns to a conversation, all or none; a new one belongs to this model."""
+    def said(self, digest: str) -> str | None:
+        """Return the conversation in which all that was said has this digest; None if there is none."""
+        with self._use() as file:
+            row = file.execute("SELECT name FROM conversation WHERE said = ?", (digest,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def add(self, conversation: str, model: ModelIdentity, turns: Iterable[Turn], said: str | None = None) -> None:
+        """Add turns to a conversation, all or none; a new one belongs to this model.
+
+        Args:
+            said: a digest of all that was said in it, with these turns.
+        """
         with self._use() as file:
             if self._log.stat().st_size > LOG_BYTES:
                 self._empty_log(file)
             with self._transaction(file):
-                file.execute(ADD_CONVERSATION, (conversation, *model))
+                file.execute(ADD_CONVERSATION, (conversation, *model, said))
                 for prompt, answer, reason in turns:
                     file.execute(ADD_TURN, (conversation, json.dumps(prompt), json.dumps(answer), reason))
 

@@ -93,6 +93,13 @@ class ServedRequests(Requests):
             self.observer.requested(request)
         self.end_early(Sequence(request), reason, why)
 
+    def forget(self, name: str) -> None:
+        """Drop all that is known of a request that has ended."""
+        self.finished.pop(name, None)
+        self.first_token_s.pop(name, None)
+        self.refused.pop(name, None)
+        self.arrivals.forget(name)
+
     def give_up(self, stages_failed: bool) -> list[str]:
         """End every request, with its tokens so far. Returns their ids.
 

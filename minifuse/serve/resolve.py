@@ -11,6 +11,7 @@ from minifuse.contracts.fault import blaming, call_check
 from minifuse.core.errors import UsageError
 from minifuse.model.choices import find_device
 from minifuse.model.source import Source
+from minifuse.model.text.load import TextSource
 from minifuse.options import offered
 from minifuse.serve.assembly import Choices, choose
 from minifuse.serve.served import Offer, ServedModel
@@ -44,6 +45,8 @@ class ResolvedRun:
         if self.placeholders:
             return self.outline
         settings = self.settings
+        if settings.tensor_parallel > 1 and isinstance(self.source, TextSource):
+            return self.source.whole_outline(settings.dtype)  # each rank loads its own part
         return self.source.load(settings.dtype, settings.device, settings.seed, settings.numerics)
 
 

@@ -248,7 +248,7 @@ def serve(
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:  # of a stage or of the model, and of no callback
-                    failure = _fault_of(error, engine)
+                    failure = fault_of(error, engine)
                     given_up(stages_failed=True)
                     break
                 if reports is None:
@@ -271,7 +271,7 @@ def serve(
     return Served(in_order, engine.trace, interrupted or hold.pending)
 
 
-def _fault_of(error: BaseException, engine: ServingEngine) -> BaseException:
+def fault_of(error: BaseException, engine: ServingEngine) -> BaseException:
     """The fault of the user's stage that ended a run, or the error itself."""
     for checks in checks_of(engine.batching, engine.memory, engine.attention):
         if fault := checks.fault_of(error, engine.requests):

@@ -88,7 +88,8 @@ class ServedText(ServedModel):
         if replace(cast(ModelConfig, model.config), eos_ids=()) != replace(self.source.config, eos_ids=()):
             raise UsageError(f"The model that was given is not {self.source.name}: give what source.load returned.")
         numerics = "reference" if computes_row_by_row(model) else "fast"
-        check_model(self.settings, dtype=model.dtype, device=model.device.type, numerics=numerics)
+        device = self.settings.device if self.settings.tensor_parallel > 1 else model.device.type  # ranks load parts
+        check_model(self.settings, dtype=model.dtype, device=device, numerics=numerics)
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """What is known of the simulated machine, or was measured on this one.
@@ -165,8 +166,10 @@ class ServedText(ServedModel):
                 memory.host_capacity,
                 memory.layers_in_turn,
                 settings.seed,
+                dtype=settings.dtype,
+                device=settings.device,
             )
-            ranks = launch(model, setup)
+            ranks = launch(setup)
             return ranks, ranks
         from minifuse.execute.moving import torch_runner
 

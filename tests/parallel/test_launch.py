@@ -16,7 +16,7 @@ from helpers import asks, make_engine, run_all, sentence
 
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.core.clock import RealClock
-from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError, ModelError, UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import FinishReason, Sequence
@@ -33,7 +33,7 @@ from minifuse.serve.assembly import choose
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
-from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer
 
 CAPACITY = 400
 REQUESTS = [asks(f"r{i}", 3 + i, 12, ignore_eos=True) for i in range(4)]
@@ -50,7 +50,7 @@ class Failing(PerSequenceAttention):
 
 def start(attention: PerSequenceAttention | None = None, size: int = 2, timeout_s: float = 60.0) -> ParallelRunner:
     source, attention = TextSource("opt", CONFIGS["opt"], None), attention or PerSequenceAttention(TORCH)
-    return launch(small_model("opt"), Setup(source, attention, CAPACITY, size, seed=7, timeout_s=timeout_s))
+    return launch(Setup(source, attention, CAPACITY, size, seed=7, timeout_s=timeout_s, dtype="float64"))
 
 
 def at_step(
@@ -190,11 +190,11 @@ def test_a_rank_that_is_slow_or_was_suspended_is_waited_for(monkeypatch: pytest.
         run_all(make_engine("orca", run=run), REQUESTS)
 
 
-def test_a_follower_that_cannot_load_its_weights(tmp_path: Path) -> None:
+def test_weights_that_cannot_be_loaded(tmp_path: Path) -> None:
     source = TextSource("nowhere", CONFIGS["opt"], tmp_path)
-    with pytest.raises(MachineError) as failed:
-        launch(small_model("opt"), Setup(source, PerSequenceAttention(TORCH), CAPACITY, 2))
-    sentence(failed.value, "Rank 1 of 2", "ModelError", "model.safetensors")
+    with pytest.raises(ModelError) as failed:
+        launch(Setup(source, PerSequenceAttention(TORCH), CAPACITY, 2, dtype="float64"))
+    sentence(failed.value, "model.safetensors")
     assert not dist.is_initialized()
 
 
@@ -226,11 +226,11 @@ from minifuse.kernels.operators import TORCH
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.launch import launch
 from minifuse.parallel.order import Setup
-from minifuse.testing.texts.models import CONFIGS, small_model
+from minifuse.testing.texts.models import CONFIGS
 for end in sys.argv[1:]:
     if os.fork() == 0:  # each is a rank 0 of its own
         source = TextSource("opt", CONFIGS["opt"], None)
-        run = launch(small_model("opt"), Setup(source, PerSequenceAttention(TORCH), 50, 2))
+        run = launch(Setup(source, PerSequenceAttention(TORCH), 50, 2, dtype="float64"))
         print(run.followers.processes[0].pid, flush=True)
         exec(end)
         break

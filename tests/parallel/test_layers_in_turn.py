@@ -9,7 +9,7 @@ from minifuse.memory import Waves
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.launch import launch
 from minifuse.parallel.order import Setup
-from minifuse.testing.texts.models import CONFIGS, small_model
+from minifuse.testing.texts.models import CONFIGS
 
 
 def test_layers_in_turn() -> None:
@@ -17,6 +17,6 @@ def test_layers_in_turn() -> None:
     source, attention = TextSource("llama", CONFIGS["llama"], None), PagedStage().backend("cpu", "float64")
     memory = Waves(TIGHT // 2, Waves.Options(block_size=2, turns="layers", layers=2, host=8 * TIGHT))
     tiers = {"host_capacity": memory.host_capacity, "layers_in_turn": memory.layers_in_turn}
-    with launch(small_model("llama"), Setup(source, attention, memory.capacity, 2, seed=7, **tiers)) as run:
+    with launch(Setup(source, attention, memory.capacity, 2, seed=7, **tiers, dtype="float64")) as run:
         steps = serve_all(run, memory)
     assert max(len(step.plan.waves) for step in steps) > 1

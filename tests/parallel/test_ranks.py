@@ -22,7 +22,7 @@ from minifuse.serve.assembly import choose
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
-from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer
 
 CAPACITY, SIZE = 400, 2
 SLOTS = {"memory.slots": 8}  # of 50 tokens
@@ -31,7 +31,7 @@ SLOTS = {"memory.slots": 8}  # of 50 tokens
 def start(name: str = "llama", size: int = SIZE, timeout_s: float = 60.0) -> ParallelRunner:
     """Ranks that serve a small model. `SlotsAttention` also reads every placement that `per_sequence` reads."""
     source = TextSource(name, CONFIGS[name], None)
-    return launch(small_model(name), Setup(source, SlotsAttention(), CAPACITY, size, seed=7, timeout_s=timeout_s))
+    return launch(Setup(source, SlotsAttention(), CAPACITY, size, seed=7, timeout_s=timeout_s, dtype="float64"))
 
 
 # `test_shard.py` has the shards of every family; here two processes serve them.

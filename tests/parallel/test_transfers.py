@@ -23,7 +23,7 @@ from minifuse.serve.assembly import choose
 from minifuse.serve.engine import ServingEngine
 from minifuse.stages import Memory
 from minifuse.techniques import technique
-from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer
 
 TIGHT = 16
 REQUESTS = [asks(f"r{i}", 1 + 3 * i % 7, 2 + i % 5, ignore_eos=True) for i in range(9)]
@@ -32,7 +32,7 @@ REQUESTS = [asks(f"r{i}", 1 + 3 * i % 7, 2 + i % 5, ignore_eos=True) for i in ra
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[ParallelRunner]:
     source, attention = TextSource("llama", CONFIGS["llama"], None), PagedStage().backend("cpu", "float64")
-    with launch(small_model("llama"), Setup(source, attention, TIGHT, 2, 2 * TIGHT, seed=7)) as run:
+    with launch(Setup(source, attention, TIGHT, 2, 2 * TIGHT, seed=7, dtype="float64")) as run:
         yield run
 
 

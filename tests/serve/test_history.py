@@ -133,7 +133,7 @@ def _folder(path: Path) -> None:
     [
         (_not_sqlite, ["is not a state file", "give one that --state made"]),
         (_of_another_program, ["of another program"]),
-        (_of_the_future, ["of version 7", "with version 2"]),
+        (_of_the_future, ["of version 7", "with version 3"]),
         (_damaged, ["is damaged", "restore it"]),
         (_cut_off, ["is damaged", "restore it"]),
         (_schema_without_text, ["is damaged", "with no other state.sqlite-wal beside it"]),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from minifuse.core.errors import ModelError
 from minifuse.model.text.fields import read_object
 from minifuse.model.text.names import is_buffer, parameter_rows, source_of, without_prefix
+from minifuse.model.text.parts import WHOLE, Part
 from minifuse.model.text.shape import TextShape
 from minifuse.model.text.transformer import Transformer
 
@@ -57,6 +58,7 @@ class _Checkpoint:
         self.config = config
         self.shard_of: dict[str, Any] = {}
         self.unread: set[str] = set()
+        self.num_bytes = 0  # that were read
         for path in _weight_files(directory):
             try:
                 opened = stack.enter_context(safe_open(path, framework="pt"))
@@ -67,8 +69,13 @@ class _Checkpoint:
             self.shard_of.update(dict.fromkeys(opened.keys(), opened))
         self.unread.update(self.shard_of)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read the tensor `name`, with or without the prefix of a model with a head."""
+    def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE, transposed: bool = False) -> Tensor:
+        """Read a part of a tensor, with or without the prefix of a model with a head.
+
+        Args:
+            shape: of the whole tensor, as it is wanted.
+            transposed: it is stored so; what is returned is not.
+        """
         stored_name = name if name in self.shard_of else without_prefix(name, self.config)
         if stored_name not in self.shard_of:
             raise ModelError(
@@ -81,14 +88,16 @@ class _Checkpoint:
                 f"The tensor {name!r} in {self.directory} holds {dtype}, quantised or no weights at all, and minifuse "
                 f"reads {', '.join(sorted(DTYPES))}: take the weights that are not quantised."
             )
-        if tuple(stored.get_shape()) != shape:
+        expected = list(reversed(shape)) if transposed else list(shape)
+        if stored.get_shape() != expected:
             raise ModelError(
                 f"The tensor {name!r} in {self.directory} has shape {stored.get_shape()} where config.json calls "
-                f"for {list(shape)}: take weights and config.json from the same model."
+                f"for {expected}: take weights and config.json from the same model."
             )
         self.unread.discard(stored_name)
-        tensor: Tensor = self.shard_of[stored_name].get_tensor(stored_name)
-        return tensor
+        tensors = [stored[index].t() if transposed else stored[index] for index in _indices(part, transposed)]
+        self.num_bytes += sum(tensor.nbytes for tensor in tensors)
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
     def has_own_head(self) -> bool:
         """Tell whether a head is stored that differs from the tied embedding."""
@@ -110,11 +119,32 @@ class _Checkpoint:
             )
 
 
+def _indices(part: Part, transposed: bool) -> list[tuple[slice, ...]]:
+    """Return what to read of a stored tensor for a part of it."""
+    if part.columns is not None:
+        columns = slice(part.columns.start, part.columns.stop)
+        return [(columns, slice(None)) if transposed else (slice(None), columns)]
+    if part.rows is None:
+        return [(slice(None),)]
+    rows = [slice(one.start, one.stop) for one in part.rows]
+    return [(slice(None), one) if transposed else (one,) for one in rows]
+
+
+Target = Callable[[str], tuple[Tensor, Part]]
+
+
 @torch.no_grad()
-def read_weights(model: Transformer, directory: Path) -> None:
+def read_weights(model: Transformer, directory: Path, target: Target | None = None) -> int:
     """Fill every parameter of `model` from `directory`, converting to the model's dtype.
 
     As in transformers, embeddings that config.json ties to the head are not tied if the files hold two that differ.
+
+    Args:
+        target: where a part of each parameter goes, by the parameter's name. The model may then be on the meta device,
+            and only these parts are read.
+
+    Returns:
+        How many bytes were read.
 
     Raises:
         ModelError: a file is missing or truncated, a tensor is missing, of no use, or quantised, or one has the wrong
@@ -128,14 +158,18 @@ def read_weights(model: Transformer, directory: Path) -> None:
         for parameter_name, parameter in model.named_parameters():
             source = source_of(parameter_name, config)
             sizes = parameter_rows(parameter_name, config) or (parameter.shape[0],)
-            pieces = parameter.split(list(sizes))
-            for name, piece in zip(source.names, pieces, strict=True):
-                shape = tuple(reversed(piece.shape)) if source.transposed else tuple(piece.shape)
-                tensor = checkpoint.tensor(name, shape)
-                piece.copy_(tensor.t() if source.transposed else tensor)
+            into, part = (parameter, WHOLE) if target is None else target(parameter_name)
+            first = filled = 0  # rows, of the whole parameter and of its part
+            for name, size in zip(source.names, sizes, strict=True):
+                own = part.within(first, size)
+                tensor = checkpoint.tensor(name, (size, *parameter.shape[1:]), own, source.transposed)
+                piece = into[filled : filled + own.num_rows(size)]
+                piece.copy_(tensor)
                 if not _finite(piece):
                     raise ModelError(_not_finite(name, directory, tensor, piece.dtype))
+                first, filled = first + size, filled + len(piece)
         checkpoint.check_all_read()
+        return checkpoint.num_bytes
 
 
 def _untie(model: Transformer) -> None:

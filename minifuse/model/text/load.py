@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 TINY = Path(__file__).parent.parent / "tiny"
+_DEFAULT_DTYPE = threading.Lock()  # torch has one for all threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class TextSource:
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> None:
         """Return None: to receive a text takes no model."""
+
+    def whole_outline(self, dtype: str = "float32") -> Transformer:
+        """Return the model without its weights, on the meta device."""
+        return build(self.config, dtype, "meta")
 
     def tokenizer(self) -> Tokenizer:
         """Read the tokenizer beside the weights.
@@ -121,12 +127,13 @@ def resolve_text(name: str) -> TextSource:
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
     import torch
 
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    with _DEFAULT_DTYPE:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> Transformer:
@@ -148,22 +155,31 @@ def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> T
     return model.to(torch_dtype(dtype)).eval().requires_grad_(False)  # `to`: the rotary table is made in float32
 
 
-def random_weights(model: Transformer, seed: int = 0) -> Transformer:
-    """Fill `model` with reproducible random weights: every matrix keeps the variance of its input.
+def draw_weights(model: Transformer, seed: int, device: torch.device | str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield reproducible random values for each parameter; the model itself may be on the meta device.
 
-    Weights are drawn in float32, so that one seed is one model in every dtype.
+    Every matrix keeps the variance of its input. Weights are drawn in float32, so that one seed is one model in every
+    dtype.
     """
     import torch
 
-    generator = torch.Generator(model.device).manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     for name, parameter in model.named_parameters():
+        drawn = torch.empty(parameter.shape, dtype=torch.float32, device=device)
         if name.endswith("bias"):
-            parameter.zero_()
+            drawn.zero_()
         elif parameter.dim() == 1:
-            parameter.fill_(1.0)
+            drawn.fill_(1.0)
         else:
-            drawn = torch.empty_like(parameter, dtype=torch.float32)
-            parameter.copy_(drawn.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator))
+            drawn.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator)
+        yield name, drawn
+
+
+def random_weights(model: Transformer, seed: int = 0) -> Transformer:
+    """Fill `model` with reproducible random weights, see `draw_weights`."""
+    parameters = dict(model.named_parameters())
+    for name, drawn in draw_weights(model, seed, model.device):
+        parameters[name].copy_(drawn)
     return model
 
 

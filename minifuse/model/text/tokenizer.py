@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minifuse.core.errors import ModelError
+from minifuse.model.text.spelling import Spelling
 from minifuse.model.text.tokenizer_config import configure
-
-UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones are still to come
-
 
 # What stands for what, where text is cleaned up, in this order.
 CLEANED = {" .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m"}
@@ -57,6 +55,11 @@ class Tokenizer:
             text = text.replace(before, after)
         return text
 
+    def special(self, token: int) -> str:
+        """Spell a special token; "" if it is none."""
+        spelled = self._tokenizer.decode([token], skip_special_tokens=False)
+        return spelled if not self._tokenizer.decode([token], skip_special_tokens=True) else ""
+
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, list[int]]:
         """Decode tokens, and count the characters that are there after each.
 
@@ -66,17 +69,12 @@ class Tokenizer:
         >>> tokenizer.pieces(tokenizer.encode("add 17"))  # of the tokens "add", " ", "1", "7"
         ("add 17", [3, 4, 5, 6])
         """
-        tokens = list(token_ids)
-        text = self.decode(tokens)
+        text = self.decode(list(token_ids))
+        spelling, count = Spelling(self.decode), 0
         ends: list[int] = []
-        begin = 0  # tokens [begin, i) are told already, and decoded again for what they do to the next
-        told, before = 0, 0  # characters: of all that is told, and of those tokens alone
-        for i in range(len(tokens)):
-            now = self.decode(tokens[begin : i + 1])
-            if not now.endswith(UNFINISHED):
-                told += len(now) - before
-                begin, before = i, len(self.decode(tokens[i : i + 1])) if begin < i else len(now)
-            ends.append(max(0, min(told, len(text))))
+        for token in token_ids:
+            count += len(spelling.add(token))
+            ends.append(min(count, len(text)))
         if ends:
             ends[-1] = len(text)
         return text, ends

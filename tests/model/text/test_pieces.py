@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse.model.source import resolve
-from minifuse.model.text.tokenizer import UNFINISHED
+from minifuse.model.text.spelling import UNFINISHED
 
 TOKENIZER = resolve("tiny").tokenizer()
 

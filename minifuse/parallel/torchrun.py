@@ -1,0 +1,138 @@
+"""Ranks that torchrun has started, on one machine or several: each runs the same command.
+
+    torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr HOST --master-port 29500 -m minifuse run ...
+
+Rank 0 carries the command out. The others find its address in torchrun's store, and wait for its runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from multiprocessing.connection import Client, Connection, Listener
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from minifuse.core.errors import MachineError
+
+if TYPE_CHECKING:
+    from minifuse.parallel.order import Setup
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PATIENCE = timedelta(days=1)  # of a follower, which ends with torchrun
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """One process of torchrun's, as its environment has it."""
+
+    rank: int
+    size: int
+    local_rank: int
+    num_local: int  # ranks on this machine
+    host: str  # of rank 0
+    port: int
+
+    def begin(self, setup: Setup) -> tuple[Any, list[Connection]]:
+        """Begin a run of rank 0's: return the store where its ranks join, and their connections by rank.
+
+        Each rank has been sent its setup.
+
+        Raises:
+            MachineError: one does not come in time.
+        """
+        number, key = self._next(), secrets.token_bytes(32)
+        with Listener((self.host, 0), authkey=key) as listener:
+            _accept_for(listener, setup.timeout_s)
+            self._store().set(_orders(number), json.dumps([self.host, listener.address[1], key.hex()]))
+            found: dict[int, Connection] = {}
+            try:
+                while len(found) < self.size - 1:
+                    connection = listener.accept()
+                    found[connection.recv()] = connection
+            except TimeoutError:
+                raise MachineError(
+                    f"{len(found) + 1} of {self.size} ranks of torchrun have come within {setup.timeout_s:g} s: start "
+                    "the same command on every machine."
+                ) from None
+        for rank, connection in found.items():
+            connection.send(setup._replace(rank=rank))
+        return self._of_run(number), [found[rank] for rank in sorted(found)]
+
+    def dismiss(self) -> None:
+        """Let the other ranks end: this command has no more runs for them."""
+        self._store().set(_orders(self._next()), "")
+
+    def follow(self) -> NoReturn:
+        """Take part in each of rank 0's runs, in a process of its own; end with the command."""
+        number, code = 0, 0
+        while not code:
+            number += 1
+            self._store().wait([_orders(number)], PATIENCE)
+            address = self._store().get(_orders(number)).decode()
+            if not address:
+                break
+            if not (child := os.fork()):
+                self._take_part(number, *json.loads(address))
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(code)
+
+    def _take_part(self, number: int, host: str, port: int, key: str) -> NoReturn:
+        from minifuse.parallel.follower import follow
+
+        connection: Any = Client((host, port), authkey=bytes.fromhex(key))
+        connection.send(self.rank)
+        follow(connection, self._of_run(number), self.local_rank)
+        os._exit(0)
+
+    def _next(self) -> int:
+        """Return the number of rank 0's next run, from 1."""
+        return int(self._store().add("minifuse/runs", 1))
+
+    def _store(self) -> Any:
+        """Connect to the store that all ranks share: torchrun's own, or one that rank 0 hosts."""
+        return _connected(self, os.getpid())
+
+    def _of_run(self, number: int) -> Any:
+        import torch.distributed as dist
+
+        return dist.PrefixStore(f"minifuse/{number}", self._store())  # type: ignore[attr-defined]
+
+
+def _orders(number: int) -> str:
+    """Return the key of the address that the orders of a run come from; its value is "" if there is no such run."""
+    return f"minifuse/orders/{number}"
+
+
+@cache
+def torchrun() -> Torchrun | None:
+    """Return this process's place among torchrun's; None if torchrun has not started it."""
+    values = [os.environ.get(name, "") for name in NAMES]
+    if not all(values):
+        return None
+    rank, size, local_rank, num_local, host, port = values
+    return Torchrun(int(rank), int(size), int(local_rank), int(num_local), host, int(port))
+
+
+def num_ranks() -> int:
+    """Return how many ranks torchrun has started; 1 without it."""
+    return 1 if (started := torchrun()) is None else started.size
+
+
+@cache
+def _connected(one: Torchrun, process: int) -> Any:
+    """Connect a process to the store; a forked one needs a connection of its own."""
+    import torch.distributed as dist
+
+    hosts = one.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    return dist.TCPStore(one.host, one.port, is_master=hosts, wait_for_workers=False)  # type: ignore[attr-defined]
+
+
+def _accept_for(listener: Listener, seconds: float) -> None:
+    """Let `accept` raise `TimeoutError` after so many seconds."""
+    opened: socket.socket = listener._listener._socket  # type: ignore[attr-defined]
+    opened.settimeout(seconds)

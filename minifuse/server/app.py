@@ -1,0 +1,159 @@
+"""The web application: OpenAI's routes, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from sse_starlette import EventSourceResponse
+from sse_starlette.sse import AppStatus
+from starlette.exceptions import HTTPException
+
+from minifuse import __version__
+from minifuse.server.completions import Asking, Completions
+from minifuse.server.failures import Refused
+from minifuse.server.forms import ChatForm, CompletionForm
+from minifuse.server.gateway import Gateway
+
+DONE = "[DONE]"
+PING_S = 15  # between comments that keep a stream open while nothing is generated
+READ_S = 60  # that a client may take to read an event
+AppStatus.enable_automatic_graceful_drain = False  # it would cut streams at SIGTERM, whose deadline is the server's
+
+
+def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
+    """Make the application of one model."""
+    app = FastAPI(title="minifuse", version=__version__, description="OpenAI's API on minifuse's engine.")
+    created = int(time.time())
+    model = {"id": completions.name, "object": "model", "created": created, "owned_by": "minifuse"}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        if name != completions.name:
+            why = f"The model {name!r} is not served here: ask for {completions.name!r}."
+            raise Refused(404, why, param="model", code="model_not_found")
+        return model
+
+    @app.post("/v1/completions")
+    async def of_texts(form: CompletionForm, request: Request) -> Response:
+        return await _answered(completions, form, completions.of_texts, request)
+
+    @app.post("/v1/chat/completions")
+    async def of_chat(form: ChatForm, request: Request) -> Response:
+        return await _answered(completions, form, completions.of_chat, request)
+
+    @app.get("/health")
+    async def health() -> Response:
+        failure = gateway.failure
+        told = {"status": "ok"} if failure is None else {"status": "failed", "why": str(failure)}
+        return JSONResponse(told, 200 if failure is None else 503)
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        is_ready = gateway.failure is None and not gateway.draining
+        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(await gateway.metrics(), media_type=CONTENT_TYPE_LATEST)
+
+    app.exception_handler(Refused)(_refused)
+    app.exception_handler(RequestValidationError)(_invalid)
+    app.exception_handler(HTTPException)(_no_route)
+    return app
+
+
+async def _answered(
+    completions: Completions, form: Any, understand: Callable[[Any, str], Asking], request: Request
+) -> Response:
+    """Serve one body: as one object, or as a stream of chunks."""
+    asking = await asyncio.to_thread(understand, form, request.state.tenant)
+    reply = asking.reply
+    answer = completions.answer(asking)
+    if form.stream:
+        first = await anext(answer, None)  # what is refused has a status of its own
+        chunks = _chunks(reply, answer, first, form.includes_usage)
+        return EventSourceResponse(
+            chunks, ping=PING_S, sep="\n", send_timeout=READ_S, headers={"Cache-Control": "no-cache"}
+        )
+    collecting = asyncio.create_task(_collect(answer))
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait([collecting, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not collecting.done():
+            return Response(status_code=499)  # the client went away: nobody reads this
+        collecting.result()
+    finally:
+        for task in (collecting, gone):
+            task.cancel()
+    usage = reply.usage()
+    request.state.told = {"prompt_tokens": usage["prompt_tokens"], "completion_tokens": usage["completion_tokens"]}
+    return JSONResponse(reply.whole())
+
+
+async def _collect(answer: AsyncIterator[Any]) -> None:
+    async for _ in answer:
+        pass
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _chunks(reply: Any, answer: Any, first: Any, with_usage: bool) -> AsyncIterator[dict[str, str]]:
+    """Yield the events of a stream."""
+    opened: set[int] = set()
+    try:
+        while first is not None:
+            choice, text = first
+            if reply.kind == "chat" and choice.index not in opened:
+                opened.add(choice.index)
+                yield _event(reply.opening(choice))
+            yield _event(reply.delta(choice, text))
+            first = await anext(answer, None)
+        if with_usage:
+            yield _event(reply.closing())
+    except Refused as refused:
+        yield _event(refused.body)
+    finally:
+        await answer.aclose()
+    yield {"data": DONE}
+
+
+def _event(told: Mapping[str, Any]) -> dict[str, str]:
+    return {"data": json.dumps(told, ensure_ascii=False, separators=(",", ":"))}
+
+
+async def _refused(request: Request, refused: Exception) -> Response:
+    assert isinstance(refused, Refused)
+    return refused.response
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """Tell the first thing that is wrong with a body."""
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()[0]
+    where = [str(part) for part in found["loc"] if part != "body"]
+    param = ".".join(where) or None
+    why = found["msg"].removeprefix("Value error, ")
+    return Refused(400, f"{param}: {why}" if param else why, param=param, code=found["type"]).response
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}"
+    why = f"There is no {what} here: see /docs for what there is." if error.status_code == 404 else str(error.detail)
+    return Refused(error.status_code, why, headers=error.headers or {}).response

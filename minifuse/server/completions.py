@@ -1,0 +1,207 @@
+"""Makes requests of the bodies that clients send, and answers of what the engine returns."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from minifuse.core.errors import MinifuseError, ModelError, RequestRefused
+from minifuse.core.request import FinishReason, Request, Sampling
+from minifuse.core.turns import ANSWERED
+from minifuse.model.text.load import TextSource
+from minifuse.model.text.tokenizer import Tokenizer
+from minifuse.serve.history import Turn
+from minifuse.server.answers import Choice, Kind, Reply
+from minifuse.server.dialogues import Dialogue, Dialogues
+from minifuse.server.failures import Refused
+from minifuse.server.forms import Asked, ChatForm, CompletionForm
+from minifuse.server.gateway import Gateway
+from minifuse.server.loop import Piece
+from minifuse.server.settings import ServerSettings
+from minifuse.server.template import Said, Template
+from minifuse.server.text_stream import TextStream
+
+MAX_TOKENS = 16  # of a completion whose body names none, as OpenAI has it
+
+
+@dataclass(frozen=True)
+class Held:
+    """The chat that a request goes on with."""
+
+    tenant: str
+    chat: tuple[Said, ...]
+    dialogue: Dialogue
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A request as it was understood: what the engine serves, and how it is answered."""
+
+    requests: tuple[Request, ...]
+    reply: Reply
+    held: Held | None = None
+
+
+class Completions:
+    """Serves completions of texts and of chats."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        source: TextSource,
+        tokenizer: Tokenizer,
+        template: Template,
+        dialogues: Dialogues,
+        settings: ServerSettings,
+    ) -> None:
+        self.gateway, self.source, self.settings = gateway, source, settings
+        self.tokenizer, self.template, self.dialogues = tokenizer, template, dialogues
+        self.name = settings.name or source.name  # of the model, as clients name it
+
+    # --- what is asked
+
+    def of_texts(self, form: CompletionForm, tenant: str) -> Asking:
+        """Understand a body of `/v1/completions`. Encodes texts: call this in a thread."""
+        self._check_model(form)
+        prompts = [self._encoded(prompt) for prompt in form.prompts]
+        max_new = form.max_tokens or self.settings.max_new_tokens or MAX_TOKENS
+        return self._asking("completion", form, prompts, tenant, max_new, form.logprobs)
+
+    def of_chat(self, form: ChatForm, tenant: str) -> Asking:
+        """Understand a body of `/v1/chat/completions`. Encodes texts: call this in a thread."""
+        self._check_model(form)
+        chat = tuple(Said(message.role, message.text) for message in form.messages)
+        max_new = form.max_completion_tokens or form.max_tokens or self.settings.max_new_tokens
+        logprobs = (form.top_logprobs or 0) if form.logprobs else None
+        try:
+            if (form.n or 1) > 1:  # which of several answers a chat will go on with is not known
+                return self._asking("chat", form, [self.template.whole(chat)], tenant, max_new, logprobs)
+            held, prompt = self._continued(chat, tenant)
+            return self._asking("chat", form, [prompt], tenant, max_new, logprobs, held)
+        except (ModelError, RequestRefused) as error:
+            raise Refused(400, str(error), param="messages") from None
+
+    def _continued(self, chat: tuple[Said, ...], tenant: str) -> tuple[Held, tuple[int, ...]]:
+        """Return the conversation that a chat goes on with, and the tokens that it adds."""
+        dialogue, count = self.dialogues.take(tenant, chat)
+        prompt = self.template.rest(chat, count, dialogue.tokens[-1]) if count else None
+        if prompt is None and count:
+            self.dialogues.given_up(dialogue)
+            dialogue = self.dialogues.begin(tenant)
+        held = Held(tenant, chat, dialogue)
+        return held, self.template.whole(chat) if prompt is None else prompt
+
+    def _check_model(self, form: Asked) -> None:
+        if form.model not in (None, self.name):
+            why = f"The model {form.model!r} is not served here: ask for {self.name!r}."
+            raise Refused(404, why, param="model", code="model_not_found")
+
+    def _encoded(self, prompt: str | list[int]) -> tuple[int, ...]:
+        try:
+            return self.tokenizer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+        except ModelError as error:
+            raise Refused(400, str(error), param="prompt") from None
+
+    def _asking(
+        self,
+        kind: Kind,
+        form: Asked,
+        prompts: Sequence[tuple[int, ...]],
+        tenant: str,
+        max_new: int | None,
+        logprobs: int | None,
+        held: Held | None = None,
+    ) -> Asking:
+        name = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid4().hex}"
+        count = len(prompts) * (form.n or 1)
+        first = Request(
+            name,
+            (),
+            max_new or self.source.config.max_context,
+            stop_ids=self.source.config.eos_ids,
+            ignore_eos=form.ignore_eos,
+            priority=form.priority,
+            conversation=None if held is None else held.dialogue.name,
+            group=name if count > 1 else None,
+            user=tenant or form.user or None,
+            logprobs=logprobs,
+            clip=max_new is None,
+        )
+        sampling = self._sampling(form)
+        requests = tuple(
+            replace(
+                first,
+                id=f"{name}-{i}",
+                prompt=prompts[i // (form.n or 1)],
+                sampling=replace(sampling, seed=sampling.seed + i % (form.n or 1)),
+            )
+            for i in range(count)
+        )
+        choices = [
+            Choice(i, i // (form.n or 1), one, TextStream(self.tokenizer.decode, form.stops, trim=kind == "chat"))
+            for i, one in enumerate(requests)
+        ]
+        num_prompt = sum(map(len, prompts)) + (0 if held is None else len(held.dialogue.tokens))
+        return Asking(requests, Reply(kind, name, self.name, self.tokenizer, choices, num_prompt), held)
+
+    def _sampling(self, form: Asked) -> Sampling:
+        default = self.settings.sampling
+        temperature = default.temperature if form.temperature is None else form.temperature
+        seed = secrets.randbits(62) if temperature and form.seed is None else form.seed or 0
+        return Sampling(
+            temperature,
+            default.top_k if form.top_k is None else max(0, form.top_k),
+            default.top_p if form.top_p is None else form.top_p,
+            seed,
+        )
+
+    # --- what is answered
+
+    async def answer(self, asking: Asking) -> AsyncIterator[tuple[Choice, str]]:
+        """Serve a request; yields each choice that has gone on, and its new text.
+
+        Raises:
+            Refused: it cannot be served, or the engine gave it up.
+        """
+        held, reply = asking.held, asking.reply
+        stored = False
+        try:
+            async with self.gateway.served(asking.requests) as pieces:
+                async for piece in pieces:
+                    _check_answered(piece)
+                    choice, text = reply.take(piece)
+                    if choice.stream.stopped and choice.answer is None:
+                        self.gateway.give_up([piece.request])
+                    if reply.ended and held is not None and (answer := choice.answer) is not None:
+                        await asyncio.to_thread(self._keep, held, choice, answer.new_prompt)
+                        stored = True
+                    if text or choice.ended or choice.logprobs[choice.num_sent :]:
+                        yield choice, text
+                    if reply.ended:
+                        return
+        finally:
+            if held is not None and not stored:
+                self.dialogues.given_up(held.dialogue)
+
+    def _keep(self, held: Held, choice: Choice, prompt: tuple[int, ...]) -> None:
+        """Remember a chat that was answered to its end, durably if there is a state file."""
+        said = (*held.chat, Said("assistant", choice.stream.text))
+        turn = Turn(prompt, tuple(choice.tokens), choice.finish_reason or "")
+        try:
+            self.dialogues.answered(held.dialogue, held.tenant, said, turn)
+        except MinifuseError as error:
+            self.dialogues.failure = str(error)
+
+
+def _check_answered(piece: Piece) -> None:
+    """Raise `Refused` if a request has ended without an answer."""
+    if piece.answer is None or piece.answer.finish_reason in (*ANSWERED, FinishReason.ABORTED):
+        return
+    if piece.answer.finish_reason is FinishReason.REFUSED:
+        raise Refused(400, piece.answer.why_refused or "The request was refused.")
+    if piece.answer.finish_reason is FinishReason.NAN:
+        raise Refused(500, "The answer ended early, for the logits were NaN or infinite: look at the model's weights.")
+    raise Refused(503, "The engine has failed, and the answer is not complete: restart the server.")

@@ -1,0 +1,124 @@
+"""Recognises chats by what was said in them, so that each goes on as one conversation."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from uuid import uuid4
+
+from minifuse.core.request import Request
+from minifuse.serve.history import History, ModelIdentity, Turn
+from minifuse.server.template import Said
+
+MOST_TOKENS = 4_000_000  # of the chats that are remembered without a file
+
+
+def digest_of(tenant: str, said: Sequence[Said]) -> str:
+    """Digest what was said in a tenant's chat: equal only if all of it is equal."""
+    digest = blake2b(tenant.encode(), digest_size=16)
+    for role, text in said:
+        for part in (role.encode(), text.encode()):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """A conversation as far as it was answered.
+
+    `stored` is its name in the state file. The engine knows it by `name`, which is new whenever the engine may have
+    KV of more than these tokens, as after an answer that was aborted.
+    """
+
+    name: str
+    stored: str
+    tokens: tuple[int, ...] = ()
+
+
+class Dialogues:
+    """The chats that were answered, by what was said in them.
+
+    A chat is taken while a request continues it, so a second request that says the same begins a conversation of its
+    own. Without a state file the chats that were used least recently are forgotten.
+
+    Args:
+        model: that the chats are held with.
+        history: the state file that every answered turn is stored in; None: chats are kept in memory.
+    """
+
+    def __init__(self, model: ModelIdentity, history: History | None = None, most_tokens: int = MOST_TOKENS) -> None:
+        self._model, self._history, self._most = model, history, most_tokens
+        self._known: OrderedDict[str, Dialogue] = OrderedDict()  # by the digest of what was said
+        self._num_tokens = 0
+        self._taken: dict[str, Dialogue] = {}  # by name
+        self._lock = threading.Lock()
+        self.failure: str | None = None  # why the last turn that could not be stored could not
+
+    def take(self, tenant: str, chat: Sequence[Said]) -> tuple[Dialogue, int]:
+        """Return the conversation that a chat continues, and how many of its messages that has said.
+
+        Returns:
+            A new conversation and 0 if none has said what the chat begins with.
+        """
+        count = max((i + 1 for i, one in enumerate(chat) if one.role == "assistant"), default=0)
+        with self._lock:
+            found = self._found(digest_of(tenant, chat[:count])) if count else None
+            if found is not None:
+                self._taken[found.name] = found
+                return found, count
+        return self.begin(tenant), 0
+
+    def begin(self, tenant: str) -> Dialogue:
+        """Begin a conversation of a tenant's."""
+        name = uuid4().hex
+        dialogue = Dialogue(name, f"{tenant}/{name}" if tenant else name)
+        with self._lock:
+            self._taken[name] = dialogue
+        return dialogue
+
+    def _found(self, digest: str) -> Dialogue | None:
+        if (known := self._known.pop(digest, None)) is not None:
+            self._num_tokens -= len(known.tokens)
+            return known
+        if self._history is None:
+            return None
+        stored = self._history.said(digest)
+        if stored is None or any(one.stored == stored for one in self._taken.values()):
+            return None
+        if self._history.model(stored) != self._model:
+            return None
+        return Dialogue(uuid4().hex, stored, self._history.text(stored))
+
+    def text(self, request: Request) -> tuple[int, ...]:
+        """Return the tokens in front of a request's prompt (`Turns.stored`)."""
+        taken = self._taken.get(request.conversation or "")
+        return () if taken is None else taken.tokens
+
+    def answered(self, dialogue: Dialogue, tenant: str, said: Sequence[Said], turn: Turn) -> None:
+        """Remember a turn that was answered to its end; with a state file durably.
+
+        Raises:
+            MachineError: it could not be stored. The chat is not recognised then.
+        """
+        digest = digest_of(tenant, said)
+        try:
+            if self._history is not None:
+                self._history.add(dialogue.stored, self._model, [turn], digest)
+        finally:
+            with self._lock:
+                self._taken.pop(dialogue.name, None)
+        tokens = dialogue.tokens + turn.prompt + turn.answer
+        with self._lock:
+            self._known[digest] = Dialogue(dialogue.name, dialogue.stored, tokens)
+            self._num_tokens += len(tokens)
+            while self._num_tokens > self._most and len(self._known) > 1:
+                _, oldest = self._known.popitem(last=False)
+                self._num_tokens -= len(oldest.tokens)
+
+    def given_up(self, dialogue: Dialogue) -> None:
+        """Give a conversation up: the engine may have KV of more than was answered."""
+        with self._lock:
+            self._taken.pop(dialogue.name, None)

@@ -1,0 +1,112 @@
+"""A gateway to an engine in a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import generate_latest
+
+from minifuse.core.errors import RequestRefused, one_line
+from minifuse.core.request import Request
+from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import ResolvedRun
+from minifuse.server.failures import Refused
+from minifuse.server.gateway import Gateway, Texts
+from minifuse.server.loop import EngineLoop, Piece
+from minifuse.server.metrics import ServerMetrics
+from minifuse.server.settings import ServerSettings
+
+
+class EngineGateway(Gateway):
+    """An engine in a thread of this process; its trace is counted, not kept.
+
+    Args:
+        model: the run's, as for `build_engine`.
+    """
+
+    def __init__(self, run: ResolvedRun, model: Any, settings: ServerSettings, texts: Texts) -> None:
+        super().__init__(settings.most_unfinished)
+        self._metrics = ServerMetrics(settings.name or run.source.name)
+        self.engine = build_engine(run, model, into=self._metrics.read)
+        self._metrics.watch(self.engine)
+        self.engine.arrivals.stored = texts
+        self._queues: dict[str, asyncio.Queue[Piece]] = {}  # by request
+        self._tasks: set[asyncio.Task[None]] = set()  # that nobody awaits
+        self._events = asyncio.get_running_loop()
+        self._loop = EngineLoop(self.engine, self._deliver, self._fail)
+        self._loop.start()
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._queues)
+
+    @asynccontextmanager
+    async def served(self, prompts: Sequence[Request]) -> AsyncIterator[AsyncIterator[Piece]]:
+        self.check_open(len(prompts))
+        queue: asyncio.Queue[Piece] = asyncio.Queue()
+        unfinished = {prompt.id for prompt in prompts}
+        self._queues |= dict.fromkeys(unfinished, queue)
+
+        async def pieces() -> AsyncIterator[Piece]:
+            while unfinished:
+                piece = await queue.get()
+                if piece.answer is not None:
+                    unfinished.discard(piece.request)
+                    self._queues.pop(piece.request, None)
+                yield piece
+
+        submitted = asyncio.create_task(asyncio.to_thread(self._loop.submit, *prompts))
+        try:
+            await asyncio.shield(submitted)
+            yield pieces()
+        except RequestRefused as refusal:
+            unfinished.clear()
+            raise Refused(400, one_line(str(refusal))) from None
+        finally:
+            for prompt in prompts:
+                self._queues.pop(prompt.id, None)
+            if unfinished:
+                self._abort_soon(tuple(unfinished), submitted)
+
+    def give_up(self, names: Sequence[str]) -> None:
+        self._abort_soon(names, None)
+
+    def _abort_soon(self, names: Sequence[str], submitted: asyncio.Task[None] | None) -> None:
+        """Abort requests once they are submitted."""
+
+        async def abort() -> None:
+            if submitted is not None:
+                await asyncio.wait([submitted])
+            await asyncio.to_thread(self._loop.abort, names)
+
+        task = asyncio.create_task(abort())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def metrics(self) -> bytes:
+        return await asyncio.to_thread(generate_latest, self._metrics.registry)
+
+    # --- from the engine's thread
+
+    def _deliver(self, pieces: list[Piece]) -> None:
+        self._events.call_soon_threadsafe(self._hand_out, pieces)
+
+    def _hand_out(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            if (queue := self._queues.get(piece.request)) is not None:  # else nobody waits for it any more
+                queue.put_nowait(piece)
+
+    def _fail(self, failure: BaseException) -> None:
+        self.failure = failure
+        self._events.call_soon_threadsafe(self.failed.set)
+
+    # --- the end
+
+    async def close(self) -> int:
+        self.draining = True
+        num_given_up = self.num_unfinished
+        await asyncio.to_thread(self._loop.close)
+        return num_given_up

@@ -1,0 +1,189 @@
+"""A gateway to replicas on Ray Serve, on any number of machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import RequestRouterConfig
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from minifuse.core.errors import MachineError
+from minifuse.core.request import Request
+from minifuse.serve.resolve import ResolvedRun
+from minifuse.server.engine_gateway import EngineGateway
+from minifuse.server.failures import Refused
+from minifuse.server.gateway import Gateway, Texts
+from minifuse.server.loop import Piece
+from minifuse.server.settings import ServerSettings
+
+APPLICATION = "minifuse"
+MOST_HOMES = 100_000  # conversations whose replica is remembered
+TRIES = 3  # replicas that a request is given to, if each is lost
+
+
+class ConversationRouter(RequestRouter):  # type: ignore[misc]
+    """Sends a conversation to the replica that has its KV, and everything else to the least loaded one."""
+
+    def initialize_state(self, **_: Any) -> None:
+        self._homes: OrderedDict[str, ReplicaID] = OrderedDict()  # by conversation
+        self._unfinished: dict[ReplicaID, int] = {}
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        home = None if pending_request is None else self._homes.get(_conversation(pending_request))
+        by_load = sorted(candidate_replicas, key=lambda one: self._unfinished.get(one.replica_id, 0))
+        own = [one for one in by_load if one.replica_id == home]
+        return [own] if own else [[one] for one in by_load]
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        self._unfinished[replica_id] = self._unfinished.get(replica_id, 0) + 1
+        if name := _conversation(pending_request):
+            self._homes[name] = replica_id
+            self._homes.move_to_end(name)
+            if len(self._homes) > MOST_HOMES:
+                self._homes.popitem(last=False)
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        self._unfinished[replica_id] = max(0, self._unfinished.get(replica_id, 0) - 1)
+
+
+def _conversation(pending: PendingRequest) -> str:
+    return str(pending.kwargs.get("conversation") or "")
+
+
+class Replica:
+    """An engine with the whole model, in a process of Ray's."""
+
+    def __init__(self, run: ResolvedRun, settings: ServerSettings) -> None:
+        self._run, self._settings = run, settings
+        self._model = run.load()
+        self._texts: dict[str, tuple[int, ...]] = {}  # by unfinished request
+        self._gateway: EngineGateway | None = None
+
+    async def pieces(
+        self, prompts: Sequence[Request], text: tuple[int, ...], conversation: str | None
+    ) -> AsyncIterator[Piece | str]:
+        """Serve the prompts of a request; yields its pieces, or why it is refused.
+
+        Args:
+            text: what precedes each prompt.
+            conversation: by which the router chooses.
+        """
+        if self._gateway is None:  # its event loop runs now
+            self._gateway = EngineGateway(self._run, self._model, self._settings, self._text)
+        self._texts |= dict.fromkeys([prompt.id for prompt in prompts], text)
+        try:
+            async with self._gateway.served(prompts) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except Refused as refused:
+            yield refused.message
+        finally:
+            for prompt in prompts:
+                self._texts.pop(prompt.id, None)
+
+    def _text(self, request: Request) -> tuple[int, ...]:
+        return self._texts.get(request.id, ())
+
+
+class Fleet(Gateway):
+    """Replicas of one model on Ray Serve.
+
+    The texts of chats are this process's, so a chat goes on when its replica is lost: another computes its KV again. A
+    request whose replica is lost is given to another one, which draws the same tokens; those sent before are left out.
+    """
+
+    def __init__(self, run: ResolvedRun, settings: ServerSettings, num_replicas: int, texts: Texts) -> None:
+        super().__init__(settings.most_unfinished)
+        self._texts = texts
+        self._num_unfinished = 0
+        router = RequestRouterConfig(request_router_class=ConversationRouter)
+        deployment = serve.deployment(
+            num_replicas=num_replicas,
+            max_ongoing_requests=settings.most_unfinished,
+            request_router_config=router,
+            ray_actor_options={"num_cpus": 1, "num_gpus": 1 if run.settings.device == "cuda" else 0},
+            graceful_shutdown_timeout_s=settings.drain_s,
+        )(Replica)
+        application: Any = deployment.bind(run, settings)
+        self._handle = serve.run(application, name=APPLICATION, route_prefix=None).options(stream=True)
+
+    @property
+    def num_unfinished(self) -> int:
+        return self._num_unfinished
+
+    @asynccontextmanager
+    async def served(self, prompts: Sequence[Request]) -> AsyncIterator[AsyncIterator[Piece]]:
+        self.check_open(len(prompts))
+        self._num_unfinished += len(prompts)
+        answer = self._pieces(prompts)
+        try:
+            yield answer
+        finally:
+            self._num_unfinished -= len(prompts)
+            await answer.aclose()  # type: ignore[attr-defined]
+
+    async def _pieces(self, prompts: Sequence[Request]) -> AsyncIterator[Piece]:
+        """Yield the pieces of a request, from another replica if one is lost."""
+        text = self._texts(prompts[0])
+        sent = {prompt.id: 0 for prompt in prompts}  # tokens
+        unfinished = {prompt.id for prompt in prompts}
+        for _ in range(TRIES):
+            known = dict(sent)  # tokens that this replica draws again
+            stream = self._handle.pieces.remote(prompts, text, conversation=prompts[0].conversation)
+            try:
+                async for piece in stream:
+                    if isinstance(piece, str):
+                        raise Refused(400, piece)
+                    if piece.request not in unfinished:
+                        continue
+                    again = min(known[piece.request], len(piece.tokens))
+                    known[piece.request] -= again
+                    piece = replace(piece, tokens=piece.tokens[again:], logprobs=piece.logprobs[again:])
+                    sent[piece.request] += len(piece.tokens)
+                    if piece.answer is not None:
+                        unfinished.discard(piece.request)
+                    if piece.tokens or piece.answer is not None or piece.reused is not None:
+                        yield piece
+                return
+            except RayError:
+                continue
+            finally:
+                with suppress(RayError):
+                    stream.cancel()
+        raise Refused(503, f"{TRIES} replicas were lost, each with this request: try again later.")
+
+    def give_up(self, names: Sequence[str]) -> None:
+        """Let prompts of a request run on: its replica aborts all of them when the request ends."""
+
+    async def metrics(self) -> bytes:
+        raise Refused(404, "Replicas have no metrics in common: Ray's dashboard shows each.")
+
+    async def close(self) -> int:
+        self.draining = True
+        await asyncio.to_thread(serve.delete, APPLICATION)
+        return self._num_unfinished
+
+
+def connect() -> None:
+    """Connect to the Ray cluster that this machine belongs to, or begin one on it alone.
+
+    Raises:
+        MachineError: Ray cannot be started here.
+    """
+    try:
+        try:
+            ray.init(address="auto", log_to_driver=False)
+        except ConnectionError:
+            ray.init(include_dashboard=False, log_to_driver=False)
+    except (RayError, RuntimeError, OSError) as error:
+        raise MachineError(f"Ray cannot be started ({' '.join(str(error).split())}): see its logs.") from None

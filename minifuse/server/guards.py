@@ -1,0 +1,107 @@
+"""What every HTTP request passes: its id, the size of its body, its API key; and a line in the log."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from minifuse.server.failures import Refused
+
+REQUEST_ID = b"x-request-id"
+ALLOWED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+OPEN = ("/health", "/ready", "/metrics", "/")  # paths that need no key
+
+
+def tenant_of(key: str) -> str:
+    """Return the name under which an API key's conversations are kept: a digest, not the key."""
+    return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+class Guards:
+    """ASGI middleware; what it finds of a request is in `scope["state"]`: `request_id` and `tenant`.
+
+    Args:
+        keys: the API keys that are let in; none: everybody is, as one tenant.
+        most_bytes: of a body.
+        log: is given one JSON line for each HTTP request that has ended.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], most_bytes: int, log: Callable[[str], None]) -> None:
+        self.app, self.keys, self.most_bytes, self.log = app, [key.encode() for key in keys], most_bytes, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(REQUEST_ID, b"")
+        request_id = given if ALLOWED_ID.fullmatch(given) else f"req-{uuid4().hex}".encode()
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id.decode()
+        begun, status, num_bytes = time.perf_counter(), 0, 0
+        is_too_large = False
+
+        async def counted() -> Message:
+            """Receive a part of the body; refuse it when all of it is too large."""
+            nonlocal num_bytes, is_too_large
+            message = await receive()
+            if message["type"] == "http.request":
+                num_bytes += len(message.get("body", b""))
+                if num_bytes > self.most_bytes:
+                    is_too_large = True
+                    raise self._too_large()
+            return message
+
+        async def labelled(message: Message) -> None:
+            nonlocal status
+            if is_too_large and not status:  # the application answers that it could not read the body
+                return
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (REQUEST_ID, request_id)]
+            await send(message)
+
+        try:
+            length = headers.get(b"content-length", b"0")
+            if length.isdigit() and int(length) > self.most_bytes:
+                raise self._too_large()
+            state["tenant"] = self._tenant(scope["path"], headers.get(b"authorization", b""))
+            await self.app(scope, counted, labelled)
+            if is_too_large:
+                is_too_large = False
+                raise self._too_large()
+        except Refused as refused:
+            if status:  # the answer has begun
+                raise
+            await refused.response(scope, receive, labelled)
+        finally:
+            line = {
+                "request_id": state["request_id"],
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status or None,
+                "seconds": round(time.perf_counter() - begun, 6),
+                **state.get("told", {}),
+            }
+            self.log(json.dumps(line))
+
+    def _too_large(self) -> Refused:
+        why = f"The body is larger than the {self.most_bytes} bytes that are read: send less."
+        return Refused(413, why, code="request_too_large", headers={"Connection": "close"})
+
+    def _tenant(self, path: str, authorization: bytes) -> str:
+        if not self.keys or path in OPEN:
+            return ""
+        scheme, _, key = authorization.partition(b" ")
+        allowed = [hmac.compare_digest(key.strip(), one) for one in self.keys]
+        if scheme.lower() != b"bearer" or not any(allowed):
+            why = "The API key is missing or wrong: send the header 'Authorization: Bearer KEY'."
+            raise Refused(401, why, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        return tenant_of(self.keys[allowed.index(True)].decode())

@@ -1,0 +1,102 @@
+"""The engine's loop in a thread of its own, for requests that come at any time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from minifuse.contracts.fault import blaming
+from minifuse.core.errors import UsageError
+from minifuse.core.report import StepReport, TokenLogprobs
+from minifuse.core.request import Request
+from minifuse.serve.engine import ServingEngine
+from minifuse.serve.run import Answer, fault_of
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What an iteration made of a request: new tokens, and its end with the last of them."""
+
+    request: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if the request asks for them
+    reused: int | None = None  # tokens whose KV was found in memory, on either tier; once, when it is admitted
+    answer: Answer | None = None  # it has ended
+
+
+Deliver = Callable[[list[Piece]], None]
+
+
+class EngineLoop:
+    """Runs an engine while it has requests, and waits for the next one.
+
+    Args:
+        deliver: called in the loop's thread after each turn that has pieces.
+        on_failure: called once, in that thread, with the error of a stage or of the model that ended the loop; every
+            request has been delivered an answer by then.
+    """
+
+    def __init__(self, engine: ServingEngine, deliver: Deliver, on_failure: Callable[[BaseException], None]) -> None:
+        self.engine = engine
+        self._deliver, self._on_failure = deliver, on_failure
+        self._asked = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, *prompts: Request) -> None:
+        """Submit a request from any thread, see `ServingEngine.submit`."""
+        with blaming(self.engine.batching, self.engine.memory):
+            self.engine.submit(*prompts)
+        self._asked.set()
+
+    def abort(self, names: Iterable[str]) -> None:
+        """Abort requests from any thread; those that have ended are left alone."""
+        for name in names:
+            try:
+                self.engine.abort(name)
+            except UsageError:  # it has ended, and is forgotten
+                continue
+        self._asked.set()  # their ends are to be delivered, even if nothing else runs
+
+    def close(self) -> None:
+        """Give up what is unfinished, delivering its end, and stop the thread."""
+        self._closing = True
+        for name in list(self.engine.sequences):
+            self.abort([name])
+        self._asked.set()
+        self._thread.join()
+        self.engine.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._asked.wait()
+                self._asked.clear()
+                for reports in self.engine.turns():
+                    self._tell(reports)
+                self._tell([])
+        except BaseException as error:
+            failure = fault_of(error, self.engine)
+            self.engine.interrupt(stages_failed=True)
+            self._tell([])
+            self._on_failure(failure)
+
+    def _tell(self, reports: list[StepReport]) -> None:
+        """Deliver what these iterations made, and the requests that have ended since."""
+        pieces: list[Piece] = []
+        for report in reports:
+            for name, *found in report.plan.reused:
+                pieces.append(Piece(name, reused=sum(found)))
+            for name, tokens in report.tokens.items():
+                pieces.append(Piece(name, tokens, report.logprobs.get(name, ())))
+        requests = self.engine.requests
+        while requests.ended:
+            sequence = requests.ended.popleft()
+            pieces.append(Piece(sequence.id, answer=Answer.of(sequence, requests)))
+            self.engine.forget(sequence.id)
+        if pieces:
+            self._deliver(pieces)

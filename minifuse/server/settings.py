@@ -1,0 +1,22 @@
+"""How a server is set up, beside its engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minifuse.core.request import GREEDY, Sampling
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The address, the name of the model, who is let in, and the limits."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any that is free
+    name: str | None = None  # of the model, for clients; None: the source's
+    api_keys: tuple[str, ...] = ()  # each a tenant; none: everybody is let in
+    most_unfinished: int = 1024
+    most_body_bytes: int = 4 * 2**20
+    drain_s: float = 30.0
+    sampling: Sampling = GREEDY  # what bodies leave open
+    max_new_tokens: int | None = None  # of an answer whose body names no limit
