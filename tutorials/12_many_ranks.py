@@ -256,17 +256,18 @@ plt.show()
 #
 # ## Which layer is cut how
 #
-# minifuse's `shard` makes a rank's part of a whole model, as Megatron-LM does. Look for the three cases: matrices by
-# output (with gate and up cut each for itself, and so queries, keys and values), matrices by input (`RowParallel`,
-# which calls the all-reduce), and the *head*, the last matrix, which gives the logits and is cut by vocabulary.
+# minifuse's `part_of` says which part of a matrix a rank has, as Megatron-LM does; each rank reads that part alone from
+# the checkpoint. Look for the three cases: matrices by output (with gate and up cut each for itself, and so queries, keys
+# and values), matrices by input (`RowParallel`, which calls the all-reduce), and the *head*, the last matrix, which gives
+# the logits and is cut by vocabulary.
 
 # %%
 from minifuse.parallel.communicator import Communicator
 from minifuse.parallel.config import shard_config
 from minifuse.parallel.order import Ledger, Order
-from minifuse.parallel.shard import GatheredHead, RowParallel, shard
+from minifuse.parallel.shard import GatheredHead, RowParallel, part_of
 
-show_source(shard, RowParallel.forward, GatheredHead.forward)
+show_source(part_of, RowParallel.forward, GatheredHead.forward)
 
 # %% [markdown]
 # Attention is cut by heads: a rank has some of the heads, the KV of these, and nothing of the others. No layer of the
