@@ -1,6 +1,6 @@
 /** Prompts, and the answers as they grow. */
 
-import { renamed, requestButton, tag } from "./elements.js";
+import { renamed, requestButton, retell, tag } from "./elements.js";
 import { counted, grouped } from "./words.js";
 
 const MOST_ANSWERS = 60;
@@ -16,7 +16,6 @@ export class AnswersView {
   constructor(host, app) {
     this.app = app;
     this._rows = []; // those on the page: a row that is filled anew for another request costs less than a new one
-    host.classList.add("answers");
     this.list = tag("ul", "answers-list");
     this.rest = tag("p", "quiet");
     this._first = 0; // the first row that is seen
@@ -49,17 +48,14 @@ export class AnswersView {
     if (focused !== null) this._rows.find(({ r }) => r === focused)?.button.focus({ preventScroll: true });
     const more = count - shown.length;
     const rest = !count ? "No request has arrived yet." : more ? `and ${counted(more, "request")} more` : "";
-    if (this.rest.textContent !== rest) this.rest.textContent = rest;
+    retell(this.rest, rest);
   }
 
   /** A row at the end of the list, still empty. */
   _row(model, r) {
-    const [item, head, told] = [tag("li"), tag("p", "answer-head"), tag("span", "quiet")];
-    const [prompt, answer, old, newest] = [tag("p", "answer-prompt"), tag("p", "answer-text"), document.createTextNode(""), tag("mark", "newest")];
-    const button = requestButton(this.app, model, r);
-    head.append(button, told);
-    answer.append(old, newest);
-    item.append(head, prompt, answer);
+    const [button, told, prompt] = [requestButton(this.app, model, r), tag("span", "quiet"), tag("p", "answer-prompt")];
+    const [old, newest] = [document.createTextNode(""), tag("mark", "newest")];
+    const item = tag("li", "", tag("p", "answer-head", button, told), prompt, tag("p", "answer-text", old, newest));
     this.list.append(item);
     return { item, button, told, prompt, old, newest };
   }

@@ -9,7 +9,7 @@
  */
 
 import { RunModel, decodeRecord } from "./model.js";
-import { Side, part } from "./side.js";
+import { Side } from "./side.js";
 import { Predict } from "./predict.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
@@ -20,6 +20,7 @@ import { Teller } from "./teller.js";
 import { Theme, requestColour } from "./theme.js";
 import { applyAddress, readAddress } from "./address.js";
 import { bindControls, showControls } from "./controls.js";
+import { part, tag } from "./elements.js";
 import { lanesLegend, showEntries } from "./legend.js";
 import { printSharply } from "./export.js";
 
@@ -42,7 +43,7 @@ class App {
   }
 
   start() {
-    this.theme = new Theme(() => this._recoloured());
+    this.theme = new Theme(() => this._redraw());
     this.scales = new Scales(this);
     this.a = new Side("A", this);
     this.b = new Side("B", this);
@@ -76,8 +77,7 @@ class App {
   _take() {
     this.faults = applyAddress(this, this.address);
     for (const side of this.sides()) side.axis.mode = this.mode;
-    this.layout();
-    this.changed();
+    this._redraw();
   }
 
   /** The column of A, and that of B, that are shown. */
@@ -180,8 +180,7 @@ class App {
     for (const side of this.sides()) side.titles();
     this.scales.renew();
     showFacts(part("about"), main);
-    this.layout();
-    this.changed();
+    this._redraw();
   }
 
   /** @param {"time"|"token"} by how B follows A */
@@ -201,8 +200,7 @@ class App {
   setMode(mode) {
     this.mode = mode;
     this.scales.setMode(mode);
-    this.layout();
-    this.changed();
+    this._redraw();
   }
 
   /** Make columns wider by a factor; 0: show the whole run. */
@@ -218,8 +216,7 @@ class App {
     if (to) this.select(to.position, to.b);
   }
 
-  _recoloured() {
-    if (!this.a?.model) return;
+  _redraw() {
     this.layout();
     this.changed();
   }
@@ -245,14 +242,10 @@ class App {
     if (this.other) for (const view of this.b.views) view.show(this.other, indexOther);
     this.now.show();
     this.overview?.show();
-    part("difference").textContent = this._differing();
+    part("difference").textContent = this.pair?.alike ?? this.pair?.told(this.position, this.indexOther) ?? "";
     showControls(this);
     this.teller.tell();
     this.predict?.render();
-  }
-
-  _differing() {
-    return this.pair?.alike ?? this.pair?.told(this.position, this.indexOther) ?? "";
   }
 }
 
@@ -262,8 +255,7 @@ try {
   document.documentElement.dataset.ready = "yes";
   document.dispatchEvent(new CustomEvent("replay", { detail: app }));
 } catch (error) {
-  const line = document.createElement("p");
-  line.textContent = `This page could not be shown (${error.message}): open it in a current version of Chrome, Edge, Firefox or Safari.`;
-  part("notices").replaceChildren(line);
+  const line = `This page could not be shown (${error.message}): open it in a current version of Chrome, Edge, Firefox or Safari.`;
+  part("notices").replaceChildren(tag("p", "", line));
   throw error;
 }

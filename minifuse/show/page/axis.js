@@ -130,17 +130,10 @@ export class Axis {
     if (this.mode === "iterations") {
       const step = roundStep(TICKS / this.width, 1);
       const [first, last] = this.visible(seen);
-      if (first >= last) return found;
-      this._numbers ??= numbered(this.model);
-      const { columns, least, most } = this._numbers;
-      const shown = []; // of several workers, iterations do not end in the order of their numbers
-      for (let n = Math.ceil(least[first] / step) * step; n <= most[last - 1]; n += step) {
-        const i = columns.get(n);
-        if (i >= first && i < last) shown.push(i);
-      }
-      for (const i of shown.sort((one, other) => one - other)) {
-        const label = String(this.model.run.steps[i].n);
-        if (!found.length || this.x(i) - found.at(-1).x > TICKS / 2) found.push({ x: this.x(i), label });
+      for (let i = first; i < last; i++) {
+        const { isWait, number } = this.model.steps[i];
+        if (isWait || number % step) continue;
+        if (!found.length || this.x(i) - found.at(-1).x > TICKS / 2) found.push({ x: this.x(i), label: String(number) });
       }
       return found;
     }
@@ -151,26 +144,6 @@ export class Axis {
     }
     return found;
   }
-}
-
-/**
- * Columns by the trace's numbers; and by column the least number from there on, and the greatest up to there.
- *
- *     numbered(model)  // of iterations 0, 2, 1: {columns: {0: 0, 2: 1, 1: 2}, least: [0, 1, 1], most: [0, 2, 2]}
- */
-function numbered(model) {
-  const columns = new Map();
-  const [least, most] = [new Float64Array(model.length).fill(Infinity), new Float64Array(model.length).fill(-Infinity)];
-  for (let i = 0; i < model.length; i++) {
-    const { wait, n } = model.run.steps[i];
-    if (!wait) {
-      columns.set(n, i);
-      least[i] = most[i] = n;
-    }
-    if (i) most[i] = Math.max(most[i], most[i - 1]);
-  }
-  for (let i = model.length - 2; i >= 0; i--) least[i] = Math.min(least[i], least[i + 1]);
-  return { columns, least, most };
 }
 
 function earliest(model) {

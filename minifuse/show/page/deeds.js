@@ -7,7 +7,7 @@ import { counted } from "./words.js";
  *     `columns`: those in which it was done, ascending; `colour`: by its name in the palette
  */
 
-const numMoves = ({ m: moves = [] }, which) => moves.filter(([kind]) => kind === which).length;
+const numMoves = ({ moves }, which) => moves.filter(({ kind }) => kind === which).length;
 const hasMoves = (step, which) => Math.min(1, numMoves(step, which));
 
 /**
@@ -15,12 +15,12 @@ const hasMoves = (step, which) => Math.min(1, numMoves(step, which));
  * for never where that is the idea of the technique.
  */
 const KINDS = [
-  ["evicted", "warn", ({ e = [] }) => e.length, (count) => counted(count, "eviction"), "nothing was evicted"],
+  ["evicted", "warn", ({ evicted }) => evicted.length, (count) => counted(count, "eviction"), "nothing was evicted"],
   ["found", "prompt", ({ found }) => found, (count) => `KV found for ${counted(count, "prompt")}`, "no history was found"],
   ["shuffle", "apart", (step) => hasMoves(step, "shuffle"), (count) => counted(count, "shuffle"), "no shuffle was needed"],
   ["copy", "ready", (step) => numMoves(step, "copy"), (count) => `${counted(count, "block")} copied on write`],
   ["embed", "apart", (step) => hasMoves(step, "embed"), (count) => `prompts embedded ${counted(count, "time")}`],
-  ["waves", "accent", ({ wv: waves = [] }) => Number(waves.length > 1), (count) => `${counted(count, "iteration")} in waves`, "all KV fits the device"],
+  ["waves", "accent", ({ waves }) => Number(waves.length > 1), (count) => `${counted(count, "iteration")} in waves`, "all KV fits the device"],
 ];
 
 /**
@@ -32,7 +32,7 @@ const KINDS = [
 export function deedsOf(model) {
   // What comes back after an eviction finds only what it had itself.
   const fresh = (i) => ([r]) => !(model.workColumns(r)[0] < i);
-  const steps = model.run.steps.map((step, i) => ({ ...step, found: (step.ru ?? []).filter(fresh(i)).length }));
+  const steps = model.steps.map((step, i) => ({ ...step, found: step.reused.filter(fresh(i)).length }));
   return KINDS.flatMap(([kind, colour, count, words]) => {
     const columns = steps.map((_, i) => i).filter((i) => count(steps[i]));
     const total = columns.reduce((sum, i) => sum + count(steps[i]), 0);

@@ -1,5 +1,7 @@
 /** What two runs of one workload decide, iteration by iteration, and the first decision that differs. */
 
+import { sizeOf } from "./columns.js";
+import { moveSums } from "./moves.js";
 import { someOf } from "./now.js";
 import { counted } from "./words.js";
 
@@ -13,21 +15,22 @@ export function comparedIn(a, b) {
 /** The columns of a run that decided something: waits are left out, and plans of moves alone where moves do not count. */
 function decidingColumns(model, moves) {
   const found = [];
-  model.run.steps.forEach((step, i) => (step.w || (moves && step.m)) && found.push(i));
-  return found.sort((i, j) => model.run.steps[i].n - model.run.steps[j].n);
+  const { steps } = model;
+  steps.forEach((step, i) => (step.work.length || (moves && step.moves.length)) && found.push(i));
+  return found.sort((i, j) => steps[i].number - steps[j].number);
 }
 
 /** What a column decided of requests, to be compared: which it admits and evicts, and what it computes for them. */
 function chosen(model, i) {
-  const { a: admitted, e: evicted, w: work = [], ph } = model.run.steps[i];
-  const sorted = (list) => [...(list ?? [])].sort((x, y) => x - y);
-  return JSON.stringify([sorted(admitted), sorted(evicted), work.map((one) => one.slice(0, 3).join()).sort(), ph ?? ""]);
+  const { admitted, evicted, work, phase } = model.steps[i];
+  const sorted = (list) => list.toSorted((x, y) => x - y);
+  return JSON.stringify([sorted(admitted), sorted(evicted), work.map((one) => one.slice(0, 3).join()).sort(), phase]);
 }
 
 /** What it decided of memory: moves in their order, and waves. */
 function carried(model, i) {
-  const { m: moves = [], wv: waves = [] } = model.run.steps[i];
-  return JSON.stringify([moves, waves]);
+  const { moves, waves } = model.steps[i];
+  return JSON.stringify([moves.map(({ owners, ...move }) => move), waves]);
 }
 
 /**
@@ -50,13 +53,12 @@ export function firstDifference(a, b, moves) {
 
 /** What a column decided of requests, in words. */
 function chosenWords(model, i) {
-  const { a: admitted, e: evicted, w: work = [], ph } = model.run.steps[i];
-  const computed = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
+  const { admitted, evicted, work, phase } = model.steps[i];
   const own = someOf(model, work.map(([r]) => r), 4);
-  const parts = [own ? `computes ${counted(computed, model.ofCells ? "node" : "token")} for ${own}` : "computes nothing"];
-  if (ph === "preprocessing") parts.push("apart from the batch");
-  if (admitted) parts.push(`admits ${someOf(model, admitted, 4)}`);
-  if (evicted) parts.push(`evicts ${someOf(model, evicted, 4)}`);
+  const parts = [own ? `computes ${counted(sizeOf(work), model.nouns.computed)} for ${own}` : "computes nothing"];
+  if (phase === "preprocessing") parts.push("apart from the batch");
+  if (admitted.length) parts.push(`admits ${someOf(model, admitted, 4)}`);
+  if (evicted.length) parts.push(`evicts ${someOf(model, evicted, 4)}`);
   return parts.join(", ");
 }
 
@@ -68,7 +70,7 @@ function chosenWords(model, i) {
  */
 export function decidedIn(a, i, b, j, moves) {
   if (!moves || chosen(a, i) !== chosen(b, j)) return [chosenWords(a, i), chosenWords(b, j)];
-  const steps = [a.step(i), b.step(j)];
+  const steps = [a.steps[i], b.steps[j]];
   const [mine, theirs] = steps.map((step) => step.moves.map((one) => moveWords(a, one)));
   const k = mine.findIndex((words, at) => words !== theirs[at]);
   const sums = steps.map((step) => sumWords(a, step.moves));
@@ -82,20 +84,15 @@ export function decidedIn(a, i, b, j, moves) {
 
 /** "moves 12 tokens (swap out) and 3 tokens (copy)" */
 function sumWords(model, moves) {
-  const sums = new Map();
-  for (const { kind, count } of moves) sums.set(kind, (sums.get(kind) ?? 0) + count);
-  const parts = [...sums].sort().map(([kind, count]) => `${sizeWords(model, count)} (${kind.replace("_", " ")})`);
+  const sums = [...moveSums(moves)].sort();
+  const parts = sums.map(([kind, { tokens }]) => `${counted(tokens, model.nouns.moved)} (${kind.replace("_", " ")})`);
   return parts.length ? `moves ${parts.join(" and ")}` : "moves nothing";
 }
 
 /** "moves 4 tokens (upload) from slot 16 of the host to slot 0 of the device, before wave 2" */
 function moveWords(model, { kind, source, target, count, fromTier, toTier, moment, wave }) {
   const when = moment === "before" || moment === "after" ? `${moment} wave ${wave}` : moment; // as the trace has them
-  return `moves ${sizeWords(model, count)} (${kind.replace("_", " ")}) from slot ${source} of the ${fromTier} to slot ${target} of the ${toTier}, ${when}`;
-}
-
-function sizeWords(model, count) {
-  return counted(count, model.ofCells ? "state" : "token");
+  return `moves ${counted(count, model.nouns.moved)} (${kind.replace("_", " ")}) from slot ${source} of the ${fromTier} to slot ${target} of the ${toTier}, ${when}`;
 }
 
 /** "attends in 2 waves, of 3 and 2 rows" */

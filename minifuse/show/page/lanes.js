@@ -183,9 +183,9 @@ function drawPadding(surface, rows, axis, { first, last, from, to, top, rowHeigh
   const look = sortLook(IDLED, palette);
   for (let k = countUpTo(rows.padded, from - 1); k < rows.padded.length && rows.padded[k] < to; k++) {
     const i = rows.padded[k];
-    const step = rows.model.run.steps[i];
+    const step = rows.model.steps[i];
     const computed = new Map();
-    for (const [r, start, stop] of step.w) computed.set(r, (computed.get(r) ?? 0) + stop - start);
+    for (const [r, start, stop] of step.work) computed.set(r, (computed.get(r) ?? 0) + stop - start);
     for (const [r, count] of computed) {
       const share = 1 - count / rectangleColumns(step);
       if (r < first || r >= last || share <= 0) continue;

@@ -11,6 +11,8 @@
  *     `more`: slots behind the last one drawn; `titleAt`: the middle of its title
  */
 
+import { countUpTo } from "./ascending.js";
+import { oncePerModel } from "./model.js";
 import { Slots } from "./slots.js";
 
 const SIDE = 56; // pixels on the left, for the names of panels
@@ -35,12 +37,13 @@ class MemoryForms {
     /** Whether the layers of the model have the device in turn, so that its slots hold one layer's KV at a time. */
     this.layered = layered;
     /** Whether slots are set aside before they are written: in rows that grow column by column they are not. */
-    this.reserves = this.layered || model.run.steps.some(({ kv }) => kv && kv[1] > kv[0]);
+    this.reserves = this.layered || model.steps.some(({ memory }) => memory.reserved > memory.used);
     this._written = new Map(); // slots of a row or buffer -> as many of the first of them as the run ever writes
-    model.run.steps.forEach((step, i) => {
-      if (step.sh?.kind === "Rectangle" && step.ph !== "preprocessing") this.rectangles.push(i);
-      if (step.sh?.kind === "Region") this.width = step.sh.width;
-      if (step.sh && step.ph !== "preprocessing") this._reach(step);
+    model.steps.forEach(({ shape, phase, fresh }, i) => {
+      if (shape?.kind === "Region") this.width = shape.width;
+      if (!shape || phase === "preprocessing") return;
+      if (shape.kind === "Rectangle") this.rectangles.push(i);
+      this._reach(shape, fresh);
     });
     const { device: size, host } = this.slots.sizes;
     const unit = this.width || this.blockSize || 1;
@@ -52,7 +55,7 @@ class MemoryForms {
   }
 
   /** Notes how far rows or buffers are written in a column. */
-  _reach({ sh: shape, fr: fresh = [] }) {
+  _reach(shape, fresh) {
     const { kind, stride, stop, width, begin = 0 } = shape;
     const unit = kind === "Rectangle" ? stride : width;
     if (!unit) return;
@@ -76,22 +79,12 @@ class MemoryForms {
 
   /** The rectangle that the batch has in a column: that of the last iteration that had one. */
   rectangle(i) {
-    let [low, high] = [0, this.rectangles.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.rectangles[middle] <= i) low = middle + 1;
-      else high = middle;
-    }
-    return this.rectangles.length ? this.model.run.steps[this.rectangles[Math.max(0, low - 1)]].sh : null;
+    const last = Math.max(0, countUpTo(this.rectangles, i) - 1);
+    return this.rectangles.length ? this.model.steps[this.rectangles[last]].shape : null;
   }
 }
 
-const memoryForms = new WeakMap();
-
-export function formsOf(model) {
-  if (!memoryForms.has(model)) memoryForms.set(model, new MemoryForms(model));
-  return memoryForms.get(model);
-}
+export const formsOf = oncePerModel((model) => new MemoryForms(model));
 
 /** A line of slots, broken into rows so that a slot stays visible as long as it can. */
 function lineOf(count, width, height) {

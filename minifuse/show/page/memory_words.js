@@ -5,9 +5,9 @@ import { capital, counted, grouped } from "./words.js";
 /** What the map shows, in words: the numbers are those that the trace counts, which the charts show as well. */
 export function memoryWords(forms, frame) {
   const { model } = forms;
-  const { isWait, kv } = model.step(frame.index);
-  const told = isWait ? ["nothing runs, and the trace counts no slots"] : countedWords(forms, frame, kv);
-  return `${capital((forms.layered ? layeredWords(forms, frame, kv) : told).join("; "))}.`;
+  const { isWait, memory } = model.steps[frame.index];
+  const told = isWait ? ["nothing runs, and the trace counts no slots"] : countedWords(forms, frame, memory);
+  return `${capital((forms.layered ? layeredWords(forms, frame, memory) : told).join("; "))}.`;
 }
 
 function slotsIn(runs, ...states) {
@@ -46,7 +46,7 @@ export function deviceRuns(forms, frame) {
 }
 
 /** The words for a device that the layers of the model have in turn: what is told in places are slots of one layer. */
-function layeredWords(forms, frame, kv) {
+function layeredWords(forms, frame, { host }) {
   const runs = deviceRuns(forms, frame);
   const parts = [
     "the layers of the model have the device in turn (memory.turns=layers): each of its slots holds the KV of one layer at a time, and all are empty between iterations",
@@ -56,16 +56,6 @@ function layeredWords(forms, frame, kv) {
     const written = counted(slotsIn(runs, "written"), "token");
     parts.push(`in this iteration ${counted(frame.waves.length, "wave")}, in each layer anew, with the KV of ${written} of ${ownersOf(runs)}`);
   } else parts.push("nothing is computed in this column");
-  if (kv.host) parts.push(`${counted(kv.host, "token")} on the host, in all layers`);
+  if (host) parts.push(`${counted(host, "token")} on the host, in all layers`);
   return parts;
-}
-
-/** Each kind of move of a column -> [moves, tokens]. */
-export function moveSums(frame) {
-  const sums = new Map();
-  for (const { kind, count } of frame.moves) {
-    const [moves, tokens] = sums.get(kind) ?? [0, 0];
-    sums.set(kind, [moves + 1, tokens + count]);
-  }
-  return sums;
 }

@@ -12,7 +12,7 @@ import { counted, grouped, seconds } from "./words.js";
 
 /** A few figures of a run, as its card tells them. */
 function figures(model) {
-  const { length, run } = model;
+  const { length, run, steps } = model;
   if (!length) return [];
   const computed = model.computed.reduce((sum, one) => sum + one, 0);
   const idle = model.idle.reduce((sum, one) => sum + one, 0);
@@ -24,8 +24,8 @@ function figures(model) {
     .filter(({ request, column }) => column !== undefined && (request.outcome === "stop" || request.outcome === "length"))
     .map(({ request, column }) => model.ends[column] - request.arrival)
     .sort((x, y) => x - y);
-  const iterations = run.steps.filter((step) => step.w);
-  const apart = iterations.filter(({ ph }) => ph === "preprocessing").length;
+  const iterations = steps.filter(({ work }) => work.length);
+  const apart = iterations.filter(({ phase }) => phase === "preprocessing").length;
   const also = apart ? ` and ${grouped(apart)} of pre-processing` : ""; // counted apart, as in the tables of the command line
   const found = [`${counted(iterations.length - apart, "iteration")}${also} in ${seconds(lasted)}`];
   if (run.notice) found.unshift("cut off");
@@ -39,10 +39,7 @@ function figures(model) {
 
 /** A deed in words, with the colour of its marks. */
 function deedWords({ words, colour }) {
-  const [deed, mark] = [tag("span"), tag("i")];
-  mark.style.background = `var(--${colour})`;
-  deed.append(mark, words);
-  return deed;
+  return tag("span", "", tag("i", { style: `background: var(--${colour})` }), words);
 }
 
 const LINES = { kept: "dashed", "on the host": "dotted" };
@@ -72,28 +69,26 @@ export class Overview {
 
   _card(model, longest) {
     const { app } = this;
-    const root = tag("article", "card");
-    const head = tag("h3", "", model.run.title);
-    const summary = tag("p", "", model.run.summary ?? "");
-    const told = tag("p", "figures", figures(model).join(" \u00b7 "));
+    const { title, summary, notice } = model.run;
+    const told = figures(model).join(" \u00b7 ");
     const deeds = deedsOf(model);
-    const done = tag("p", "deeds");
-    done.append(...deeds.map(deedWords), idleIdea(model, deeds) ?? "");
+    const done = tag("p", "deeds", ...deeds.map(deedWords), idleIdea(model, deeds) ?? "");
     done.hidden = !done.textContent;
-    root.classList.toggle("is-cut", Boolean(model.run.notice));
-    if (model.run.notice) root.title = model.run.notice;
-    const canvas = tag("canvas");
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${model.run.title} in small: ${told.textContent}`);
-    const buttons = tag("div", "choose");
+    const canvas = tag("canvas", { role: "img", "aria-label": `${title} in small: ${told}`, click: () => app.setMain(model) });
     const choose = ["A", "B"].map((side) => {
-      const button = actButton("", `Show as ${side}`, () => (side === "A" ? app.setMain(model) : app.setOther(model)));
-      button.setAttribute("aria-label", `Show ${model.run.title} as ${side}`);
-      return button;
+      const look = { "aria-label": `Show ${title} as ${side}` };
+      return actButton(look, () => (side === "A" ? app.setMain(model) : app.setOther(model)), `Show as ${side}`);
     });
-    buttons.append(...choose);
-    root.append(head, summary, done, canvas, told, buttons);
-    canvas.addEventListener("click", () => app.setMain(model));
+    const root = tag(
+      "article",
+      notice ? { class: "card is-cut", title: notice } : "card",
+      tag("h3", "", title),
+      tag("p", "", summary ?? ""),
+      done,
+      canvas,
+      tag("p", "figures", told),
+      tag("div", "choose", ...choose),
+    );
     return { root, canvas, model, deeds, choose, longest, rows: new LaneRows(model), memory: memoryOf(model), surface: new CanvasSurface(canvas) };
   }
 
@@ -127,7 +122,7 @@ export class Overview {
     const top = this.top ?? memoryTop(card.model);
     drawSmallMemory(surface, card.memory, axis, { base, tall: CARD_MEMORY, top, width, palette: app.palette });
     if (this.top !== null) return;
-    const label = counted(top, card.model.ofCells ? "state" : "slot");
+    const label = counted(top, card.model.nouns.slot);
     const wide = surface.measure(label, 10) + 6;
     surface.rect(width - wide, base - CARD_MEMORY, wide, 12, { fill: app.palette.panel, alpha: 0.85 });
     surface.text(width - 3, base - CARD_MEMORY + 6, label, { size: 10, fill: app.palette.ink, anchor: "end" });

@@ -6,6 +6,8 @@
  */
 
 import { Decisions } from "./decisions.js";
+import { part } from "./elements.js";
+import { oncePerModel } from "./model.js";
 import { PredictView } from "./predictview.js";
 import { QUESTION_KINDS, questionAt, stopsAt, stopsOf } from "./questions.js";
 
@@ -18,9 +20,9 @@ export class Predict {
     /** What was answered last: right (null: skipped), the values chosen, the question. */
     this.result = null;
     this.score = { right: 0, asked: 0, skipped: 0 };
-    this._done = new WeakMap(); // model -> columns that were asked
-    this._decisions = new WeakMap(); // model -> what was possible in its columns
-    this.view = new PredictView(document.getElementById("predict"), this);
+    this._askedOf = oncePerModel(() => new Set()); // columns that were asked
+    this._decisionsOf = oncePerModel((model) => new Decisions(model));
+    this.view = new PredictView(part("predict"), this);
     this.read();
   }
 
@@ -60,9 +62,7 @@ export class Predict {
 
   /** What was possible in the columns of run A. */
   decisions() {
-    const { main } = this.app;
-    if (!this._decisions.has(main)) this._decisions.set(main, new Decisions(main));
-    return this._decisions.get(main);
+    return this._decisionsOf(this.app.main);
   }
 
   /** The stops of run A, in the order in which the reader reaches them. @returns {import("./questions.js").Stop[]} */
@@ -93,9 +93,7 @@ export class Predict {
   }
 
   _asked() {
-    const { main } = this.app;
-    if (!this._done.has(main)) this._done.set(main, new Set());
-    return this._done.get(main);
+    return this._askedOf(this.app.main);
   }
 
   /** The position that is reached on the way from one to another; asks, if a stop lies between them. */

@@ -1,18 +1,11 @@
 /** The whole story of one request, in words: what the trace tells of it, in the order in which it happened. */
 
 import { countUpTo } from "./ascending.js";
-import { shortReason } from "./columns.js";
+import { evictionWords, shortReason, sizeOf } from "./columns.js";
+import { MOVE_LOOKS } from "./moves.js";
 import { counted, grouped, seconds } from "./words.js";
 
-const MOVE_NAMES = {
-  shuffle: "shuffle",
-  copy: "copy on write",
-  swap_in: "swap in",
-  swap_out: "swap out",
-  upload: "upload for a wave",
-  offload: "offload",
-  embed: "embedding",
-};
+const OTHER_NAMES = { upload: "upload for a wave", embed: "embedding" }; // of moves, in a story
 
 const FINISHED_WORDS = {
   stop: "its answer is complete (a stop token)",
@@ -88,7 +81,7 @@ export function storyOf(model, r, most = model.length) {
     const told = model.reasonsOf(r).filter(({ at }) => at > from && at < to && at <= most);
     const heard = [...(begins ? [{ ...begins, at: from }] : []), ...told].filter(({ text }, k, all) => text !== all[k - 1]?.text);
     heard.forEach(({ at, code, text }, k) => {
-      if (state === "suspended" && model.run.steps[at].e?.includes(r)) return; // told as its eviction
+      if (state === "suspended" && model.steps[at].evicted.includes(r)) return; // told as its eviction
       const words = code === "not-asked" ? "waits until the iteration under way has ended" : `waits: ${shortReason(model, text)}`;
       entries.push({ at, to: (heard[k + 1]?.at ?? to) - 1, kind: "waited", text: words, code }); // it holds until the next
     });
@@ -98,15 +91,15 @@ export function storyOf(model, r, most = model.length) {
   let generated = 0;
   let pieces = 0;
   for (const i of columns) {
-    const step = model.run.steps[i];
-    if (step.a?.includes(r)) {
-      const reused = step.ru?.find(([one]) => one === r);
+    const step = model.steps[i];
+    if (step.admitted.includes(r)) {
+      const reused = step.reused.find(([one]) => one === r);
       const found = reused ? `; ${reusedWords(reused)}` : "";
-      const apart = step.ph === "preprocessing" ? ", to have its prompt computed apart" : "";
+      const apart = step.phase === "preprocessing" ? ", to have its prompt computed apart" : "";
       add(i, "admitted", `is admitted${generated || pieces ? " again" : ""}${apart}${found}`);
       entries.at(-1).since = model.shownFrom(i);
     }
-    const work = step.w.filter(([one]) => one === r);
+    const work = step.work.filter(([one]) => one === r);
     const prompt = work.filter(([, start]) => start < request.prompt && !generated);
     if (model.ofCells) pieces += work.length;
     else if (prompt.length) {
@@ -116,19 +109,19 @@ export function storyOf(model, r, most = model.length) {
       const text = prompt.map(([, from, to]) => `${grouped(from)} to ${grouped(to - 1)}`).join(" and ");
       add(i, "prompt", whole ? `its whole prompt is computed: ${counted(request.prompt, "token")}` : `a piece of its prompt is computed: tokens ${text}`);
     } else if (generated && work.some(([, start, stop]) => stop - start > 1)) {
-      const count = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
-      add(i, "prompt", `what it lost is computed again: ${counted(count, "token")}`);
+      add(i, "prompt", `what it lost is computed again: ${counted(sizeOf(work), "token")}`);
     }
-    const count = step.o?.find(([one]) => one === r)?.[1] ?? 0;
+    const count = step.tokens.find(([one]) => one === r)?.[1] ?? 0;
     if (count && !generated) add(i, "first", `its first token is there ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival (TTFT)`);
     generated += count;
-    const reason = step.f?.find(([one]) => one === r)?.[1];
+    const reason = step.finished.find(([one]) => one === r)?.[1];
     if (reason !== undefined) {
       const size = model.ofCells ? counted(pieces, "node") : counted(generated, "token");
       add(i, "finished", `finishes with ${size}: ${FINISHED_WORDS[reason] ?? reason}, ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival`);
     }
   }
-  entries.push(...evictionsOf(model, r), ...movesOf(model, r, most));
+  for (const i of model.evictionColumns(r)) add(i, "evicted", evictionWords(model, i, r));
+  entries.push(...movesOf(model, r, most));
   const idle = model.idleColumns(r).filter((i) => i <= most);
   if (idle.length) {
     add(idle[0], "idle", `its place goes on being computed, though no request needs it, in ${counted(idle.length, "iteration")}`, idle.at(-1));
@@ -148,17 +141,6 @@ function reusedWords([, onDevice, onHost]) {
   return `it finds the KV of ${found.join(" and ")}`;
 }
 
-function evictionsOf(model, r) {
-  const found = [];
-  const [from, to] = lifeOf(model, r);
-  for (let i = from; i <= to; i++) {
-    if (!model.run.steps[i].e?.includes(r)) continue;
-    const reason = model.step(i).reasons.find((one) => one.request === r);
-    found.push({ at: i, kind: "evicted", text: `is evicted: ${reason ? shortReason(model, reason.text) : "the trace gives no reason"}` });
-  }
-  return found;
-}
-
 /** Moves of a request's KV, the same kind in columns that follow each other, or in those that compute for it, as one entry. */
 function movesOf(model, r, most) {
   const work = model.workColumns(r);
@@ -176,13 +158,7 @@ function movesOf(model, r, most) {
   }
   return found.map(({ at, to, move, times, count }) => {
     const often = times > 1 ? `, in ${counted(times, "iteration")}` : "";
-    const entry = { at, kind: "moved", text: `its KV is moved (${MOVE_NAMES[move] ?? move}): ${counted(count, "token")}${often}` };
+    const entry = { at, kind: "moved", text: `its KV is moved (${OTHER_NAMES[move] ?? MOVE_LOOKS[move]?.name ?? move}): ${counted(count, "token")}${often}` };
     return to === undefined ? entry : { ...entry, to };
   });
-}
-
-/** The first and the last column of a request. */
-function lifeOf(model, r) {
-  const spans = model.spans(r).filter(({ from, to, state }) => from < to && state !== "finished" && state !== "refused");
-  return spans.length ? [spans[0].from, Math.min(model.length - 1, spans.at(-1).to - 1)] : [0, -1];
 }

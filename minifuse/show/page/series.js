@@ -39,9 +39,9 @@ function withBeside(model, all) {
   const found = all.slice();
   let next = -1; // the column of the next iteration that ends
   for (let i = model.length - 1; i >= 0; i--) {
-    const { w: work, wait } = model.run.steps[i];
-    if (work) next = i;
-    else if (!wait && next >= 0 && model.starts[next] < model.ends[i]) found[i] = all[next];
+    const { work, isWait } = model.steps[i];
+    if (work.length) next = i;
+    else if (!isWait && next >= 0 && model.starts[next] < model.ends[i]) found[i] = all[next];
   }
   return found;
 }
@@ -77,12 +77,12 @@ export function chartsOf(model, mode, limit = Infinity) {
   });
   const waiting = model.queue.subarray(0, limit + 1);
   const queue = { values: waiting, steps: lastInTime(model, waiting) };
-  const noun = model.ofCells ? "node" : "token";
+  const { computed: noun, slot } = model.nouns;
   const idleShare = { label: "idle", colour: "idle", pattern: "backstripes", ...idle };
   return [
     { name: "Batch size", unit: "request", top: most(batch), series: [{ label: "requests", colour: "running", ...batch }] },
     { name: `${capital(noun)}s computed`, unit: noun, top: most(computed), series: [{ label: "computed", colour: "prompt", ...computed }, ...(idle.values.some(Boolean) ? [idleShare] : [])] },
-    { name: model.ofCells ? "States" : "KV", unit: model.ofCells ? "state" : "slot", top: memoryTop(model, limit), series: memoryOf(model, limit) },
+    { name: model.ofCells ? "States" : "KV", unit: slot, top: memoryTop(model, limit), series: memoryOf(model, limit) },
     { name: "Queue", unit: "request", top: most(queue), series: [{ label: "waiting or suspended", colour: "waiting", pattern: "dots", ...queue }] },
   ];
 }

@@ -1,6 +1,7 @@
 /** One of the two runs on the page, A or B, with the views of it. */
 
 import { Axis } from "./axis.js";
+import { part } from "./elements.js";
 import { LanesView } from "./lanesview.js";
 import { ChartsView } from "./chartsview.js";
 import { MemoryView } from "./memory.js";
@@ -11,11 +12,6 @@ import { AnswersView } from "./answers.js";
 const FIT_FROM = 5; // pixels of a column from which on the whole run is shown at first
 const USUAL_WIDTH = 10; // pixels of a column otherwise
 const WIDEST_AT_FIRST = 26;
-
-/** @param {string} id */
-export function part(id) {
-  return document.getElementById(id);
-}
 
 /** One run on the page, with the views of it. */
 export class Side {

@@ -10,7 +10,6 @@ export class StoryView {
   constructor(host, app) {
     this.host = host;
     this.app = app;
-    host.classList.add("story");
   }
 
   show(model, i) {
@@ -28,20 +27,15 @@ export class StoryView {
 
   /** Puts a story on the page. */
   _tell(model, r, most) {
-    const title = tag("p", "story-title");
     this._state = document.createTextNode("");
-    title.append(requestButton(this.app, model, r), this._state);
-    const list = tag("ol", "story-list");
-    this._items = mergedWaits(storyOf(model, r, Math.min(most, model.length)), model).map(({ at, to, since = at, kind, text, parts }) => {
-      const item = tag("li", `story-${kind}`);
-      const told = tag("div", "story-told");
-      told.append(tag("span", "story-text", text));
-      if (parts) told.append(this._folded(model, parts, most));
-      item.append(this._when(model, at, to, most, text), told);
-      return [since, item];
+    const entries = mergedWaits(storyOf(model, r, Math.min(most, model.length)), model);
+    this._items = entries.map(({ at, to, since = at, kind, text, parts }) => {
+      const folded = parts ? [this._folded(model, parts, most)] : [];
+      const told = tag("div", "story-told", tag("span", "story-text", text), ...folded);
+      return [since, tag("li", `story-${kind}`, this._when(model, at, to, most, text), told)];
     });
-    list.append(...this._items.map(([, item]) => item));
-    refill(this.host, [title, list]);
+    const title = tag("p", "story-title", requestButton(this.app, model, r), this._state);
+    refill(this.host, [title, tag("ol", "story-list", ...this._items.map(([, item]) => item))]);
   }
 
   /** Marks what has happened by column i, and the last of it. */
@@ -70,13 +64,7 @@ export class StoryView {
 
   /** Waits that an entry stands for, one by one, when they are asked for. */
   _folded(model, parts, most) {
-    const folded = tag("details", "story-parts");
-    folded.append(tag("summary", "quiet", counted(parts.length, "reason")));
-    for (const { at, to, text } of parts) {
-      const line = tag("div", "story-part");
-      line.append(this._when(model, at, to, most, text), tag("span", "", text));
-      folded.append(line);
-    }
-    return folded;
+    const lines = parts.map(({ at, to, text }) => tag("div", "story-part", this._when(model, at, to, most, text), tag("span", "", text)));
+    return tag("details", "story-parts", tag("summary", "quiet", counted(parts.length, "reason")), ...lines);
   }
 }

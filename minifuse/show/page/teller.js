@@ -1,9 +1,8 @@
 /** What the page tells beside its pictures: notices, its address, and what a screen reader says. */
 
 import { addressOf } from "./address.js";
-import { tag } from "./elements.js";
+import { part, tag } from "./elements.js";
 import { sentencesOf } from "./now.js";
-import { part } from "./side.js";
 
 const ADDRESS_AFTER = 300; // milliseconds: browsers refuse to change the address more often for long
 const SPOKEN_AFTER = 400;

@@ -1,18 +1,23 @@
 /** Light and dark: what the reader chose, or else what the system has. */
 
-const NAMES = [
-  ...["back", "panel", "ink", "soft", "line", "grid", "stripe", "chosen", "accent", "warn", "running", "held", "prompt"],
-  ...["apart", "apart-soft", "ready", "ready-soft", "waiting", "waiting-soft", "suspended", "suspended-soft"],
-  ...["idle", "idle-soft", "on-cell"],
-];
-const TASK_COLOURS = 7;
+/** The colours of the page, by the names that the first rule of its styles declares. */
+const [{ style: DECLARED }] = document.styleSheets[0].cssRules;
+const COLOURS = [...DECLARED].filter((name) => name.startsWith("--"));
 
-/** @returns {Record<string, string> & {tasks: string[]}} by name: `apartSoft` is --apart-soft */
+/**
+ * @returns {Record<string, string> & {tasks: string[], moves: Record<string, string>}} `apartSoft` is --apart-soft,
+ *     tasks[2] is --task-2, moves.swap_in is --move-swap_in
+ */
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
-  const value = (name) => style.getPropertyValue(`--${name}`).trim();
-  const found = Object.fromEntries(NAMES.map((name) => [name.replace(/-(\w)/g, (_, letter) => letter.toUpperCase()), value(name)]));
-  found.tasks = Array.from({ length: TASK_COLOURS }, (_, k) => value(`task-${k}`));
+  const found = { tasks: [], moves: {} };
+  for (const name of COLOURS) {
+    const value = style.getPropertyValue(name).trim();
+    const [, family, member] = /^--(task|move)-(.+)$/.exec(name) ?? [];
+    if (family === "task") found.tasks[member] = value;
+    else if (family === "move") found.moves[member] = value;
+    else found[name.slice(2).replace(/-(\w)/g, (_, letter) => letter.toUpperCase())] = value;
+  }
   return found;
 }
 
