@@ -1,15 +1,15 @@
-/** The charts of a run on the page, with what they draw in words. */
+/** The charts of a run on the page, with their values in words. */
 
 import { chartsHeight, drawCharts, drawSeriesSample } from "./charts.js";
 import { columnName } from "./columns.js";
 import { ColumnsView } from "./columnsview.js";
-import { retell } from "./elements.js";
+import { setText } from "./elements.js";
 import { showEntries } from "./legend.js";
 import { chartsOf, gapsOf } from "./series.js";
 import { SvgSurface } from "./surface.js";
 import { counted, grouped, seconds } from "./words.js";
 
-/** What the colours and lines of charts mean that draw more than one thing, and how their samples are drawn. */
+/** The legend of charts that have several series. */
 function legendOf(charts, palette) {
   const several = charts.filter(({ series }) => series.length > 1);
   return several.flatMap(({ name, series }) =>
@@ -38,7 +38,7 @@ export class ChartsView extends ColumnsView {
       this.keyPalette = this.app.palette;
       showEntries(this.key, this.legendEntries(), 22, 11);
     }
-    this.width = this.host.clientWidth; // asked for once, since asking makes the browser lay the page out
+    this.width = this.host.clientWidth; // read once, as reading it makes the browser lay out the page
     this._choose();
     this.draw();
   }
@@ -101,7 +101,7 @@ export class ChartsView extends ColumnsView {
       parts.push(`${model.requests[this.request].id}: TTFT ${seconds(this.gaps[0].seconds)}${more}`);
     }
     const text = parts.join(" \u00b7 ");
-    retell(this.told, text);
+    setText(this.values, text);
     this.canvas.setAttribute("aria-label", `Charts of ${model.run.title}. In ${columnName(model, i)}: ${parts.join("; ")}`);
   }
 }

@@ -1,6 +1,6 @@
 /**
- * What columns and workers are called. An iteration by the number that the trace gives it, which Perfetto and
- * `minifuse trace` show as well; a wait, and moves alone, by what they are; a worker by its number, or by what it does.
+ * Names of columns and workers. An iteration has the number of the trace, as in Perfetto and `minifuse trace`; a wait and
+ * moves alone are called so; a worker has its number, or is called by what it does.
  */
 
 import { oncePerModel } from "./model.js";
@@ -18,13 +18,13 @@ export function columnName(model, i) {
   return isWait ? "a wait" : work.length ? `iteration ${number}` : `moves alone, step ${number}`;
 }
 
-/** When a column was, for what goes on since then: "iteration 12", or the time at which another column began. */
+/** The words for "since this column": "iteration 12", or the time at which a wait or moves alone began. */
 export function columnMoment(model, i) {
   return iterationNumber(model, i) === null ? seconds(model.starts[i]) : columnName(model, i);
 }
 
 /**
- * Columns [from, to] by the iterations at their two ends.
+ * Names columns [from, to] by their first and last iteration.
  *
  *     columnSpan(model, 3, 9)  // "4 to 9", where column 3 is a wait; "a wait" where all of them are
  */
@@ -35,7 +35,7 @@ export function columnSpan(model, from, to) {
   const number = iterationNumber(model, first);
   if (number === null) return columnName(model, from);
   if (last === first) return String(number);
-  const other = iterationNumber(model, last); // of several workers the one that began first may end last
+  const other = iterationNumber(model, last); // with several workers, the one that began first may end last
   return `${Math.min(number, other)} to ${Math.max(number, other)}`;
 }
 
@@ -44,7 +44,7 @@ export function sizeOf(work) {
   return work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
 }
 
-/** Workers that compute prompts and nothing else, in runs in which another one computes the rest. */
+/** Workers that only pre-process prompts, in runs where other workers compute the rest. */
 const workersApart = oncePerModel(({ run, steps }) => {
   const [apart, others] = [new Set(), new Set()];
   for (const { phase, worker, work } of steps) if (work.length) (phase === "preprocessing" ? apart : others).add(worker);
@@ -53,7 +53,7 @@ const workersApart = oncePerModel(({ run, steps }) => {
 });
 
 /**
- * A worker, called by what it does where prompts are computed apart.
+ * The name of a worker: what it does, where prompts are computed apart.
  *
  * @returns {string} "worker 2", "the main stream", "the pre-processing stream", or of several "pre-processing stream 2"
  */
@@ -68,7 +68,7 @@ export function onWorker(model, k) {
   return model.run.workers > 1 ? ` on ${workerName(model, k)}` : "";
 }
 
-/** A reason with its worker by name: `not admitted: worker 0 runs b` -> `not admitted: the main stream runs b`. */
+/** A reason in which workers have their names: `not admitted: worker 0 runs b` -> `not admitted: the main stream runs b`. */
 export function namedReason(model, text) {
   return text.replace(/\bworker (\d+)\b/g, (_, k) => workerName(model, Number(k)));
 }
@@ -79,7 +79,7 @@ export function evictionWords(model, i, r) {
   return `is evicted: ${reason ? shortReason(model, reason.text) : "the trace gives no reason"}`;
 }
 
-/** The same without what the line says already: `the main stream runs b`. */
+/** Like `namedReason`, without the words that the page has already: `the main stream runs b`. */
 export function shortReason(model, text) {
   return namedReason(model, text.replace(/^(not admitted|evicted): /, ""));
 }

@@ -4,7 +4,7 @@ import { fillFrom } from "./elements.js";
 import { GUTTER } from "./lanes.js";
 import { CanvasSurface } from "./surface.js";
 
-/** A canvas on which columns lie where an axis has them. */
+/** A canvas with columns along an axis. */
 export class ColumnsView {
   /**
    * @param {string} template that has the `canvas` and the `cursor`
@@ -16,7 +16,7 @@ export class ColumnsView {
     this.index = -1; // the selected column; -1: none is shown yet
   }
 
-  /** The column under the pointer; null: there are names. */
+  /** The column under the pointer; null: it points at names. */
   columnAt({ offsetX: x }) {
     const axis = this.axis();
     return x < GUTTER ? null : axis.column(x - GUTTER + axis.left);

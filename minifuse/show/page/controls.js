@@ -1,7 +1,7 @@
 /** Buttons, lists and keys: what the reader does, handed to the app. */
 
 import { columnName } from "./columns.js";
-import { fillSelect, part, retell } from "./elements.js";
+import { fillSelect, part, setText } from "./elements.js";
 import { offerPictures } from "./export.js";
 import { capital, seconds } from "./words.js";
 
@@ -70,7 +70,7 @@ export function bindControls(app) {
   document.addEventListener("keydown", (event) => pressed(app, acts, event));
 }
 
-/** What a key does; keys that mean something where the focus is are left alone. */
+/** Does what a key stands for, unless the focused element uses that key itself. */
 function pressed(app, acts, event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const { target, key } = event;
@@ -109,9 +109,9 @@ export function showControls(app) {
   scrubber.value = String(position);
   const shown = other ? `A: ${columnName(main, index)}, B: ${columnName(other, app.indexOther)}` : capital(columnName(main, index));
   const when = other && app.by === "time" ? `as A's ends at ${seconds(main.ends[index])}` : `from ${seconds(main.starts[index])}`;
-  const told = `${shown}, ${when} (column ${position} of ${positions - 1})`;
-  scrubber.setAttribute("aria-valuetext", told);
-  part("position").textContent = told;
+  const sentence = `${shown}, ${when} (column ${position} of ${positions - 1})`;
+  scrubber.setAttribute("aria-valuetext", sentence);
+  part("position").textContent = sentence;
   const values = {
     "run-a": app.runs.indexOf(main),
     "run-b": other ? app.runs.indexOf(other) : "",
@@ -121,7 +121,7 @@ export function showControls(app) {
   };
   for (const [id, value] of Object.entries(values)) part(id).value = String(value);
   for (const option of part("run-b").options) option.disabled = option.value === part("run-a").value;
-  retell(part("play"), app.player.playing ? "Pause" : "Play");
+  setText(part("play"), app.player.playing ? "Pause" : "Play");
   part("theme").setAttribute("aria-pressed", String(app.theme.name === "dark"));
   part("home").disabled = part("back").disabled = position === 0;
   part("on").disabled = part("end").disabled = position >= positions - 1;

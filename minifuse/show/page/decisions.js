@@ -1,8 +1,8 @@
 /**
  * What was possible when a column was decided.
  *
- * With several workers, columns that end earlier may show what a column decides: `before` is the first of them. What was possible follows from the columns before that one, and from what plans that were made earlier and
- * still ran had taken.
+ * With several workers, another column may end earlier and show already what a column decides: `before` is the first of
+ * these. What was possible follows from the columns before that one, and from plans that were still running.
  */
 
 const ROUNDED = 1e-9; // seconds to which the times of a record are exact
@@ -18,8 +18,8 @@ export class Decisions {
     this.before = Int32Array.from(steps, (_, i) => model.shownFrom(i));
     /** Whether prompts are computed apart from the requests that run. */
     this.apart = steps.some(({ phase }) => phase === "preprocessing");
-    this._beside = steps.map(() => NO_COLUMNS); // columns that were decided earlier, and ran when this one was decided
-    this._last = new Int32Array(steps.length).fill(-1); // the last column before, of the same worker and phase
+    this._beside = steps.map(() => NO_COLUMNS); // columns that were running when this one was decided
+    this._last = new Int32Array(steps.length).fill(-1); // the column before of the same worker and phase
     this._putInOrder();
   }
 
@@ -79,24 +79,24 @@ export class Decisions {
     return this._beside[i].some((j) => this.model.steps[j].work.some(([one]) => one === r));
   }
 
-  /** The requests that are under way when column i is decided, and of which something holds. */
+  /** The requests that are under way when column i is decided, and pass a test. */
   _requests(i, test) {
     return this.model.presence.underWay(this.before[i]).filter(test);
   }
 
-  /** @returns {number[]} the requests that it admits, or that waited for that */
+  /** @returns {number[]} the requests that it admits, and those that keep waiting */
   admissible(i) {
     const { admitted } = this.model.steps[i];
     return this._requests(i, (r) => admitted.includes(r) || NEWCOMERS.includes(this.stateBefore(i, r)));
   }
 
-  /** @returns {number[]} the requests that it evicts, or that ran */
+  /** @returns {number[]} the requests that it evicts, and those that keep running */
   evictable(i) {
     const { evicted } = this.model.steps[i];
     return this._requests(i, (r) => evicted.includes(r) || this.stateBefore(i, r) === "running");
   }
 
-  /** @returns {number[]} the requests that it computes for, or that its worker might have */
+  /** @returns {number[]} the requests that it computes for, and those that its worker could have chosen */
   mayRun(i) {
     const { phase } = this.model.steps[i];
     const runs = this.runningIn(i);

@@ -5,14 +5,14 @@ import { moveSums } from "./moves.js";
 import { someOf } from "./now.js";
 import { counted } from "./words.js";
 
-/** What is compared of two runs: of the same stages also moves and waves, which otherwise differ by design. */
+/** What is compared of two runs. Moves and waves are, if the stages are the same: otherwise they differ by design. */
 export function comparedIn(a, b) {
   const [mine, theirs] = [a, b].map(({ run }) => Object.entries(run.stages ?? {}).join());
   const moves = mine !== "" && mine === theirs;
   return { moves, words: moves ? `admit, evict, compute, move ${a.ofCells ? "states" : "KV"} and form waves alike` : "admit, evict and compute alike" };
 }
 
-/** The columns of a run that decided something: waits are left out, and plans of moves alone where moves do not count. */
+/** The columns that are compared: not waits; moves alone only where moves are compared. */
 function decidingColumns(model, moves) {
   const found = [];
   const { steps } = model;
@@ -20,25 +20,25 @@ function decidingColumns(model, moves) {
   return found.sort((i, j) => steps[i].number - steps[j].number);
 }
 
-/** What a column decided of requests, to be compared: which it admits and evicts, and what it computes for them. */
+/** What a column decided for requests, as a key: whom it admits and evicts, and what it computes. */
 function chosen(model, i) {
   const { admitted, evicted, work, phase } = model.steps[i];
   const sorted = (list) => list.toSorted((x, y) => x - y);
   return JSON.stringify([sorted(admitted), sorted(evicted), work.map((one) => one.slice(0, 3).join()).sort(), phase]);
 }
 
-/** What it decided of memory: moves in their order, and waves. */
+/** What a column decided for memory, as a key: moves in their order, and waves. */
 function carried(model, i) {
   const { moves, waves } = model.steps[i];
   return JSON.stringify([moves.map(({ owners, ...move }) => move), waves]);
 }
 
 /**
- * The first columns, counted in the order of plans, that admit, evict or compute otherwise, or move or form waves.
+ * The first plans of two runs that admit, evict or compute differently, or move or form waves differently.
  *
  * @param {boolean} moves whether moves and waves are compared
  * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: there are none; `ended`:
- *     the run that has no such iteration, as its trace was cut off or it had nothing more to do
+ *     the run that has ended there
  */
 export function firstDifference(a, b, moves) {
   const [mine, theirs] = [decidingColumns(a, moves), decidingColumns(b, moves)];
@@ -51,7 +51,7 @@ export function firstDifference(a, b, moves) {
   return null;
 }
 
-/** What a column decided of requests, in words. */
+/** What a column decided for requests, in words. */
 function chosenWords(model, i) {
   const { admitted, evicted, work, phase } = model.steps[i];
   const own = someOf(model, work.map(([r]) => r), 4);
@@ -63,7 +63,7 @@ function chosenWords(model, i) {
 }
 
 /**
- * What the first columns that differ decided, in words: of moves and waves if they differ in these alone.
+ * What the first plans that differ decided, in words: moves and waves only if nothing else differs.
  *
  * @param {boolean} moves whether moves and waves are compared
  * @returns {string[]} of each run

@@ -45,8 +45,8 @@ export function fillFrom(name, host) {
   return Object.fromEntries([...host.querySelectorAll("[data-part]")].map((one) => [one.dataset.part, one]));
 }
 
-/** Puts another text into an element, if it is another: the browser lays out what has changed. */
-export function retell(element, text) {
+/** Sets the text of an element unless it is there already: a new text makes the browser lay out the page. */
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 

@@ -8,7 +8,7 @@ const [LINE, SAMPLE, TALL, GAP, BETWEEN, EDGE, SIZE] = [18, 26, 13, 5, 14, 4, 11
 const LEEWAY = 1.15; // of a text, as a part of what is measured: fonts differ
 
 /**
- * Makes a picture higher, and draws a legend there, in as many lines as it takes.
+ * Draws a legend below a picture, which becomes as much higher.
  *
  * @param {{text: string, draw: (surface: object) => void, newLine?: boolean}[]} entries `draw`: a sample, at most 26
  *     pixels wide and 13 high; `newLine`: it stands at the beginning of a line
@@ -34,7 +34,7 @@ function drawLegendBelow(surface, entries, { panel, soft }) {
 }
 
 /**
- * The views of which there are pictures.
+ * The views that can be saved or printed.
  *
  * @returns {{name: string, label: string, view: object}[]} `view`: one with `host`, `picture` and `legendEntries`
  */

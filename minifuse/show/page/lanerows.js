@@ -1,8 +1,7 @@
 /**
  * The rows of lanes: what is computed for each request, and on each worker of a model of cells, from left to right.
  *
- * Columns that lie side by side and are alike are kept as one segment, so that a picture costs as much as what is seen
- * of it, however long the run.
+ * Equal columns side by side are one segment, so that drawing costs as much as what is visible, however long the run.
  */
 
 import { sizeOf } from "./columns.js";
@@ -78,8 +77,8 @@ export class LaneRows {
   }
 
   /**
-   * In columns of one width, an iteration of one worker takes a column of its own while another worker computes: what
-   * that one computes goes on in it, and is no pause.
+   * With columns of one width, an iteration has a column of its own while other workers go on computing. Their work is
+   * drawn in that column, too: they do not pause.
    */
   _beside(going) {
     const { model } = this;

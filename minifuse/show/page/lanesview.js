@@ -34,14 +34,14 @@ export class LanesView extends ColumnsView {
     return Math.max(1, (this.size ?? this._measure()).width - GUTTER);
   }
 
-  /** Sizes and scrolling as they are: asked for when they change, since asking makes the browser lay the page out. */
+  /** Reads the size and the scrolling. Only when they change, as reading makes the browser lay out the page. */
   _measure() {
     const { clientWidth: width, clientHeight: height, scrollTop: top } = this.host;
     this.size = { width, height, top };
     return this.size;
   }
 
-  /** Take the height that the rows want, and see how wide that leaves the lanes. */
+  /** Take the height that the rows need, and read the width that is left. */
   measure(model) {
     if (this.rows?.model !== model) {
       this.rows = new LaneRows(model);
@@ -53,7 +53,7 @@ export class LanesView extends ColumnsView {
     const most = Math.max(120, Math.min(window.innerHeight * (this.app.other ? 0.26 : 0.4), 420));
     this.host.style.height = `${Math.min(wanted, most) + 15}px`;
     this.spacer.style.height = `${wanted}px`;
-    if (this.axis().fitted) this.spacer.style.width = "0"; // so that no bar of what was wider takes part of the width
+    if (this.axis().fitted) this.spacer.style.width = "0"; // or a scroll bar of the width before would take height
     this._measure();
   }
 
@@ -68,7 +68,7 @@ export class LanesView extends ColumnsView {
     this.point(this.size);
   }
 
-  /** Scroll sideways. What comes of it is known without asking, which would make the browser lay the page out. */
+  /** Scroll sideways, within what the browser allows, so that the position need not be read back. */
   _quietly(left) {
     const axis = this.axis();
     axis.left = Math.round(Math.max(0, Math.min(left, axisPixels(axis) - this.seen)));
@@ -127,7 +127,7 @@ export class LanesView extends ColumnsView {
     return true;
   }
 
-  /** Scroll so that a row is seen: of a request that has just been chosen, or of one that column i computes for. */
+  /** Scroll to the row of a request that has just been selected, or that column i computes for. */
   _revealRows(i, chosen) {
     const { height, top } = this.size;
     const seen = height - HEAD;
@@ -148,11 +148,11 @@ export class LanesView extends ColumnsView {
     return true;
   }
 
-  /** The reader has scrolled; what the page itself scrolled has been drawn already. */
+  /** Draws again if the reader has scrolled. When the page scrolls, it has drawn already. */
   _scrolled() {
     const axis = this.axis();
     const { scrollLeft, scrollTop } = this.host;
-    if (Math.abs(scrollLeft - axis.left) < 1 && scrollTop === this.size?.top) return; // it may be at a part of a pixel
+    if (Math.abs(scrollLeft - axis.left) < 1 && scrollTop === this.size?.top) return; // browsers may round it
     this._measure();
     axis.left = scrollLeft;
     this.draw();
@@ -181,8 +181,8 @@ export class LanesView extends ColumnsView {
     this.tip.hidden = !found || column === null || column > limit;
     if (this.tip.hidden) return;
     const { row, r } = found;
-    const told = r === null ? `${workerName(model, row)}: ${computing(model, column, row)}` : `${model.requests[r].id}: ${doing(model, column, r, limit)}`;
-    this.tip.textContent = `${told}; ${columnName(model, column)}, ${seconds(model.starts[column])}`;
+    const words = r === null ? `${workerName(model, row)}: ${computing(model, column, row)}` : `${model.requests[r].id}: ${doing(model, column, r, limit)}`;
+    this.tip.textContent = `${words}; ${columnName(model, column)}, ${seconds(model.starts[column])}`;
     const { offsetX: x, offsetY: y } = event;
     const { width, height } = this.size;
     const [left, top] = [Math.max(0, Math.min(x + 12, width - 260)), y + 56 > height ? y - 34 : y + 16];
@@ -190,7 +190,7 @@ export class LanesView extends ColumnsView {
   }
 }
 
-/** Whole pixels that columns take: what of a further one is begun cannot be scrolled to. */
+/** Whole pixels that columns take: browsers scroll no further. */
 function axisPixels(axis) {
   return Math.floor(axis.total + 1e-6);
 }
@@ -217,7 +217,7 @@ function doing(model, i, r, limit) {
   if (at && idle[at - 1] === i) return `${state}, its row computed idly`;
   if (state !== "running") return state;
   const beside = besideOf(model, i, r);
-  if (beside > limit) return state; // not to be told yet
+  if (beside > limit) return state; // may not be shown yet
   if (beside !== null) return `running, in ${columnName(model, beside)}${onWorker(model, model.steps[beside].worker)}`;
   const own = model.workColumns(r);
   const last = own[Math.max(0, countUpTo(own, i) - 1)];

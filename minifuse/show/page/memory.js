@@ -82,7 +82,7 @@ export class MemoryView {
     return surface;
   }
 
-  /** The legend of the map as it is drawn: the states of slots that occur, then the kinds of moves: [name, text, sort]. */
+  /** The legend of this column: states of slots, then kinds of moves, each as [name, text, "state" or "move"]. */
   _legendOf() {
     const { frame } = this;
     const held = [...deviceRuns(this.forms, frame), ...frame.host];
@@ -108,10 +108,10 @@ export class MemoryView {
     return entries;
   }
 
-  /** That legend as entries, as from `lanesLegend`; and the owners of slots, which are not all wide enough for a name. */
+  /** The legend as entries, as from `lanesLegend`, with all owners: not all slots are wide enough for a name. */
   legendEntries() {
     if (!this.frame) return [];
-    const told = this._legendOf().map(([name, text, kind]) => {
+    const entries = this._legendOf().map(([name, text, kind]) => {
       const sample = kind === "move" ? drawMoveSample : drawStateSample;
       return { text, draw: (surface) => sample(surface, name, this.app.palette) };
     });
@@ -121,7 +121,7 @@ export class MemoryView {
       const draw = (surface) => surface.rect(0, 0, 26, 13, { fill: this.app.colour(r) });
       return { text: String(this.model.requests[r].id), draw, newLine: k === 0 };
     });
-    return [...told, ...named];
+    return [...entries, ...named];
   }
 
   _legend() {
@@ -220,7 +220,7 @@ export class MemoryView {
 }
 
 /**
- * What each request has of both tiers, as the table tells it: slots by state, and where they are.
+ * The rows of the table: how many slots each request has, by tier and state, and where they are.
  *
  * @param {import("./slots.js").SlotRun[]} device
  * @param {import("./slots.js").SlotRun[]} host

@@ -9,7 +9,7 @@ const MOST_LABELS = 500;
 const LETTER = 0.6; // the width of a letter, as a part of its size
 const BOLD = 1.15; // how much wider bold letters are, at most
 
-/** White or black, whichever is read better on a colour. */
+/** White or black, whichever has more contrast with a colour. */
 const inkOn = (() => {
   const known = new Map();
   let probe = null;
@@ -133,7 +133,7 @@ function drawGround(surface, panel, forms, frame, { palette }, layout) {
   else fillSlots(surface, panel, panel.first, panel.count, { fill: palette.stripe });
 }
 
-/** The boxes of a grid, still empty: one ground, and the gaps between boxes over it, which is few strokes for many boxes. */
+/** Draws empty boxes: one rectangle, and the gaps over it, which takes fewer strokes than a rectangle each. */
 function drawGrid(surface, panel, palette) {
   const { x, y, across, boxWidth, boxHeight, gap } = panel;
   const boxes = Math.ceil(panel.count / panel.unit);
@@ -154,7 +154,7 @@ function drawGrid(surface, panel, palette) {
   }
 }
 
-/** A torn edge where rows, buffers or a line go on undrawn, and how long they are. */
+/** Draws a torn edge where rows, buffers or a line are cut off, and their length. */
 function drawBreak(surface, panel, palette) {
   const { x, y, unit, seen, more, across, boxWidth, boxHeight, gap } = panel;
   if (seen >= unit && !more) return;
@@ -171,11 +171,11 @@ function drawBreak(surface, panel, palette) {
   const end = more ? x + ((panel.count - 1) % unit + 1) * (boxWidth / unit) : x + boxWidth;
   const top = more ? y + high - boxHeight : y;
   torn(surface, top, more ? boxHeight : high, (along, out) => [end + out, along], palette);
-  const told = more ? `${grouped(more)} more` : `to ${grouped(unit - 1)}`;
-  surface.text(end + 8, top + Math.min(11, boxHeight / 2), told, { size: 10, fill: palette.soft });
+  const label = more ? `${grouped(more)} more` : `to ${grouped(unit - 1)}`;
+  surface.text(end + 8, top + Math.min(11, boxHeight / 2), label, { size: 10, fill: palette.soft });
 }
 
-/** A line to and fro, from `start` on, as long as that. */
+/** Draws a zigzag line. */
 function torn(surface, start, length, at, palette) {
   const teeth = Math.max(2, Math.round(length / 6));
   const points = Array.from({ length: teeth + 1 }, (_, k) => at(start + (k * length) / teeth, k % 2 ? 2 : -2));
@@ -196,7 +196,7 @@ function drawRun(surface, panel, run, model, how, labels) {
   const [own] = colours;
   const faded = panel.kind === "strip" && state === "copy";
   const boxes = slotBoxes(panel, run.first, run.count);
-  const named = panel.kind === "region" && boxes.length ? [largestOf(boxes)] : boxes; // lines of one buffer: once
+  const named = panel.kind === "region" && boxes.length ? [largestOf(boxes)] : boxes; // a buffer of several lines has one name
   for (const box of boxes) {
     const [x, y, w, h] = box;
     drawState(surface, box, state, colours, faded);
@@ -210,7 +210,7 @@ function drawRun(surface, panel, run, model, how, labels) {
     if (size < 8 && (most < 4 || name.length > 2 * most)) continue;
     const text = size < 8 ? `${name.slice(0, most - 1)}\u2026` : name;
     const solid = state === "written";
-    const bare = solid && owners.length < 2 && h > 12; // on one colour, above the mark of what is new
+    const bare = solid && owners.length < 2 && h > 12; // it fits on one colour, above the mark of new slots
     labels.push({ x: x + w / 2, y: y + Math.min(h / 2, 12), w, text, size: Math.max(8, size), solid, own, bare });
   }
 }
@@ -227,7 +227,7 @@ function ringRuns({ offset, stride }, start, stop) {
   return [[offset + at, before], [offset, count - before]].filter((run) => run[1] > 0);
 }
 
-/** The outline of what is computed whole. */
+/** Draws a bracket along the rectangle or region that is computed. */
 function drawShape(surface, layout, shape, step, palette) {
   if (!shape || !step.work.length) return;
   const panel = layout.panels.find((one) => one.kind === "region" || (one.kind === "rectangle" && one.first === shape.offset));
@@ -238,12 +238,12 @@ function drawShape(surface, layout, shape, step, palette) {
     const [x, end] = [first[0], first[0] + shape.size * panel.boxWidth - panel.gap];
     const under = panel.y + panel.boxHeight + 1;
     surface.path([[x, under + 2], [x, under + 6], [end, under + 6], [end, under + 2]], { stroke: palette.ink, width: 2 });
-    const told = shape.size === 1 ? "the region: 1 slot" : `the region: ${shape.size} slots side by side, computed together`;
-    const wide = surface.measure(told, 10) * BOLD;
-    surface.text(Math.max(panel.x, Math.min(x, surface.width - wide - 6)), under + 15, told, { size: 10, fill: palette.ink, weight: "bold" });
+    const label = shape.size === 1 ? "the region: 1 slot" : `the region: ${shape.size} slots side by side, computed together`;
+    const wide = surface.measure(label, 10) * BOLD;
+    surface.text(Math.max(panel.x, Math.min(x, surface.width - wide - 6)), under + 15, label, { size: 10, fill: palette.ink, weight: "bold" });
     return;
   }
-  // Columns side by side have one mark.
+  // A ring that wraps has two brackets.
   for (const [first, count] of ringRuns(shape, shape.start, shape.stop)) {
     const cell = panel.boxWidth / panel.columns;
     const [x, to] = [panel.x + (first - panel.first) * cell, panel.x + (first - panel.first + count) * cell];
@@ -264,7 +264,7 @@ function panelOf(layout, tier, slot) {
   return layout.panels.find((panel) => panel.tier === tier && slot >= panel.first && slot < panel.first + panel.count);
 }
 
-/** The moves of a column, as arrows from where KV was to where it goes. */
+/** Draws the moves of a column as arrows from their source to their target. */
 function drawMoves(surface, layout, frame, { palette, colour }) {
   frame.moves.slice(0, MOST_ARROWS).forEach((move, k) => {
     const [from, to] = [panelOf(layout, move.fromTier, move.source), panelOf(layout, move.toTier, move.target)];
@@ -287,7 +287,7 @@ function drawMoves(surface, layout, frame, { palette, colour }) {
   });
 }
 
-/** With waves: short arrows into the strip of the wave before which KV arrives, and out of that after which it leaves. */
+/** Draws moves between waves: short arrows into the strip before which KV arrives, and out of the one after which it leaves. */
 function drawTransfers(surface, layout, frame, { palette }) {
   const strips = layout.panels.filter((panel) => panel.kind === "strip");
   const sums = strips.map(() => ({ upload: 0, offload: 0 }));

@@ -6,7 +6,7 @@
  * modules `model` is a `RunModel`, `i` a column and `r` a request, both as numbers.
  *
  * @typedef {"absent"|"waiting"|"preprocessing"|"ready"|"running"|"suspended"|"finished"|"refused"} State
- * @typedef {{code: string, text: string, at: number}} Told
+ * @typedef {{code: string, text: string, at: number}} Reason
  */
 
 import { countUpTo } from "./ascending.js";
@@ -28,7 +28,7 @@ export class RunModel {
     this.steps = decodeSteps(run);
     this.length = this.steps.length;
     this.ofCells = run.unit === "state";
-    /** What the run computes and moves, and what has room for one. */
+    /** The nouns for what the run computes and moves, and for the place of one. */
     this.nouns = this.ofCells ? { computed: "node", moved: "state", slot: "state" } : { computed: "token", moved: "token", slot: "slot" };
     const byColumn = (value) => Float64Array.from(this.steps, value);
     let latest = -Infinity;
@@ -57,10 +57,10 @@ export class RunModel {
     this.presence = new Presence(this);
   }
 
-  /** What columns come to, in all and of each request. */
+  /** Sum up columns, in all and by request. */
   _sum() {
     const [work, evictions, tokenColumns, tokenCounts] = [0, 1, 2, 3].map(() => this.requests.map(() => []));
-    /** By request: columns that compute for it, that evict it, that generate tokens for it; and its tokens by then. */
+    /** By request: the columns that compute for it, evict it, or generate tokens for it; and its tokens so far. */
     Object.assign(this, { _work: work, _evictions: evictions, _tokenColumns: tokenColumns, _tokenCounts: tokenCounts });
     let total = 0;
     this.steps.forEach((step, column) => {
@@ -75,7 +75,7 @@ export class RunModel {
     });
   }
 
-  /** How many requests run, and how many wait. */
+  /** Count the requests that run, and those that wait. */
   _count() {
     const change = new Int32Array(this.length + 1);
     this.requests.forEach((_, r) => {
@@ -96,7 +96,7 @@ export class RunModel {
     return STATES[states[countUpTo(columns, i) - 1] ?? 0];
   }
 
-  /** @returns {number} the column since which it is in the state that it has then */
+  /** @returns {number} the column in which its state in column i began */
   stateSince(i, r) {
     const [columns] = this._states[r];
     return columns[countUpTo(columns, i) - 1] ?? 0;
@@ -113,18 +113,18 @@ export class RunModel {
   }
 
   /**
-   * The reason that holds in column i for a request that waits then.
+   * The reason why a request waits in column i.
    *
-   * @returns {Told|null} `at`: since which column; null: it does not wait
+   * @returns {Reason|null} `at`: the column in which the reason began; null: it does not wait
    */
   reasonAt(i, r) {
     if (!WAITS.includes(this.stateAt(i, r))) return null;
     const [from, , reasons] = this.requests[r].waits ?? NO_WAITS;
     const k = countUpTo(from, i) - 1;
-    return k >= 0 ? this._told(reasons[k], from[k], i) : null;
+    return k >= 0 ? this._reason(reasons[k], from[k], i) : null;
   }
 
-  /** The reason that the policy gave in a column for what it did with a request. */
+  /** The reason that the policy gave for a request in a column; null: none. */
   reasonGiven(i, r) {
     const given = this.steps[i].reasons.find(([one]) => one === r);
     if (!given) return null;
@@ -132,17 +132,17 @@ export class RunModel {
     return { code, text };
   }
 
-  /** @returns {Told[]} every reason for which a request waited, in order */
+  /** @returns {Reason[]} every reason for which a request waited, in order */
   reasonsOf(r) {
     const [from, to, reasons] = this.requests[r].waits ?? NO_WAITS;
     return reasons.flatMap((reason, k) => {
       const changes = reason < 0 ? this.run.passed[-1 - reason][0].filter((i) => i > from[k] && i < to[k]) : [];
-      return [from[k], ...changes].map((i) => this._told(reason, from[k], i));
+      return [from[k], ...changes].map((i) => this._reason(reason, from[k], i));
     });
   }
 
-  /** What a reason, which holds from a column on, is in column i: of requests that are passed over it may change. */
-  _told(reason, from, i) {
+  /** Look up a reason that began in column `from`. That of a request that is passed over may have changed by column i. */
+  _reason(reason, from, i) {
     let [at, k] = [from, reason];
     if (reason < 0) {
       const [columns, shared] = this.run.passed[-1 - reason];
@@ -178,12 +178,12 @@ export class RunModel {
     return this.requests[r].idle ?? UNTOLD;
   }
 
-  /** The first column that shows what a column decides: another worker's that had not ended when this one began does. */
+  /** The first column that shows what column i decides: one of another worker that was running when it began. */
   shownFrom(i) {
     return countUpTo(this.passed, this.starts[i]);
   }
 
-  /** @returns {string|null} its answer so far; null: the trace tells no texts */
+  /** @returns {string|null} its answer so far; null: the trace has no texts */
   textAt(i, r) {
     const { answer, ends } = this.requests[r];
     if (answer === null || answer === undefined) return null;
@@ -191,18 +191,18 @@ export class RunModel {
     return count ? answer.slice(0, ends[Math.min(count, ends.length) - 1]) : "";
   }
 
-  /** @returns {number} the column that runs then; before the first and after the last, that */
+  /** @returns {number} the column that runs at a time, or the first or last column */
   at(seconds) {
     return Math.max(0, Math.min(this.length - 1, countUpTo(this.passed, seconds)));
   }
 
-  /** @returns {number} the first column by whose end so many tokens had been generated in all */
+  /** @returns {number} the first column by whose end the run has generated so many tokens */
   byToken(count) {
     return Math.max(0, Math.min(this.length - 1, countUpTo(this.totalTokens, count - 0.5)));
   }
 }
 
-/** A function of a model that computes its result once for each. */
+/** Makes a function of a model that computes its result once for each model. */
 export function oncePerModel(compute) {
   const known = new WeakMap();
   return (model) => {

@@ -1,4 +1,4 @@
-/** The selected iteration in words, and what there is to know of a run. */
+/** The selected iteration in words, and the facts of a run. */
 
 import { columnName, onWorker } from "./columns.js";
 import { tag } from "./elements.js";
@@ -7,49 +7,49 @@ import { capital, counted, grouped, seconds } from "./words.js";
 
 const MOST_FINISHED = 8; // requests that are named
 
-/** "r1, r2 and 3 more", each once @param {number} [most] */
+/** "r1, r2 and 3 more": the names of some requests, each once. @param {number} [most] */
 export function someOf(model, list, most = 8) {
   const ids = [...new Set(list)].map((r) => String(model.requests[r].id));
   return ids.length > most ? `${ids.slice(0, most).join(", ")} and ${ids.length - most} more` : ids.join(", ");
 }
 
-/** What an iteration was, a sentence each. */
+/** Describes a column, in sentences. */
 export function sentencesOf(model, i) {
   const step = model.steps[i];
-  const told = [];
+  const sentences = [];
   const noun = model.nouns.computed;
   const took = `${seconds(step.start)} to ${seconds(step.end)}, ${seconds(step.end - step.start)} long`;
   if (step.isWait) {
-    told.push(`Nothing ran: ${took}.`);
-    return told;
+    sentences.push(`Nothing ran: ${took}.`);
+    return sentences;
   }
   const worker = onWorker(model, step.worker);
   if (!step.work.length) {
-    told.push(`${capital(columnName(model, i))}${worker}, beside the iterations: ${took}.`);
+    sentences.push(`${capital(columnName(model, i))}${worker}, beside the iterations: ${took}.`);
   } else {
     const apart = step.phase === "preprocessing" ? ", prompts apart from the batch" : "";
-    told.push(`${capital(columnName(model, i))}${worker}${apart}: ${took}.`);
+    sentences.push(`${capital(columnName(model, i))}${worker}${apart}: ${took}.`);
     const own = new Set(step.work.map(([r]) => r));
     const idle = step.idle ? `, ${grouped(step.idle)} of them idle` : ", none idle";
-    told.push(`Computes ${counted(step.computed, noun)}${idle}, for ${counted(own.size, "request")}: ${someOf(model, [...own])}.`);
-    if (model.ofCells) told.push(`Tasks: ${tasks(model, step)}.`);
-    else if (step.waves.length > 1) told.push(`Attends in ${step.waves.length} waves.`);
-    if (step.lanes.length) told.push(`Packs attention into ${counted(step.lanes.length, "lane")}.`);
+    sentences.push(`Computes ${counted(step.computed, noun)}${idle}, for ${counted(own.size, "request")}: ${someOf(model, [...own])}.`);
+    if (model.ofCells) sentences.push(`Tasks: ${tasks(model, step)}.`);
+    else if (step.waves.length > 1) sentences.push(`Attends in ${step.waves.length} waves.`);
+    if (step.lanes.length) sentences.push(`Packs attention into ${counted(step.lanes.length, "lane")}.`);
   }
-  if (step.admitted.length) told.push(`Admits ${someOf(model, step.admitted)}.`);
+  if (step.admitted.length) sentences.push(`Admits ${someOf(model, step.admitted)}.`);
   for (const [request, onDevice, onHost] of step.reused.slice(0, 4)) {
-    told.push(`${model.requests[request].id} finds ${grouped(onDevice)} of its tokens on the device and ${grouped(onHost)} on the host.`);
+    sentences.push(`${model.requests[request].id} finds ${grouped(onDevice)} of its tokens on the device and ${grouped(onHost)} on the host.`);
   }
-  if (step.evicted.length) told.push(`Evicts ${someOf(model, step.evicted)}.`);
-  for (const [kind, { tokens }] of moveSums(step.moves)) told.push(`Moves ${counted(tokens, model.nouns.moved)}: ${kind.replace("_", " ")}.`);
-  if (step.exposed > 0) told.push(`Waited ${seconds(step.exposed)} for transfers.`);
+  if (step.evicted.length) sentences.push(`Evicts ${someOf(model, step.evicted)}.`);
+  for (const [kind, { tokens }] of moveSums(step.moves)) sentences.push(`Moves ${counted(tokens, model.nouns.moved)}: ${kind.replace("_", " ")}.`);
+  if (step.exposed > 0) sentences.push(`Waited ${seconds(step.exposed)} for transfers.`);
   if (step.finished.length) {
     const names = step.finished.slice(0, MOST_FINISHED).map(([r, why]) => `${model.requests[r].id} (${why})`).join(", ");
     const more = step.finished.length - MOST_FINISHED;
-    told.push(`Finishes ${names}${more > 0 ? ` and ${more} more` : ""}.`);
+    sentences.push(`Finishes ${names}${more > 0 ? ` and ${more} more` : ""}.`);
   }
-  if (step.discarded) told.push(`Discards ${counted(step.discarded, noun)} computed for requests that had ended.`);
-  return told;
+  if (step.discarded) sentences.push(`Discards ${counted(step.discarded, noun)} computed for requests that had ended.`);
+  return sentences;
 }
 
 /**
@@ -103,7 +103,7 @@ export class NowView {
   }
 }
 
-/** Shows what is known of a run: its technique, stages, model and options. */
+/** Shows a run's technique, stages, model and options. */
 export function showFacts(host, model) {
   const rows = [...model.run.facts];
   rows.push(["memory of the device", `${grouped(model.run.capacity)} ${model.nouns.slot}s`]);

@@ -95,7 +95,7 @@ export class Pair {
   }
 
   /** What differs at a position while column j of B is shown, in sentences. @returns {string|null} null: no disagreement begins there */
-  told(position, j) {
+  sentences(position, j) {
     const { a, b, first } = this;
     const [begin, end] = [position - 1, position].map((one) => countUpTo(this._positions, one));
     const found = this.differences.slice(begin, end);

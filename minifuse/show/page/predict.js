@@ -1,8 +1,7 @@
 /**
  * Predict: the page stops before a column of A, asks what will be decided in it, and tells the answer and its reason.
  *
- * What the lanes and charts have to tell of the columns behind the next stop is covered. While a question is open these
- * cannot be selected.
+ * Lanes and charts are covered behind the next stop. While a question is open, columns behind it cannot be selected.
  */
 
 import { Decisions } from "./decisions.js";
@@ -26,7 +25,7 @@ export class Predict {
     this.read();
   }
 
-  /** The last column of a run of which anything may be told. */
+  /** The last column of a run that may be shown. */
   limitOf(model) {
     const last = this.limit;
     return last === Infinity || model === this.app.main || !this.app.pair ? last : this.app.pair.at(last).b;
@@ -137,10 +136,10 @@ export class Predict {
     this.result = { right, values, question };
     this.question = null;
     this._turned();
-    // Of several workers another decision may be the next to be asked, before this column is reached.
+    // With several workers, the next stop may come before this column.
     const next = this.left().find(({ before }) => before >= question.before);
     this.app.select(Math.min(question.column, next ? next.before - 1 : Infinity));
-    this.view.told();
+    this.view.answered();
   }
 
   /** On to the next stop; to the end if there is none. */
@@ -155,7 +154,7 @@ export class Predict {
     return !this.question && stopsAt(this.decisions(), [this.app.index]).length > 0;
   }
 
-  /** A stop before the selected column, told in the address. */
+  /** Add a stop before the selected column to the address. */
   stopHere() {
     const { index, address } = this.app;
     if (!this.mayStop) return;
@@ -178,11 +177,11 @@ export class Predict {
 
   _readdress() {
     this.read();
-    this.app.teller.tellAddress();
+    this.app.announcer.writeAddress();
     this.render();
   }
 
-  /** A question was opened or closed, or another stop is the next: what is covered, and what may be told, are others. */
+  /** A question was opened or closed, or another stop is next: draw what may be shown now. */
   _turned() {
     this._limit = this.limit;
     document.body.classList.toggle("asking", Boolean(this.question));

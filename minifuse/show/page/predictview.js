@@ -1,7 +1,7 @@
 /** What Predict shows: its settings and score, the open question, and what was right. */
 
 import { columnName, iterationNumber, onWorker } from "./columns.js";
-import { fillFrom, fillSelect, retell, tag } from "./elements.js";
+import { fillFrom, fillSelect, setText, tag } from "./elements.js";
 import { QUESTION_KINDS } from "./questions.js";
 import { capital } from "./words.js";
 
@@ -27,8 +27,8 @@ export class PredictView {
     this.host.scrollIntoView({ block: "nearest" });
   }
 
-  /** The answer is told: the reader may go on. */
-  told() {
+  /** The question has been answered or skipped: the reader may go on. */
+  answered() {
     this.go.focus();
   }
 
@@ -45,7 +45,7 @@ export class PredictView {
     const answered = score.asked ? `${score.right} of ${score.asked} right` : "no answers yet";
     this.tally.textContent = score.skipped ? `${answered}, ${score.skipped} skipped` : answered;
     this._settings();
-    retell(this.note, this._notes());
+    setText(this.note, this._notes());
     this.note.hidden = !this.note.textContent;
     if (question !== this._drawn) {
       this._drawn = question;
@@ -108,7 +108,7 @@ export class PredictView {
 
   _resultParts({ right, values, question }) {
     const [verdict, look] = right === null ? ["Skipped.", ""] : right ? ["Right.", " is-right"] : ["Not quite.", " is-wrong"];
-    const told = ` ${this._name(question.column)}: ${happened(question)}.`;
+    const answer = ` ${this._name(question.column)}: ${happened(question)}.`;
     const reasons = question.choices.filter(({ why }) => why).map((choice) => {
       const wrong = values.includes(choice.value) ? ["is-wrong", "chosen, and wrong:", "\u2717"] : ["", "wrong:", "\u00b7"];
       const [looks, label, mark] = choice.right ? ["is-right", "right:", "\u2713"] : wrong;
@@ -117,7 +117,7 @@ export class PredictView {
     });
     const because = question.because.map((line) => tag("li", "", line));
     return [
-      tag("p", `predict-verdict${look}`, tag("strong", "", verdict), told),
+      tag("p", `predict-verdict${look}`, tag("strong", "", verdict), answer),
       tag("ul", "predict-reasons", ...reasons, ...because),
     ];
   }

@@ -11,7 +11,7 @@
 import { namedReason } from "./columns.js";
 import { counted, grouped } from "./words.js";
 
-/** What may be asked, and how the list of stops is called. */
+/** What may be asked, in the words of the page's list. */
 export const QUESTION_KINDS = {
   any: "any of these decisions",
   evicted: "a request is evicted",
@@ -24,7 +24,7 @@ const MOST_RIGHT = 16; // choices that are right
 const LEAST_WRONG = 7; // choices that are wrong, if there are as many
 
 /**
- * Of each kind: whether a column decides it and leaves a choice, and the question. The most interesting kind is first.
+ * Each kind of question: whether it can be asked about a column, and how. The most interesting kind comes first.
  *
  * @type {Record<QuestionKind, {isAsked: function, ask: function}>}
  */
@@ -52,8 +52,8 @@ function mayAskRunning(decisions, i) {
 }
 
 /**
- * Whether slots are gathered. There are other windows then, as a copy is made to a slot that was free. Where a request
- * is admitted as well, its slot before the shuffle is not told, and nothing is asked.
+ * Whether slots are gathered: then there are other windows, as one slot was free. Where a request
+ * is admitted as well, the trace does not have its slot before the shuffle, and nothing is asked.
  */
 function isShuffling(decisions, i) {
   return decisions.model.steps[i].windows !== null;
@@ -89,7 +89,7 @@ export function stopsAt(decisions, columns, asks = (i) => Boolean(kindOf(decisio
   return found.map((column) => ({ column, before: before[column] }));
 }
 
-/** What is asked about a column: the kind that is wanted, or another if it has none; undefined: it leaves no choice. */
+/** The kind of question about a column: the wanted one if possible; undefined: there is nothing to ask. */
 function kindOf(decisions, i, wanted = "any") {
   const kinds = kindsAt(decisions, i);
   if (kinds.includes(wanted)) return wanted;
@@ -112,17 +112,17 @@ export function questionAt(decisions, i, wanted = "any") {
  *
  * @param {number[]} possible
  * @param {Set<number>} right
- * @param {(r: number) => {text: string, why: string}} told
+ * @param {(r: number) => {text: string, why: string}} wordsOf
  * @param {"first"|"last"} likeliest of the wrong ones
  */
-function requestChoices(model, possible, right, told, likeliest = "first") {
+function requestChoices(model, possible, right, wordsOf, likeliest = "first") {
   const [good, bad] = [possible.filter((r) => right.has(r)), possible.filter((r) => !right.has(r))];
-  // As many in all, however many are right: their number is not to tell that.
+  // As many in all, however many are right, so that their number gives nothing away.
   const most = Math.max(LEAST_WRONG, MOST_RIGHT - good.length);
   const shown = new Set([...good.slice(0, MOST_RIGHT), ...(likeliest === "last" ? bad.slice(-most) : bad.slice(0, most))]);
   const choices = possible.filter((r) => shown.has(r)).map((r) => {
     const { id } = model.requests[r];
-    const { text, why } = told(r);
+    const { text, why } = wordsOf(r);
     return { value: String(r), name: id, text: `${id}: ${text}`, right: right.has(r), why: `${id} ${why}` };
   });
   const more = good.length - MOST_RIGHT;
@@ -170,17 +170,17 @@ function askAdmitted(decisions, i) {
 function askEvicted(decisions, i) {
   const { model } = decisions;
   const evicted = new Set(model.steps[i].evicted);
-  const toldOf = (r) => ({
+  const wordsOf = (r) => ({
     text: `runs, ${counted((model.requests[r].prompt ?? 0) + model.tokensBy(decisions.before[i] - 1, r), "token")} so far`,
     why: evicted.has(r) ? reasonFor(model, i, r) || "is evicted; the trace gives no reason" : "runs on",
   });
-  return { words: "Which requests will be evicted?", ...requestChoices(model, decisions.evictable(i), evicted, toldOf, "last") };
+  return { words: "Which requests will be evicted?", ...requestChoices(model, decisions.evictable(i), evicted, wordsOf, "last") };
 }
 
-/** The reason that a column tells of a request, or an earlier one if it still waits for that. */
+/** The reason that a column gives for a request, or an earlier one for which it still waits. */
 function reasonFor(model, i, r) {
-  const told = model.reasonGiven(i, r) ?? model.reasonAt(i, r);
-  return told ? namedReason(model, told.text) : "";
+  const reason = model.reasonGiven(i, r) ?? model.reasonAt(i, r);
+  return reason ? namedReason(model, reason.text) : "";
 }
 
 function askShuffled(decisions, i) {

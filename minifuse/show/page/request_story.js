@@ -1,4 +1,4 @@
-/** The whole story of one request, in words: what the trace tells of it, in the order in which it happened. */
+/** The whole story of one request, in words: all that happened to it, in order. */
 
 import { countUpTo } from "./ascending.js";
 import { evictionWords, shortReason, sizeOf } from "./columns.js";
@@ -16,12 +16,12 @@ const FINISHED_WORDS = {
   refused: "it was refused",
 };
 
-/** Reasons that say the same: that others are ahead of it. */
+/** Reasons which mean that other requests are ahead. */
 const AHEAD = new Set(["behind", "not-in-batch"]);
 const MOST_AHEAD = 4; // names of requests that another waits behind
 
 /**
- * A story with waits that follow each other for reasons of one kind as one entry.
+ * Merges consecutive waits of a story that have reasons of one kind.
  *
  *     0: behind r1, 1 to 3: behind r2, 4: behind r3  ->  0 to 4: waits behind others (r1, r2, r3), with three parts
  *
@@ -49,8 +49,8 @@ export function mergedWaits(entries, model) {
 function aheadWords(parts) {
   const names = [...new Set(parts.map(({ text }) => / behind (.*)$/s.exec(text)?.[1]).filter((name) => name !== undefined))];
   if (!names.length) return "waits while others run";
-  const told = names.length > MOST_AHEAD ? `${names.slice(0, 2).join(", ")} \u2026 ${names.at(-1)}` : names.join(", ");
-  return `waits behind ${names.length > 1 ? "others" : "another"} (${told})`;
+  const list = names.length > MOST_AHEAD ? `${names.slice(0, 2).join(", ")} \u2026 ${names.at(-1)}` : names.join(", ");
+  return `waits behind ${names.length > 1 ? "others" : "another"} (${list})`;
 }
 
 /**
@@ -58,9 +58,9 @@ function aheadWords(parts) {
  *
  *     [{at: 0, kind: "arrived", text: "arrives with a prompt of 12 tokens"}, {at: 0, to: 4, kind: "waited", ...}, ...]
  *
- * @param {number} [most] the last column of which anything may be told
+ * @param {number} [most] the last column that may be shown
  * @returns {{at: number, to?: number, since?: number, kind: string, text: string}[]} `at`: the column; `to`: the last of
- *     several; `since`: the column from which on it is so, where one beside it ends earlier
+ *     several; `since`: the first column that shows it, if another worker's ends earlier
  */
 export function storyOf(model, r, most = model.length) {
   const request = model.requests[r];
@@ -78,15 +78,15 @@ export function storyOf(model, r, most = model.length) {
   for (const { from, to, state } of spans) {
     if (!["waiting", "suspended", "ready"].includes(state) || from >= to) continue;
     const begins = model.reasonAt(from, r);
-    const told = model.reasonsOf(r).filter(({ at }) => at > from && at < to && at <= most);
-    const heard = [...(begins ? [{ ...begins, at: from }] : []), ...told].filter(({ text }, k, all) => text !== all[k - 1]?.text);
-    heard.forEach(({ at, code, text }, k) => {
-      if (state === "suspended" && model.steps[at].evicted.includes(r)) return; // told as its eviction
+    const later = model.reasonsOf(r).filter(({ at }) => at > from && at < to && at <= most);
+    const reasons = [...(begins ? [{ ...begins, at: from }] : []), ...later].filter(({ text }, k, all) => text !== all[k - 1]?.text);
+    reasons.forEach(({ at, code, text }, k) => {
+      if (state === "suspended" && model.steps[at].evicted.includes(r)) return; // its eviction has the reason
       const words = code === "not-asked" ? "waits until the iteration under way has ended" : `waits: ${shortReason(model, text)}`;
-      entries.push({ at, to: (heard[k + 1]?.at ?? to) - 1, kind: "waited", text: words, code }); // it holds until the next
+      entries.push({ at, to: (reasons[k + 1]?.at ?? to) - 1, kind: "waited", text: words, code }); // until the next reason
     });
   }
-  // What happened in the columns that compute for it, and in which it was admitted or evicted.
+  // What happened in the columns that compute for the request.
   const columns = model.workColumns(r).filter((i) => i <= most);
   let generated = 0;
   let pieces = 0;
@@ -130,8 +130,8 @@ export function storyOf(model, r, most = model.length) {
     add(Math.min(model.length - 1, model.at(request.ended)), "finished", `is aborted with ${counted(model.tokensBy(model.length - 1, r), "token")}`);
   }
   const order = ["arrived", "refused", "evicted", "waited", "admitted", "moved", "prompt", "first", "generated", "finished"];
-  const told = entries.filter(({ at }) => at <= most);
-  return told.sort((a, b) => a.at - b.at || order.indexOf(a.kind) - order.indexOf(b.kind));
+  const shown = entries.filter(({ at }) => at <= most);
+  return shown.sort((a, b) => a.at - b.at || order.indexOf(a.kind) - order.indexOf(b.kind));
 }
 
 function reusedWords([, onDevice, onHost]) {
@@ -141,7 +141,7 @@ function reusedWords([, onDevice, onHost]) {
   return `it finds the KV of ${found.join(" and ")}`;
 }
 
-/** Moves of a request's KV, the same kind in columns that follow each other, or in those that compute for it, as one entry. */
+/** The moves of a request's KV. Those of one kind in consecutive columns, or in columns that compute for it, are one entry. */
 function movesOf(model, r, most) {
   const work = model.workColumns(r);
   const found = [];

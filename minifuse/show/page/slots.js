@@ -36,7 +36,7 @@ class Tier {
     }
   }
 
-  /** All slots that are held, as changes of empty ones. */
+  /** All slots that are held, as changes from an empty tier. */
   pack() {
     const [owners, states, twins, tokens] = this.parts;
     const packed = [];
@@ -81,12 +81,12 @@ export class Slots {
   constructor(model) {
     this.model = model;
     const { sets = [[]], device = 0, host = 0, tooMany = 0 } = model.run.slots;
-    /** The slots that the trace names, if they are too many to be drawn; or 0. */
+    /** How many slots the trace names, if too many to be drawn; else 0. */
     this.tooMany = tooMany;
     this.sizes = { device, host };
     this._tiers = [new Tier(device, sets), new Tier(host, sets)];
     this._at = -1; // the column that is shown
-    this._checkpoints = [[[], []]]; // of every CHECKPOINT_EVERY-th column, before it
+    this._checkpoints = [[[], []]]; // of the state before every CHECKPOINT_EVERY-th column
   }
 
   _seek(i) {

@@ -11,9 +11,9 @@ const NONE = Object.freeze([]);
 /** The steps and waits of a run of the record (`minifuse/show/record.py`), by column. */
 export function decodeSteps(run) {
   let memory = { used: 0, reserved: 0, capacity: run.capacity, host: 0, kept: 0, keptOnHost: 0 };
-  return run.steps.map((told) => {
-    if (told.kv) memory = decodeMemory(told);
-    return decodeStep(run, told, memory);
+  return run.steps.map((entry) => {
+    if (entry.kv) memory = decodeMemory(entry);
+    return decodeStep(run, entry, memory);
   });
 }
 
@@ -21,47 +21,47 @@ function decodeMemory({ kv: [used, reserved, capacity, host], kp: [kept, keptOnH
   return { used, reserved, capacity, host, kept, keptOnHost };
 }
 
-function decodeStep(run, told, memory) {
-  const work = told.w ?? NONE;
+function decodeStep(run, entry, memory) {
+  const work = entry.w ?? NONE;
   return {
-    number: told.n ?? null,
-    worker: told.k ?? 0,
-    start: told.t[0],
-    end: told.t[1],
-    isWait: Boolean(told.wait),
+    number: entry.n ?? null,
+    worker: entry.k ?? 0,
+    start: entry.t[0],
+    end: entry.t[1],
+    isWait: Boolean(entry.wait),
     /** @type {Work[]} */
     work,
-    admitted: told.a ?? NONE,
-    evicted: told.e ?? NONE,
+    admitted: entry.a ?? NONE,
+    evicted: entry.e ?? NONE,
     /** Pairs of a request and why it finishes, or how many tokens it takes in. */
-    finished: told.f ?? NONE,
-    tokens: told.o ?? NONE,
-    phase: told.ph ?? "running",
-    shape: told.sh ?? null,
-    waves: told.wv ?? (work.length ? [[0, work.length]] : NONE),
-    lanes: told.ln ?? NONE,
-    moves: (told.m ?? NONE).map((move, k) => decodeMove(move, run.slots.sets?.[told.mo?.[k]] ?? NONE)),
+    finished: entry.f ?? NONE,
+    tokens: entry.o ?? NONE,
+    phase: entry.ph ?? "running",
+    shape: entry.sh ?? null,
+    waves: entry.wv ?? (work.length ? [[0, work.length]] : NONE),
+    lanes: entry.ln ?? NONE,
+    moves: (entry.m ?? NONE).map((move, k) => decodeMove(move, run.slots.sets?.[entry.mo?.[k]] ?? NONE)),
     /** Requests, and how many tokens of theirs are found on the device and on the host. */
-    reused: told.ru ?? NONE,
+    reused: entry.ru ?? NONE,
     /** Requests, and numbers of the reasons that the policy gave. */
-    reasons: told.y ?? NONE,
-    computed: told.c ?? 0,
-    idle: told.i ?? 0,
+    reasons: entry.y ?? NONE,
+    computed: entry.c ?? 0,
+    idle: entry.i ?? 0,
     /** Seconds waited for transfers, and tokens computed for requests that had ended. */
-    exposed: told.x ?? 0,
-    discarded: told.d ?? 0,
-    windows: told.win ?? null,
+    exposed: entry.x ?? 0,
+    discarded: entry.d ?? 0,
+    windows: entry.win ?? null,
     /** Slots in use, set aside and so on; a wait has what its predecessor had. */
     memory,
     /** Changes of slots: of each tier, and of the device in each wave. */
-    deviceChanges: told.s ?? NONE,
-    hostChanges: told.h ?? NONE,
-    waveChanges: told.wd ?? NONE,
+    deviceChanges: entry.s ?? NONE,
+    hostChanges: entry.h ?? NONE,
+    waveChanges: entry.wd ?? NONE,
     /** Runs of slots: written by each wave; computed idle, in all or by wave; needed by no request. */
-    fresh: told.fr ?? NONE,
-    idleSlots: told.id ?? NONE,
-    idleInWave: told.iw ?? NONE,
-    lying: told.ly ?? NONE,
+    fresh: entry.fr ?? NONE,
+    idleSlots: entry.id ?? NONE,
+    idleInWave: entry.iw ?? NONE,
+    lying: entry.ly ?? NONE,
   };
 }
 

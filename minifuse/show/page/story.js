@@ -15,30 +15,30 @@ export class StoryView {
   show(model, i) {
     const { host, app } = this;
     const r = app.request;
-    const most = app.limitOf(model); // what may be told while a question is open
-    const told = [model, r, most];
-    if (!this._told || told.some((one, k) => one !== this._told[k])) {
-      this._told = told;
+    const most = app.limitOf(model); // what may be shown while a question is open
+    const subject = [model, r, most];
+    if (!this._subject || subject.some((one, k) => one !== this._subject[k])) {
+      this._subject = subject;
       if (r === null) refill(host, [tag("p", "quiet", "Select a request to read its story: click its lane, its slots or its name.")]);
-      else this._tell(model, r, most);
+      else this._write(model, r, most);
     }
     if (r !== null) this._mark(model, i, r);
   }
 
   /** Puts a story on the page. */
-  _tell(model, r, most) {
+  _write(model, r, most) {
     this._state = document.createTextNode("");
     const entries = mergedWaits(storyOf(model, r, Math.min(most, model.length)), model);
     this._items = entries.map(({ at, to, since = at, kind, text, parts }) => {
       const folded = parts ? [this._folded(model, parts, most)] : [];
-      const told = tag("div", "story-told", tag("span", "story-text", text), ...folded);
-      return [since, tag("li", `story-${kind}`, this._when(model, at, to, most, text), told)];
+      const words = tag("div", "story-told", tag("span", "story-text", text), ...folded);
+      return [since, tag("li", `story-${kind}`, this._when(model, at, to, most, text), words)];
     });
     const title = tag("p", "story-title", requestButton(this.app, model, r), this._state);
     refill(this.host, [title, tag("ol", "story-list", ...this._items.map(([, item]) => item))]);
   }
 
-  /** Marks what has happened by column i, and the last of it. */
+  /** Marks entries that have happened by column i, and the latest of them. */
   _mark(model, i, r) {
     this._state.data = ` ${model.stateAt(i, r)}`;
     let now = null;
@@ -62,7 +62,7 @@ export class StoryView {
     return button;
   }
 
-  /** Waits that an entry stands for, one by one, when they are asked for. */
+  /** The single waits of a merged entry, folded up. */
   _folded(model, parts, most) {
     const lines = parts.map(({ at, to, text }) => tag("div", "story-part", this._when(model, at, to, most, text), tag("span", "", text)));
     return tag("details", "story-parts", tag("summary", "quiet", counted(parts.length, "reason")), ...lines);

@@ -1,8 +1,8 @@
 /**
  * One way to draw, two back ends: a canvas for the screen, and SVG for export and print.
  *
- * Lengths are CSS pixels. A pattern is drawn over the fill in the colour `ink`, so that what is told by colour is told
- * a second way.
+ * Lengths are CSS pixels. A pattern is drawn over the fill in the colour `ink`, so that colour is
+ * not all that shows it.
  *
  * @typedef {{fill?: string, stroke?: string, pattern?: string, ink?: string, title?: string, alpha?: number}} RectStyle
  * @typedef {{stroke?: string, width?: number, dash?: number[]}} LineStyle
@@ -24,7 +24,7 @@ const SVG_NAMESPACE = "http://www.w3.org/2000/svg"; // a name, which nothing loa
 
 let probe = null; // a context that measures texts
 
-/** What both back ends draw from paths. */
+/** What both back ends share. */
 class Surface {
   /** A line between two points. */
   line(x1, y1, x2, y2, { stroke = "#000", width = 1, dash } = {}) {
@@ -157,7 +157,7 @@ export class CanvasSurface extends Surface {
 
 let picturesMade = 0;
 
-/** Draws an SVG document. What it defines has a name of its own, as one page may have several of them (when printed). */
+/** Draws an SVG document. Its ids are unique, as a printed page has several documents. */
 export class SvgSurface extends Surface {
   constructor() {
     super();
@@ -206,7 +206,7 @@ export class SvgSurface extends Surface {
     this._parts.push("</g>");
   }
 
-  /** Draw what `fn` draws as much further to the right, and down. */
+  /** Draw what `fn` draws, moved to the right and down. */
   at(x, y, fn) {
     this._parts.push(`<g transform="translate(${tidy(x)} ${tidy(y)})">`);
     fn();
@@ -253,7 +253,7 @@ function arrowParts(x1, y1, x2, y2, { stroke = "#000", width = 1.5, dash, bend =
   ];
 }
 
-/** A number as short as it is exact enough. */
+/** A number with at most two decimal places. */
 function tidy(number) {
   return Math.round(number * 100) / 100;
 }

@@ -1,4 +1,4 @@
-/** Light and dark: what the reader chose, or else what the system has. */
+/** Light and dark: the reader's choice, or else the system's. */
 
 /** The colours of the page, by the names that the first rule of its styles declares. */
 const [{ style: DECLARED }] = document.styleSheets[0].cssRules;
@@ -25,7 +25,7 @@ const DARK = matchMedia("(prefers-color-scheme: dark)");
 
 /** The theme of the page. */
 export class Theme {
-  /** @param {() => void} shown called when the page has put on other colours */
+  /** @param {() => void} shown called when the colours have changed */
   constructor(shown) {
     this.shown = shown;
     this.chosen = false;
@@ -35,7 +35,7 @@ export class Theme {
     });
   }
 
-  /** @param {"light"|"dark"} name as the reader wants it, whatever the system has */
+  /** @param {"light"|"dark"} name the reader's choice */
   choose(name) {
     this.chosen = true;
     this._set(name);
@@ -46,7 +46,7 @@ export class Theme {
     this.choose(this.name === "dark" ? "light" : "dark");
   }
 
-  /** Show the page in the colours of a theme, whichever is chosen: while it is printed, those of the light one. */
+  /** Show the colours of a theme without choosing it, as for print. */
   wear(name) {
     this._dress(name);
     this.shown();
@@ -63,7 +63,7 @@ export class Theme {
   }
 }
 
-/** Okabe and Ito's colours, with a brown for black: those who see no red, no green or no blue tell them apart, too. */
+/** Okabe and Ito's colours, which the colour-blind can distinguish, with brown instead of black. */
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442"];
 
 /**

@@ -1,18 +1,18 @@
-/** Why each request that waits does so. */
+/** Why requests wait. */
 
 import { columnMoment, evictionWords, shortReason } from "./columns.js";
 import { refill, requestButton, stepButton, tag } from "./elements.js";
 import { counted, grouped } from "./words.js";
 
-const MOST_NAMES = 12; // requests named of a group that waits for the same
+const MOST_NAMES = 12; // requests that are named for each reason
 const MOST_WAITING = 40; // reasons that are listed
 const WAITS_AS = { waiting: "waits", suspended: "evicted", ready: "prompt computed" };
 
 /**
  * The requests that wait in a column, by reason.
  *
- * @returns {{code: string, text: string, told: number, requests: {request: number, state: string}[]}[]}
- *     `told`: the column since which the reason holds for all of them
+ * @returns {{code: string, text: string, since: number, requests: {request: number, state: string}[]}[]}
+ *     `since`: the column since which the reason holds for all of them
  */
 function waitingIn(model, i) {
   const groups = new Map();
@@ -21,9 +21,9 @@ function waitingIn(model, i) {
     if (!(state in WAITS_AS)) continue;
     const { code, text, at } = model.reasonAt(i, request) ?? { code: "no-reason", text: "no reason was given", at: i };
     const key = `${code} ${text}`;
-    if (!groups.has(key)) groups.set(key, { code, text, told: at, requests: [] });
+    if (!groups.has(key)) groups.set(key, { code, text, since: at, requests: [] });
     const group = groups.get(key);
-    group.told = Math.max(group.told, at);
+    group.since = Math.max(group.since, at);
     group.requests.push({ request, state });
   }
   return [...groups.values()];
@@ -51,15 +51,15 @@ export class WhyView {
   }
 
   /** The requests that wait for one reason. */
-  _item(model, i, { code, text, told, requests }) {
-    const since = told < i ? [" ", tag("span", "quiet", "since"), " ", stepButton(this.app, model, told)] : [];
+  _item(model, i, { code, text, since, requests }) {
+    const earlier = since < i ? [" ", tag("span", "quiet", "since"), " ", stepButton(this.app, model, since)] : [];
     const names = requests.slice(0, MOST_NAMES).map(({ request, state }) => {
       const when = `${WAITS_AS[state]} since ${columnMoment(model, model.stateSince(i, request))}`;
       return tag("span", "why-one", requestButton(this.app, model, request), tag("span", "quiet", when));
     });
     const more = requests.length - MOST_NAMES;
     if (more > 0) names.push(tag("span", "quiet", `and ${grouped(more)} more`));
-    const reason = tag("p", "why-reason", shortReason(model, text), " ", tag("code", "", code), ...since);
+    const reason = tag("p", "why-reason", shortReason(model, text), " ", tag("code", "", code), ...earlier);
     return tag("li", "", reason, tag("p", "why-names", ...names));
   }
 }

@@ -1,18 +1,18 @@
-/** What the technique of a run did that others do not: evictions, shuffles, waves and the like, in a few words. */
+/** What is particular to a run's technique, counted: evictions, shuffles, waves and the like. */
 
 import { counted } from "./words.js";
 
 /**
- * @typedef {{kind: string, words: string, columns: number[], colour: string}} Deed
- *     `columns`: those in which it was done, ascending; `colour`: by its name in the palette
+ * @typedef {{kind: string, words: string, columns: number[], colour: string}} Action
+ *     `columns` in which it was done, ascending; `colour`: a name of the palette
  */
 
 const numMoves = ({ moves }, which) => moves.filter(({ kind }) => kind === which).length;
 const hasMoves = (step, which) => Math.min(1, numMoves(step, which));
 
 /**
- * What is looked for: its kind, its colour, how often it was done in a column, the words for how often in all, and those
- * for never where that is the idea of the technique.
+ * Each kind of action: its colour, its count in a step, the words for a total, and the words for none at all in a run
+ * whose technique is about this kind.
  */
 const KINDS = [
   ["evicted", "warn", ({ evicted }) => evicted.length, (count) => counted(count, "eviction"), "nothing was evicted"],
@@ -24,13 +24,13 @@ const KINDS = [
 ];
 
 /**
- * What was done in a run, in the order of `KINDS`; what was not is left out.
+ * The actions of a run, in the order of `KINDS`, without kinds that it never did.
  *
  *     // two requests evicted in column 3, one in column 9
- *     deedsOf(model)  // [{kind: "evicted", words: "3 evictions", columns: [3, 9], colour: "warn"}]
+ *     actionsOf(model)  // [{kind: "evicted", words: "3 evictions", columns: [3, 9], colour: "warn"}]
  */
-export function deedsOf(model) {
-  // What comes back after an eviction finds only what it had itself.
+export function actionsOf(model) {
+  // A request that was evicted finds its own KV again, which is no history.
   const fresh = (i) => ([r]) => !(model.workColumns(r)[0] < i);
   const steps = model.steps.map((step, i) => ({ ...step, found: step.reused.filter(fresh(i)).length }));
   return KINDS.flatMap(([kind, colour, count, words]) => {
@@ -40,8 +40,8 @@ export function deedsOf(model) {
   });
 }
 
-/** That the idea of a technique had nothing to do in a run, in a few words; null: it had, or that cannot be known. @param {Deed[]} deeds */
-export function idleIdea({ run }, deeds) {
-  if (run.notice || deeds.some(({ kind }) => kind === run.idea)) return null;
+/** Says that a run never did what its technique is about; null: it did, or its trace was cut off. @param {Action[]} actions */
+export function unusedIdea({ run }, actions) {
+  if (run.notice || actions.some(({ kind }) => kind === run.idea)) return null;
   return KINDS.find(([kind]) => kind === run.idea)?.[4] ?? null;
 }
