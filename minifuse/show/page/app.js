@@ -140,10 +140,6 @@ class App {
   selectRequest(r) {
     if (r === this.request) return;
     this.request = r;
-    for (const { charts, lanes } of this.sides()) {
-      charts.layout(charts.model ?? this.main);
-      if (lanes.rows) lanes.draw();
-    }
     this.changed();
   }
 

@@ -47,8 +47,8 @@ function picturesOf(app) {
 }
 
 /** Hands a text to the reader as a file. */
-function saveFile(name, text, type = "image/svg+xml") {
-  const link = tag("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+function saveFile(name, text) {
+  const link = tag("a", { href: URL.createObjectURL(new Blob([text], { type: "image/svg+xml" })), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

@@ -167,7 +167,7 @@ export class MemoryView {
 
   _runAt({ panel, slot }) {
     const runs = panel.tier === "host" ? this.frame.host : panel.kind === "strip" ? this.frame.waves[panel.wave] : this.frame.device;
-    return runs.find((run) => slot >= run.first && slot < run.first + run.count) ?? null;
+    return runs.find(({ first, count }) => isWithin(slot, first, count)) ?? null;
   }
 
   _point(event) {
@@ -194,11 +194,12 @@ export class MemoryView {
     const parts = [where.join(", ")];
     if (!run) {
       const computed = panel.kind === "strip" ? frame.idleInWave[panel.wave] ?? [] : frame.idle;
-      const idle = panel.tier === "device" && computed.some(([first, count]) => slot >= first && slot < first + count);
+      const idle = panel.tier === "device" && computed.some(([first, count]) => isWithin(slot, first, count));
       parts.push(idle ? "computed in this iteration, and needed by no request" : "free");
     } else {
       const names = run.owners.map((r) => model.requests[r].id).join(", ");
-      const states = { written: "written", reserved: forms.reserves ? "reserved and still empty" : "room in its row, not set aside yet", kept: "kept until it is reclaimed", copy: "also on the host, may be overwritten" };
+      const reserved = forms.reserves ? "reserved and still empty" : "room in its row, not set aside yet";
+      const states = { written: "written", reserved, kept: "kept until it is reclaimed", copy: "also on the host, may be overwritten" };
       parts.push(run.owners.length > 1 ? `shared by ${names}` : `of ${names || "a copy on its way"}`);
       if (run.token >= 0) parts.push(`token ${run.token + slot - run.first}`);
       parts.push(states[run.state]);
@@ -206,8 +207,10 @@ export class MemoryView {
     }
     for (const move of frame.moves) {
       const name = MOVE_LOOKS[move.kind]?.name ?? move.kind;
-      if (move.fromTier === panel.tier && slot >= move.source && slot < move.source + move.count) parts.push(`${name} from here to slot ${move.target + slot - move.source}${move.toTier === panel.tier ? "" : ` of the ${move.toTier}`}`);
-      if (move.toTier === panel.tier && slot >= move.target && slot < move.target + move.count) parts.push(`${name} to here from slot ${move.source + slot - move.target}${move.fromTier === panel.tier ? "" : ` of the ${move.fromTier}`}`);
+      const { source, target, count, fromTier, toTier } = move;
+      const end = (first, tier) => `slot ${first}${tier === panel.tier ? "" : ` of the ${tier}`}`;
+      if (fromTier === panel.tier && isWithin(slot, source, count)) parts.push(`${name} from here to ${end(target + slot - source, toTier)}`);
+      if (toTier === panel.tier && isWithin(slot, target, count)) parts.push(`${name} to here from ${end(source + slot - target, fromTier)}`);
     }
     return parts.join("; ");
   }
@@ -217,6 +220,10 @@ export class MemoryView {
     const run = found && this._runAt(found);
     if (run && run.owners.length) this.app.selectRequest(run.owners[0]);
   }
+}
+
+function isWithin(slot, first, count) {
+  return slot >= first && slot < first + count;
 }
 
 /**

@@ -9,22 +9,12 @@ const MOST_LABELS = 500;
 const LETTER = 0.6; // the width of a letter, as a part of its size
 const BOLD = 1.15; // how much wider bold letters are, at most
 
-/** White or black, whichever has more contrast with a colour. */
-const inkOn = (() => {
-  const known = new Map();
-  let probe = null;
-  return (colour) => {
-    if (!known.has(colour)) {
-      probe ??= document.createElement("canvas").getContext("2d");
-      probe.fillStyle = "#000";
-      probe.fillStyle = colour;
-      const [r, g, b] = [1, 3, 5].map((k) => parseInt(probe.fillStyle.slice(k, k + 2), 16) / 255);
-      const light = [r, g, b].map((part) => (part <= 0.04 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-      known.set(colour, 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] > 0.3 ? "#000000" : "#ffffff");
-    }
-    return known.get(colour);
-  };
-})();
+/** White or black, whichever has more contrast with a colour, #rrggbb. */
+function inkOn(colour) {
+  const parts = [1, 3, 5].map((k) => parseInt(colour.slice(k, k + 2), 16) / 255);
+  const [red, green, blue] = parts.map((part) => (part <= 0.04 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.3 ? "#000000" : "#ffffff";
+}
 
 /** Draws the map. @param {{width: number, palette: object, colour: (r: number) => string, selected: number|null}} how */
 export function drawMemory(surface, forms, frame, layout, how) {
