@@ -36,7 +36,7 @@ def test_cards_choose_a_and_b(screen: Screen, pages: Pages) -> None:
     assert (state["a"], state["b"]) == ("vllm", "static")
 
 
-DEEDS: dict[str, tuple[str, Options, str]] = {
+ACTIONS: dict[str, tuple[str, Options, str]] = {
     "evicted": ("vllm", BLOCKS, "{} evictions"),
     "found": ("pensieve", TIERS, "KV found for {} prompts"),
     "shuffle": ("fusion", FEW_SLOTS, "{} shuffles"),
@@ -62,9 +62,9 @@ def counts(steps: list[Event], kind: str) -> dict[int, int]:
     return {column: count for column, count in found.items() if count}
 
 
-@pytest.mark.parametrize("kind", DEEDS)
+@pytest.mark.parametrize("kind", ACTIONS)
 def test_cards_count_what_was_done_and_mark_when(screen: Screen, tmp_path: Path, kind: str) -> None:
-    name, options, words = DEEDS[kind]
+    name, options, words = ACTIONS[kind]
     trace = crowd_trace(name, options)
     told = counts([event for event in read_trace(trace) if event["event"] in ("step", "wait")], kind)
     assert len(told) > 1, "it is done in this run, and more than once"
@@ -72,9 +72,9 @@ def test_cards_count_what_was_done_and_mark_when(screen: Screen, tmp_path: Path,
     page.write_text(assemble(record([read_run(trace), read_run(trace)])))
     assert words.format(sum(told.values())) in next(iter(cards(screen.open(page)).values()))
     marks, kinds, starts, end = screen.js(
-        "const [card] = app.overview.cards, {surface, model, deeds} = card, marks = [];"
+        "const [card] = app.overview.cards, {surface, model, actions} = card, marks = [];"
         "surface.rect = (x, y, w, h) => h === 4 && marks.push([y, x]); app.overview.drawCard(card, surface, 1000);"
-        "delete surface.rect; return [marks, deeds.map(({kind}) => kind), [...model.starts], card.longest]"
+        "delete surface.rect; return [marks, actions.map(({kind}) => kind), [...model.starts], card.longest]"
     )
     rows: dict[float, list[float]] = {}
     for y, x in marks:

@@ -46,7 +46,7 @@ def test_the_first_decision_that_differs_is_one_key_away(screen: Screen, pages: 
     differs = next(k for k, (a, b) in enumerate(zip(mine, theirs, strict=False)) if any(a[n] != b[n] for n in keys))
     screen.open(pages("static", "vllm"), "#run=static&b=vllm&i=0")
     screen.press("f")
-    shown = screen.js("return app.main.step(app.index).number")
+    shown = screen.js("return app.main.steps[app.index].number")
     assert shown == differs
     assert "first decision that differs" in screen.text("difference")
     before = screen.state()["position"]

@@ -203,7 +203,7 @@ def test_what_may_not_be_seen_yet_is_neither_printed_nor_saved(
     screen.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         cards = screen.js(
-            "return [...document.querySelectorAll('.card canvas, .card .figures, .card .deeds')]"
+            "return [...document.querySelectorAll('.card canvas, .card .figures, .card .actions')]"
             ".map((one) => getComputedStyle(one).visibility)"
         )
     finally:

@@ -250,7 +250,7 @@ def test_what_came_during_an_iteration_waits_for_its_end(screen: Screen) -> None
     screen.open(crowd_page("baton-pd"))
     i, r = screen.js(
         "const model = app.main; for (let i = 0; i < model.length; i++) for (let r = 0; r < model.requests.length; r++)"
-        " if (model.stateAt(i, r) === 'waiting' && model.requests[r].arrival > model.step(i).start) return [i, r];"
+        " if (model.stateAt(i, r) === 'waiting' && model.requests[r].arrival > model.steps[i].start) return [i, r];"
     )
     screen.js("app.select(arguments[0]); app.selectRequest(arguments[1])", i, r)
     screen.settle()

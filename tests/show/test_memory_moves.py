@@ -14,7 +14,7 @@ from .memory_map import LEGEND, centre_in, columns, moving, panels, point_at, re
 # The arrows of the picture that is printed, in the colour of a kind of moves: lines, each followed by its head, whose
 # second point is the tip. And by how much the picture is wider than the map on the screen.
 ARROWS = """
-const own = getComputedStyle(document.querySelector("#memory-a")).getPropertyValue(`--memory-${arguments[0]}`).trim();
+const own = getComputedStyle(document.querySelector("#memory-a")).getPropertyValue(`--move-${arguments[0]}`).trim();
 dispatchEvent(new Event("beforeprint"));
 const svg = document.querySelector("#memory-a .printed svg");
 const points = (one) => one.getAttribute("points").split(" ").map((at) => at.split(",").map(Number));
@@ -109,7 +109,7 @@ def test_each_kind_of_move_is_drawn_named_and_counted(
         "const view = window.app.a.memory; const seen = [];"
         "const plain = new Proxy({width: 900, height: 900, measure: () => 20}, {get: (at, key) => at[key] ??"
         " ((...given) => { if (key === 'arrow') seen.push(given[4].stroke); })});"
-        "view.drawOn(plain, 900); const own = view._look()[arguments[0]];"
+        "view.drawOn(plain, 900); const own = app.palette.moves[arguments[0]];"
         "return seen.filter((one) => one === own).length",
         kind,
     )

@@ -1,7 +1,7 @@
 /** The address of the page: what stands behind # names what it shows, and can be written by hand. */
 
 /**
- * What an address says of the page.
+ * Reads what an address names.
  *
  *     readAddress("#run=fluid&i=12&stops=3,9").stops  // "3,9"
  *
@@ -14,7 +14,7 @@ export function readAddress(hash) {
 const KNOWN = ["run", "b", "i", "j", "request", "by", "mode", "theme", "stops", "predict"];
 
 /**
- * Takes an address into the app, and tells in sentences what of it cannot be shown.
+ * Shows what an address names. Returns a sentence for each part that cannot be shown.
  *
  * @param {Record<string, string>} asked as from `readAddress`
  */
@@ -66,15 +66,15 @@ export function applyAddress(app, asked) {
 
 /** The address of what the app shows. */
 export function addressOf(app) {
-  const told = new URLSearchParams();
-  told.set("run", app.main.run.title);
-  if (app.other) told.set("b", app.other.run.title);
-  told.set("i", String(app.position));
-  if (app.beside !== null) told.set("j", String(app.beside));
-  if (app.request !== null) told.set("request", String(app.main.requests[app.request].id));
-  if (app.other && app.by !== "time") told.set("by", app.by);
-  if (app.mode !== "iterations") told.set("mode", app.mode);
-  if (app.theme.chosen) told.set("theme", app.theme.name);
-  for (const key of ["stops", "predict"]) if (app.address[key]) told.set(key, app.address[key]);
-  return `#${told.toString().replaceAll("%2C", ",")}`;
+  const address = new URLSearchParams();
+  address.set("run", app.main.run.title);
+  if (app.other) address.set("b", app.other.run.title);
+  address.set("i", String(app.position));
+  if (app.beside !== null) address.set("j", String(app.beside));
+  if (app.request !== null) address.set("request", String(app.main.requests[app.request].id));
+  if (app.other && app.by !== "time") address.set("by", app.by);
+  if (app.mode !== "iterations") address.set("mode", app.mode);
+  if (app.theme.chosen) address.set("theme", app.theme.name);
+  for (const key of ["stops", "predict"]) if (app.address[key]) address.set(key, app.address[key]);
+  return `#${address.toString().replaceAll("%2C", ",")}`;
 }

@@ -1,25 +1,24 @@
 /** Prompts, and the answers as they grow. */
 
-import { renamed, requestButton, tag } from "./elements.js";
+import { renamed, requestButton, setText, tag } from "./elements.js";
 import { counted, grouped } from "./words.js";
 
 const MOST_ANSWERS = 60;
-const KEPT_TEXT = 1200; // characters of an answer that are shown, its end first
+const KEPT_TEXT = 1200; // characters that are shown of an answer: its last ones
 const MOST_PROMPT = 400;
-const MOST_SEEN = 12; // rows that are filled at once, from the first one seen on
-const REST_AFTER = 120; // milliseconds: the others, when the reader stays
-/** Requests that run come first, then those that wait; behind them come the last that finished. */
+const MOST_SEEN = 12; // rows that are filled at once, from the first visible one on
+const REST_AFTER = 120; // milliseconds until the other rows are filled, if the reader stays at the column
+/** Running requests come first, then waiting ones, then the last that finished. */
 const RANK = { running: 0, preprocessing: 0, ready: 1, suspended: 1, waiting: 2 };
 
-/** Prompts and answers, as long as they are at the selected column. */
+/** Prompts and answers, up to the selected column. */
 export class AnswersView {
   constructor(host, app) {
     this.app = app;
-    this._rows = []; // those on the page: a row that is filled anew for another request costs less than a new one
-    host.classList.add("answers");
+    this._rows = []; // on the page; they are filled anew for other requests, which costs less than new rows
     this.list = tag("ul", "answers-list");
     this.rest = tag("p", "quiet");
-    this._first = 0; // the first row that is seen
+    this._first = 0; // the first visible row
     host.append(this.list, this.rest);
     host.addEventListener("scroll", () => {
       this._first = Math.max(0, this._rows.findIndex(({ item }) => item.offsetTop + item.offsetHeight > host.scrollTop + host.offsetTop));
@@ -38,7 +37,7 @@ export class AnswersView {
     while (this._rows.length < shown.length) this._rows.push(this._row(model, shown[this._rows.length][0]));
     const fill = (start, stop) => shown.slice(start, stop).forEach(([r, state], k) => this._fill(this._rows[start + k], model, i, r, state));
     clearTimeout(this._filling);
-    // A list that has become shorter is scrolled to its end, and says so only later.
+    // The scroll event of a list that has become shorter comes only later.
     this._first = Math.max(0, Math.min(this._first, shown.length - MOST_SEEN));
     if (focused !== null || shown.length <= MOST_SEEN) fill(0, shown.length);
     else {
@@ -49,22 +48,19 @@ export class AnswersView {
     if (focused !== null) this._rows.find(({ r }) => r === focused)?.button.focus({ preventScroll: true });
     const more = count - shown.length;
     const rest = !count ? "No request has arrived yet." : more ? `and ${counted(more, "request")} more` : "";
-    if (this.rest.textContent !== rest) this.rest.textContent = rest;
+    setText(this.rest, rest);
   }
 
   /** A row at the end of the list, still empty. */
   _row(model, r) {
-    const [item, head, told] = [tag("li"), tag("p", "answer-head"), tag("span", "quiet")];
-    const [prompt, answer, old, newest] = [tag("p", "answer-prompt"), tag("p", "answer-text"), document.createTextNode(""), tag("mark", "newest")];
-    const button = requestButton(this.app, model, r);
-    head.append(button, told);
-    answer.append(old, newest);
-    item.append(head, prompt, answer);
+    const [button, progress, prompt] = [requestButton(this.app, model, r), tag("span", "quiet"), tag("p", "answer-prompt")];
+    const [old, newest] = [document.createTextNode(""), tag("mark", "newest")];
+    const item = tag("li", "", tag("p", "answer-head", button, progress), prompt, tag("p", "answer-text", old, newest));
     this.list.append(item);
-    return { item, button, told, prompt, old, newest };
+    return { item, button, progress, prompt, old, newest };
   }
 
-  /** Fills a row with what holds of a request in column i. */
+  /** Fills a row with a request's answer and state in column i. */
   _fill(row, model, i, r, state) {
     const request = model.requests[r];
     if (row.r !== r || row.model !== model) {
@@ -82,7 +78,7 @@ export class AnswersView {
     row.item.classList.toggle("is-chosen", chosen);
     const most = request.maxNew ? ` of at most ${grouped(request.maxNew)}` : "";
     const words = model.ofCells ? state : `${state}, ${grouped(count)}${most} tokens`;
-    row.told.textContent = state === "refused" ? `refused: ${request.refused}` : words;
+    row.progress.textContent = state === "refused" ? `refused: ${request.refused}` : words;
     const text = model.textAt(i, r);
     if (text === null) {
       row.old.data = "";

@@ -1,25 +1,25 @@
 /**
  * The replay page: what is selected, and the views that show it.
  *
- * A position is what the scrubber stands at: a column of run A or, with two runs, also one of B's that come after A's
- * last. Views are told of each change, and ask the models for what they show.
+ * A position of the scrubber is a column of run A. With two runs, columns of B that come after A's last are positions,
+ * too. Each change calls the views, which ask the models for what they show.
  *
- * When the page is shown the document gets an event "replay", the app its `detail`: what drives the page from outside,
- * as tests do, listens for that.
+ * When the page is shown, the document gets an event "replay" with the app as its `detail`, for tests and other scripts.
  */
 
 import { RunModel, decodeRecord } from "./model.js";
-import { Side, part } from "./side.js";
+import { Side } from "./side.js";
 import { Predict } from "./predict.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 import { Overview } from "./overview.js";
 import { NowView, showFacts } from "./now.js";
 import { Scales } from "./scales.js";
-import { Teller } from "./teller.js";
+import { Announcer } from "./announcer.js";
 import { Theme, requestColour } from "./theme.js";
 import { applyAddress, readAddress } from "./address.js";
 import { bindControls, showControls } from "./controls.js";
+import { part, tag } from "./elements.js";
 import { lanesLegend, showEntries } from "./legend.js";
 import { printSharply } from "./export.js";
 
@@ -32,7 +32,7 @@ class App {
     this.other = null;
     this.pair = null;
     this.position = 0;
-    /** The column of B that is shown instead of the one that goes with the position; null: that one. */
+    /** The column of B, if not the one that the pair has for this position; null: that one. */
     this.beside = null;
     this.request = null;
     this.by = "time";
@@ -42,7 +42,7 @@ class App {
   }
 
   start() {
-    this.theme = new Theme(() => this._recoloured());
+    this.theme = new Theme(() => this._redraw());
     this.scales = new Scales(this);
     this.a = new Side("A", this);
     this.b = new Side("B", this);
@@ -51,13 +51,13 @@ class App {
     part("overview").hidden = !this.overview;
     part("overview").open = !("i" in this.address);
     this.player = new Player(this, () => Number(part("speed").value), () => showControls(this));
-    this.teller = new Teller(this);
+    this.announcer = new Announcer(this);
     bindControls(this);
     this.predict = new Predict(this);
     printSharply(this);
     this._take();
     window.addEventListener("hashchange", () => {
-      if (location.hash === this.teller.address) return;
+      if (location.hash === this.announcer.address) return;
       this.address = readAddress(location.hash);
       this.predict.leave();
       this.predict.read();
@@ -76,8 +76,7 @@ class App {
   _take() {
     this.faults = applyAddress(this, this.address);
     for (const side of this.sides()) side.axis.mode = this.mode;
-    this.layout();
-    this.changed();
+    this._redraw();
   }
 
   /** The column of A, and that of B, that are shown. */
@@ -106,13 +105,13 @@ class App {
     return requestColour(this.runs[0].requests[r].colour ?? r);
   }
 
-  /** The last column of a run of which anything may be told, as a question may be open. */
+  /** The last column of a run that may be shown: a question may be open about the next one. */
   limitOf(model) {
     return this.predict?.limitOf(model) ?? Infinity;
   }
 
   /**
-   * Go to a position, or to the nearest that there is and that may be seen.
+   * Go to a position, or to the nearest one that exists and may be shown.
    *
    * @param {number|null} [beside] the column of B to be shown there; null: the one that goes with it
    */
@@ -126,7 +125,7 @@ class App {
     this.changed();
   }
 
-  /** The position that is reached from one on the way to another: no further than a stop. */
+  /** The position that is reached on the way to another: a stop may lie before it. */
   _allowed(from, to) {
     const there = Math.max(0, Math.min(this.positions - 1, to));
     return this.predict ? this.predict.allow(from, there) : there;
@@ -141,10 +140,6 @@ class App {
   selectRequest(r) {
     if (r === this.request) return;
     this.request = r;
-    for (const { charts, lanes } of this.sides()) {
-      charts.layout(charts.model ?? this.main);
-      if (lanes.rows) lanes.draw();
-    }
     this.changed();
   }
 
@@ -158,7 +153,7 @@ class App {
   }
 
   /**
-   * Choose A and B. Of another A what is shown is the same moment, or what is before the first stop up to it.
+   * Choose A and B. Another A is shown at the same moment, or before its first stop if that is earlier.
    *
    * @param {RunModel} main
    * @param {RunModel|null} other
@@ -180,8 +175,7 @@ class App {
     for (const side of this.sides()) side.titles();
     this.scales.renew();
     showFacts(part("about"), main);
-    this.layout();
-    this.changed();
+    this._redraw();
   }
 
   /** @param {"time"|"token"} by how B follows A */
@@ -201,8 +195,7 @@ class App {
   setMode(mode) {
     this.mode = mode;
     this.scales.setMode(mode);
-    this.layout();
-    this.changed();
+    this._redraw();
   }
 
   /** Make columns wider by a factor; 0: show the whole run. */
@@ -218,8 +211,7 @@ class App {
     if (to) this.select(to.position, to.b);
   }
 
-  _recoloured() {
-    if (!this.a?.model) return;
+  _redraw() {
     this.layout();
     this.changed();
   }
@@ -245,14 +237,10 @@ class App {
     if (this.other) for (const view of this.b.views) view.show(this.other, indexOther);
     this.now.show();
     this.overview?.show();
-    part("difference").textContent = this._differing();
+    part("difference").textContent = this.pair?.alike ?? this.pair?.sentences(this.position, this.indexOther) ?? "";
     showControls(this);
-    this.teller.tell();
+    this.announcer.announce();
     this.predict?.render();
-  }
-
-  _differing() {
-    return this.pair?.alike ?? this.pair?.told(this.position, this.indexOther) ?? "";
   }
 }
 
@@ -262,8 +250,7 @@ try {
   document.documentElement.dataset.ready = "yes";
   document.dispatchEvent(new CustomEvent("replay", { detail: app }));
 } catch (error) {
-  const line = document.createElement("p");
-  line.textContent = `This page could not be shown (${error.message}): open it in a current version of Chrome, Edge, Firefox or Safari.`;
-  part("notices").replaceChildren(line);
+  const line = `This page could not be shown (${error.message}): open it in a current version of Chrome, Edge, Firefox or Safari.`;
+  part("notices").replaceChildren(tag("p", "", line));
   throw error;
 }

@@ -1,4 +1,4 @@
-/** Where columns lie from left to right: as wide as each other, or as wide as they took in time. */
+/** Where columns lie from left to right: all of one width, or as wide as they took in time. */
 
 import { countUpTo } from "./ascending.js";
 import { seconds } from "./words.js";
@@ -18,9 +18,9 @@ export class Axis {
     this.model = model;
     /** @type {"iterations"|"time"} */
     this.mode = "iterations";
-    /** Pixels of a column; in time, of a column that takes the median time. */
+    /** Pixels of a column; in time, of a column of median length. */
     this.width = 10;
-    /** At most how wide equal columns are made to show the whole run, anew whenever the page changes its size; 0: not. */
+    /** The most pixels of a column while the whole run is fitted to the page; 0: it is not fitted. */
     this.fitted = 0;
     /** The position at the left edge of what is seen. */
     this.left = 0;
@@ -63,7 +63,7 @@ export class Axis {
     return this.x(i) + (position - i) * (this.right(i) - this.x(i));
   }
 
-  /** @returns {number} where a moment lies; in columns of one width, where its column does */
+  /** @returns {number} where a moment lies; in columns of one width, where its column begins */
   atTime(seconds) {
     if (this.mode === "time") return (seconds - this.origin) * this.scale;
     return this.x(Math.min(this.model.length, countUpTo(this.model.passed, seconds)));
@@ -94,17 +94,17 @@ export class Axis {
     if (this.mode === "iterations") {
       return [Math.max(0, Math.floor(left / this.width)), Math.min(model.length, Math.ceil((left + seen) / this.width))];
     }
-    const beside = 2 * model.run.workers + 2; // plans beside each other end in another order than they began in
+    const beside = 2 * model.run.workers + 2; // plans of several workers may end in another order than they began
     const last = countUpTo(model.passed, this.origin + (left + seen) / this.scale) + beside;
     return [countUpTo(model.passed, this.origin + left / this.scale), Math.min(model.length, last)];
   }
 
   /**
-   * Choose the width of columns so that the whole run is seen: in time, so that it fills what is seen.
+   * Fit the whole run to the page. In time it fills all of the width.
    *
    * @param {number} seen pixels
-   * @param {{widest?: number, last?: number}} [limits] the widest that one of equal columns may be; in time, until when
-   *     the run lasts in seconds, if another that lasts longer is to be seen as well
+   * @param {{widest?: number, last?: number}} [limits] `widest`: pixels of a column, if all have one width;
+   *     `last`: in time, the second at which the page ends, if another run lasts longer
    */
   fit(seen, { widest = WIDEST, last = this.model.passed[this.model.length - 1] } = {}) {
     if (this.mode === "iterations") this.width = Math.max(NARROWEST, Math.min(widest, seen / Math.max(1, this.model.length)));
@@ -121,7 +121,7 @@ export class Axis {
   }
 
   /**
-   * Labels for about every 80 pixels of what is seen: times, or the trace's numbers of iterations and of moves alone.
+   * Labels, about 80 pixels apart: times, or the trace's numbers of iterations and of moves alone.
    *
    * @returns {{x: number, label: string}[]}
    */
@@ -130,17 +130,10 @@ export class Axis {
     if (this.mode === "iterations") {
       const step = roundStep(TICKS / this.width, 1);
       const [first, last] = this.visible(seen);
-      if (first >= last) return found;
-      this._numbers ??= numbered(this.model);
-      const { columns, least, most } = this._numbers;
-      const shown = []; // of several workers, iterations do not end in the order of their numbers
-      for (let n = Math.ceil(least[first] / step) * step; n <= most[last - 1]; n += step) {
-        const i = columns.get(n);
-        if (i >= first && i < last) shown.push(i);
-      }
-      for (const i of shown.sort((one, other) => one - other)) {
-        const label = String(this.model.run.steps[i].n);
-        if (!found.length || this.x(i) - found.at(-1).x > TICKS / 2) found.push({ x: this.x(i), label });
+      for (let i = first; i < last; i++) {
+        const { isWait, number } = this.model.steps[i];
+        if (isWait || number % step) continue;
+        if (!found.length || this.x(i) - found.at(-1).x > TICKS / 2) found.push({ x: this.x(i), label: String(number) });
       }
       return found;
     }
@@ -151,26 +144,6 @@ export class Axis {
     }
     return found;
   }
-}
-
-/**
- * Columns by the trace's numbers; and by column the least number from there on, and the greatest up to there.
- *
- *     numbered(model)  // of iterations 0, 2, 1: {columns: {0: 0, 2: 1, 1: 2}, least: [0, 1, 1], most: [0, 2, 2]}
- */
-function numbered(model) {
-  const columns = new Map();
-  const [least, most] = [new Float64Array(model.length).fill(Infinity), new Float64Array(model.length).fill(-Infinity)];
-  for (let i = 0; i < model.length; i++) {
-    const { wait, n } = model.run.steps[i];
-    if (!wait) {
-      columns.set(n, i);
-      least[i] = most[i] = n;
-    }
-    if (i) most[i] = Math.max(most[i], most[i - 1]);
-  }
-  for (let i = model.length - 2; i >= 0; i--) least[i] = Math.min(least[i], least[i + 1]);
-  return { columns, least, most };
 }
 
 function earliest(model) {

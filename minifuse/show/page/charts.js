@@ -1,13 +1,13 @@
-/** Draws charts of a run under the axis of its lanes: batch size, tokens computed and idle, KV, the queue; and of a request. */
+/** Draws charts along the axis of the lanes: batch size, tokens computed and idle, KV, queue, and a request's gaps. */
 
 import { countUpTo } from "./ascending.js";
 import { GUTTER, coverFrom, drawCover, fitted } from "./lanes.js";
 import { grouped, seconds } from "./words.js";
 
 const STRIP = 44; // pixels of a chart
-const GAPS = "Gaps of "; // a request, whose name may have spaces
-const SPACE = 12; // between two
-const DASHES = { apart: [4, 2], suspended: [1.5, 2.5] }; // of lines, by colour
+const GAPS = "Gaps of "; // a request
+const SPACE = 12; // pixels between two charts
+const DASHES = { apart: [4, 2], suspended: [1.5, 2.5] }; // of lines, by their colour
 
 /**
  * Draws charts one under the other.
@@ -34,7 +34,7 @@ export function drawCharts(surface, model, charts, axis, look) {
   drawCover(surface, end, SPACE, width - end, chartsHeight(charts, gaps) - SPACE, palette);
 }
 
-/** The gaps between a request's tokens, as bars in the columns that brought them. */
+/** Draws the gaps between a request's tokens as bars, in the columns that generated the tokens. */
 function drawGaps(surface, axis, { base, from, to, shift, width: end }, { gaps, name, colour, width, palette }) {
   const longest = gaps.reduce((most, gap) => Math.max(most, gap.seconds), 0) || 1;
   chartFrame(surface, `${GAPS}${fitted(surface, name, GUTTER - 6)}`, seconds(longest), base, width, palette);
@@ -69,21 +69,21 @@ function chartFrame(surface, name, top, base, width, palette) {
 }
 
 /**
- * An area of steps, or a line of steps; of steps narrower than a pixel, the largest of each pixel. Steps lie beside
- * each other, in columns as in time, so that x never decreases.
+ * Draws a series as an area or a line that goes up and down in steps. Where several steps share a pixel, the largest is
+ * drawn. Steps do not overlap, so that x never decreases.
  */
 function drawSeries(surface, axis, { values, steps, colour, pattern, line }, frame, palette) {
   const { base, tall, top, from, to, shift, left: edge, width } = frame;
   const inTime = axis.mode === "time";
-  const told = inTime ? steps.values : values;
+  const heights = inTime ? steps.values : values;
   const place = (k) => Math.max(edge - 1, Math.min(width + 1, (inTime ? axis.atTime(steps.edges[k]) : axis.x(k)) + shift));
   const first = inTime ? Math.max(0, countUpTo(steps.edges, axis.timeAt(edge - shift)) - 1) : from;
-  const last = inTime ? Math.min(told.length, countUpTo(steps.edges, axis.timeAt(width - shift))) : to;
+  const last = inTime ? Math.min(heights.length, countUpTo(steps.edges, axis.timeAt(width - shift))) : to;
   const points = [];
   for (let k = first; k < last; ) {
     const x = place(k);
-    let value = told[k++];
-    while (k < last && place(k) - x < 1) value = Math.max(value, told[k++]);
+    let value = heights[k++];
+    while (k < last && place(k) - x < 1) value = Math.max(value, heights[k++]);
     const y = base - (value / top) * tall;
     points.push([x, y], [k < last ? place(k) : Math.max(x, inTime ? place(k) : axis.right(k - 1) + shift), y]);
   }
@@ -99,7 +99,7 @@ function drawSeries(surface, axis, { values, steps, colour, pattern, line }, fra
 }
 
 /**
- * The memory of a run in small, `tall` pixels down to `base`, with nothing beside it.
+ * Draws the memory of a run in small, without names: `tall` pixels high, down to `base`.
  *
  * @param {object[]} series as from `memoryOf`
  * @param {number} top what the upper edge stands for

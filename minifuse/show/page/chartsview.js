@@ -1,15 +1,15 @@
-/** The charts of a run on the page, with what they draw in words. */
+/** The charts of a run on the page, with their values in words. */
 
 import { chartsHeight, drawCharts, drawSeriesSample } from "./charts.js";
 import { columnName } from "./columns.js";
-import { tag } from "./elements.js";
-import { GUTTER } from "./lanes.js";
+import { ColumnsView } from "./columnsview.js";
+import { setText } from "./elements.js";
 import { showEntries } from "./legend.js";
 import { chartsOf, gapsOf } from "./series.js";
-import { CanvasSurface } from "./surface.js";
+import { SvgSurface } from "./surface.js";
 import { counted, grouped, seconds } from "./words.js";
 
-/** What the colours and lines of charts mean that draw more than one thing, and how their samples are drawn. */
+/** The legend of charts that have several series. */
 function legendOf(charts, palette) {
   const several = charts.filter(({ series }) => series.length > 1);
   return several.flatMap(({ name, series }) =>
@@ -18,27 +18,12 @@ function legendOf(charts, palette) {
 }
 
 /** The charts of one side. */
-export class ChartsView {
-  constructor(host, app, { side, axis }) {
-    this.host = host;
-    this.app = app;
-    this.side = side;
-    this.axis = axis;
-    host.classList.add("charts");
-    this.canvas = tag("canvas");
-    this.canvas.setAttribute("role", "img");
-    this.cursor = tag("div", "cursor");
-    this.told = tag("p", "values");
-    this.frame = tag("div", "pin");
-    this.frame.append(this.canvas, this.cursor);
-    this.key = tag("ul", "chart-key");
-    this.key.setAttribute("aria-label", "What the charts draw");
-    host.append(this.frame, this.key, this.told);
-    this.surface = new CanvasSurface(this.canvas);
-    this.index = -1;
+export class ChartsView extends ColumnsView {
+  constructor(host, app, look) {
+    super("charts", host, app, look);
     this.canvas.addEventListener("click", (event) => {
-      const at = event.clientX - this.canvas.getBoundingClientRect().left - GUTTER;
-      if (at >= 0) app.selectIn(side, this.axis().column(at + this.axis().left));
+      const column = this.columnAt(event);
+      if (column !== null) app.selectIn(this.side, column);
     });
   }
 
@@ -53,7 +38,7 @@ export class ChartsView {
       this.keyPalette = this.app.palette;
       showEntries(this.key, this.legendEntries(), 22, 11);
     }
-    this.width = this.host.clientWidth; // asked for once, since asking makes the browser lay the page out
+    this.width = this.host.clientWidth; // read once, as reading it makes the browser lay out the page
     this._choose();
     this.draw();
   }
@@ -85,17 +70,27 @@ export class ChartsView {
 
   draw() {
     if (!this.model) return;
+    this._drawOn(this.surface);
+    this.point(this);
+  }
+
+  _drawOn(surface) {
     const look = this.look();
-    this.surface.begin(look.width, this.height);
-    drawCharts(this.surface, this.model, this.charts, this.axis(), look);
-    this.point();
+    surface.begin(look.width, this.height);
+    drawCharts(surface, this.model, this.charts, this.axis(), look);
+  }
+
+  picture() {
+    const surface = new SvgSurface();
+    this._drawOn(surface);
+    return surface;
   }
 
   show(model, i) {
     if (this.model !== model) this.layout(model);
     if (this._choose()) this.draw();
     this.index = i;
-    this.point();
+    this.point(this);
     const parts = this.charts.map(({ name, unit, series }) => {
       if (series.length > 1) return `${name}: ${series.map(({ label, values }) => `${grouped(values[i])} ${label}`).join(", ")}`;
       return `${name}: ${counted(series[0].values[i], unit)}`;
@@ -106,18 +101,7 @@ export class ChartsView {
       parts.push(`${model.requests[this.request].id}: TTFT ${seconds(this.gaps[0].seconds)}${more}`);
     }
     const text = parts.join(" \u00b7 ");
-    if (this.told.textContent !== text) this.told.textContent = text;
+    setText(this.values, text);
     this.canvas.setAttribute("aria-label", `Charts of ${model.run.title}. In ${columnName(model, i)}: ${parts.join("; ")}`);
-  }
-
-  point() {
-    if (this.index < 0) return;
-    const axis = this.axis();
-    const x = axis.x(this.index) + GUTTER - axis.left;
-    const width = Math.max(2, axis.right(this.index) - axis.x(this.index));
-    this.cursor.hidden = x + width < GUTTER || x > this.width;
-    this.cursor.style.transform = `translateX(${x}px)`;
-    this.cursor.style.width = `${width}px`;
-    this.cursor.style.height = `${this.height}px`;
   }
 }

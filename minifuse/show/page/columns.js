@@ -1,29 +1,30 @@
 /**
- * What columns and workers are called. An iteration by the number that the trace gives it, which Perfetto and
- * `minifuse trace` show as well; a wait, and moves alone, by what they are; a worker by its number, or by what it does.
+ * Names of columns and workers. An iteration has the number of the trace, as in Perfetto and `minifuse trace`; a wait and
+ * moves alone are called so; a worker has its number, or is called by what it does.
  */
 
+import { oncePerModel } from "./model.js";
 import { seconds } from "./words.js";
 
 /** @returns {number|null} null: it is no iteration */
 export function iterationNumber(model, i) {
-  const { w, n } = model.run.steps[i];
-  return w ? n : null;
+  const { work, number } = model.steps[i];
+  return work.length ? number : null;
 }
 
 /** @returns {string} "iteration 12", "a wait", or "moves alone, step 13" */
 export function columnName(model, i) {
-  const { wait, w, n } = model.run.steps[i];
-  return wait ? "a wait" : w ? `iteration ${n}` : `moves alone, step ${n}`;
+  const { isWait, work, number } = model.steps[i];
+  return isWait ? "a wait" : work.length ? `iteration ${number}` : `moves alone, step ${number}`;
 }
 
-/** When a column was, for what goes on since then: "iteration 12", or the time at which another column began. */
+/** The words for "since this column": "iteration 12", or the time at which a wait or moves alone began. */
 export function columnMoment(model, i) {
   return iterationNumber(model, i) === null ? seconds(model.starts[i]) : columnName(model, i);
 }
 
 /**
- * Columns [from, to] by the iterations at their two ends.
+ * Names columns [from, to] by their first and last iteration.
  *
  *     columnSpan(model, 3, 9)  // "4 to 9", where column 3 is a wait; "a wait" where all of them are
  */
@@ -34,24 +35,25 @@ export function columnSpan(model, from, to) {
   const number = iterationNumber(model, first);
   if (number === null) return columnName(model, from);
   if (last === first) return String(number);
-  const other = iterationNumber(model, last); // of several workers the one that began first may end last
+  const other = iterationNumber(model, last); // with several workers, the one that began first may end last
   return `${Math.min(number, other)} to ${Math.max(number, other)}`;
 }
 
-/** Workers that compute prompts and nothing else, in runs in which another one computes the rest. */
-function workersApart(model) {
-  if (!apartOf.has(model)) {
-    const [apart, others] = [new Set(), new Set()];
-    for (const { ph: phase, k = 0, w } of model.run.steps) if (w) (phase === "preprocessing" ? apart : others).add(k);
-    const parted = model.run.workers > apart.size && apart.size > 0 && [...apart].every((k) => !others.has(k));
-    apartOf.set(model, parted ? apart : new Set());
-  }
-  return apartOf.get(model);
+/** How many tokens, or nodes, some work of a step computes. */
+export function sizeOf(work) {
+  return work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
 }
-const apartOf = new WeakMap(); // model -> these workers
+
+/** Workers that only pre-process prompts, in runs where other workers compute the rest. */
+const workersApart = oncePerModel(({ run, steps }) => {
+  const [apart, others] = [new Set(), new Set()];
+  for (const { phase, worker, work } of steps) if (work.length) (phase === "preprocessing" ? apart : others).add(worker);
+  const parted = run.workers > apart.size && apart.size > 0 && [...apart].every((k) => !others.has(k));
+  return parted ? apart : new Set();
+});
 
 /**
- * A worker, called by what it does where prompts are computed apart.
+ * The name of a worker: what it does, where prompts are computed apart.
  *
  * @returns {string} "worker 2", "the main stream", "the pre-processing stream", or of several "pre-processing stream 2"
  */
@@ -66,12 +68,18 @@ export function onWorker(model, k) {
   return model.run.workers > 1 ? ` on ${workerName(model, k)}` : "";
 }
 
-/** A reason with its worker by name: `not admitted: worker 0 runs b` -> `not admitted: the main stream runs b`. */
+/** A reason in which workers have their names: `not admitted: worker 0 runs b` -> `not admitted: the main stream runs b`. */
 export function namedReason(model, text) {
   return text.replace(/\bworker (\d+)\b/g, (_, k) => workerName(model, Number(k)));
 }
 
-/** The same without what the line says already: `the main stream runs b`. */
+/** Why a column evicts a request. */
+export function evictionWords(model, i, r) {
+  const reason = model.reasonGiven(i, r);
+  return `is evicted: ${reason ? shortReason(model, reason.text) : "the trace gives no reason"}`;
+}
+
+/** Like `namedReason`, without the words that the page has already: `the main stream runs b`. */
 export function shortReason(model, text) {
   return namedReason(model, text.replace(/^(not admitted|evicted): /, ""));
 }

@@ -1,25 +1,34 @@
 /** Buttons, lists and keys: what the reader does, handed to the app. */
 
 import { columnName } from "./columns.js";
-import { fillSelect } from "./elements.js";
+import { fillSelect, part, setText } from "./elements.js";
 import { offerPictures } from "./export.js";
 import { capital, seconds } from "./words.js";
 
 const TEN = 10; // columns, with shift
 const ZOOM = 1.4;
+/** Buttons that find a decision in which A and B differ, and in which direction. */
+const DIFFERENCES = { "first-difference": 0, "previous-difference": -1, "next-difference": 1 };
+/** Keys that do what a button does. */
+const BUTTON_KEYS = {
+  Home: "home",
+  End: "end",
+  " ": "play",
+  "+": "wider",
+  "=": "wider",
+  "-": "narrower",
+  0: "fit",
+  d: "theme",
+  "?": "help",
+  f: "first-difference",
+  p: "previous-difference",
+  n: "next-difference",
+};
 
-function control(id) {
-  return document.getElementById(id);
-}
-
-/** Wire up the page. */
-export function bindControls(app) {
-  const titles = app.runs.map((model, k) => [String(k), model.run.title]);
-  fillSelect(control("run-a"), titles);
-  fillSelect(control("run-b"), [["", app.runs.length > 1 ? "none" : "none (one run)"], ...titles]);
-  control("run-b").disabled = app.runs.length < 2;
-  fillSelect(control("request"), [["", "none"], ...app.main.requests.map(({ id }, r) => [String(r), String(id)])]);
-  const onClick = {
+/** What each button does, by its id. */
+function buttonActs(app) {
+  const differences = Object.entries(DIFFERENCES).map(([id, way]) => [id, () => app.difference(way)]);
+  return {
     home: () => app.select(0),
     back: () => app.select(app.position - 1),
     play: () => app.player.turn(),
@@ -29,15 +38,23 @@ export function bindControls(app) {
     wider: () => app.zoom(ZOOM),
     fit: () => app.zoom(0),
     theme: () => app.theme.turn(),
-    save: () => offerPictures(app, control("pictures")),
+    save: () => offerPictures(app, part("pictures")),
     print: () => window.print(),
-    help: () => control("keys").showModal(),
-    "first-difference": () => app.difference(0),
-    "previous-difference": () => app.difference(-1),
-    "next-difference": () => app.difference(1),
+    help: () => part("keys").showModal(),
+    ...Object.fromEntries(differences),
   };
-  for (const [id, act] of Object.entries(onClick)) control(id).addEventListener("click", act);
-  control("scrubber").addEventListener("input", ({ target }) => {
+}
+
+/** Wire up the page. */
+export function bindControls(app) {
+  const titles = app.runs.map((model, k) => [String(k), model.run.title]);
+  fillSelect(part("run-a"), titles);
+  fillSelect(part("run-b"), [["", app.runs.length > 1 ? "none" : "none (one run)"], ...titles]);
+  part("run-b").disabled = app.runs.length < 2;
+  fillSelect(part("request"), [["", "none"], ...app.main.requests.map(({ id }, r) => [String(r), String(id)])]);
+  const acts = buttonActs(app);
+  for (const [id, act] of Object.entries(acts)) part(id).addEventListener("click", act);
+  part("scrubber").addEventListener("input", ({ target }) => {
     app.player.pause();
     app.select(Number(target.value));
     target.value = app.position; // a stop may have held it
@@ -49,39 +66,27 @@ export function bindControls(app) {
     mode: (value) => app.setMode(value),
     request: (value) => app.selectRequest(value === "" ? null : Number(value)),
   };
-  for (const [id, act] of Object.entries(onChange)) control(id).addEventListener("change", ({ target }) => act(target.value));
-  document.addEventListener("keydown", (event) => pressed(app, event));
+  for (const [id, act] of Object.entries(onChange)) part(id).addEventListener("change", ({ target }) => act(target.value));
+  document.addEventListener("keydown", (event) => pressed(app, acts, event));
 }
 
-/** What a key does; those that mean something where the focus is are left alone. */
-function pressed(app, event) {
+/** Does what a key stands for, unless the focused element uses that key itself. */
+function pressed(app, acts, event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const { target, key } = event;
   const inText = target.matches?.("textarea, input:not([type=range], [type=checkbox], [type=radio], [type=button])");
   if (inText || (target.matches?.("select, input[type=radio]") && !["?", "Escape"].includes(key))) return;
   if ((key === " " || key === "Enter") && target.closest?.("button, summary, a, label, input[type=checkbox]")) return;
-  const steps = event.shiftKey ? TEN : 1;
-  const acts = {
-    ArrowLeft: () => app.select(app.position - steps),
-    ArrowRight: () => app.select(app.position + steps),
+  const columns = event.shiftKey ? TEN : 1;
+  const keyActs = {
+    ArrowLeft: () => app.select(app.position - columns),
+    ArrowRight: () => app.select(app.position + columns),
     ArrowUp: () => nextRequest(app, -1),
     ArrowDown: () => nextRequest(app, 1),
-    Home: () => app.select(0),
-    End: () => app.select(app.positions - 1),
-    " ": () => app.player.turn(),
-    n: () => app.difference(1),
-    p: () => app.difference(-1),
-    f: () => app.difference(0),
-    "+": () => app.zoom(ZOOM),
-    "=": () => app.zoom(ZOOM),
-    "-": () => app.zoom(1 / ZOOM),
-    0: () => app.zoom(0),
     t: () => app.setMode(app.mode === "time" ? "iterations" : "time"),
-    d: () => app.theme.turn(),
-    "?": () => control("keys").showModal(),
     Escape: () => app.selectRequest(null),
   };
-  const act = Object.hasOwn(acts, key) ? acts[key] : null;
+  const act = Object.hasOwn(keyActs, key) ? keyActs[key] : Object.hasOwn(BUTTON_KEYS, key) && acts[BUTTON_KEYS[key]];
   if (!act) return;
   event.preventDefault();
   if (key.startsWith("Arrow") || key === "Home" || key === "End") app.player.pause();
@@ -99,27 +104,28 @@ function nextRequest(app, way) {
 /** Put what is selected into the controls. */
 export function showControls(app) {
   const { main, other, position, positions, index } = app;
-  const scrubber = control("scrubber");
+  const scrubber = part("scrubber");
   scrubber.max = String(Math.max(0, positions - 1));
   scrubber.value = String(position);
   const shown = other ? `A: ${columnName(main, index)}, B: ${columnName(other, app.indexOther)}` : capital(columnName(main, index));
   const when = other && app.by === "time" ? `as A's ends at ${seconds(main.ends[index])}` : `from ${seconds(main.starts[index])}`;
-  const told = `${shown}, ${when} (column ${position} of ${positions - 1})`;
-  scrubber.setAttribute("aria-valuetext", told);
-  control("position").textContent = told;
-  control("run-a").value = String(app.runs.indexOf(main));
-  control("run-b").value = other ? String(app.runs.indexOf(other)) : "";
-  for (const option of control("run-b").options) option.disabled = option.value === control("run-a").value;
-  control("by").value = app.by;
-  control("mode").value = app.mode;
-  control("request").value = app.request === null ? "" : String(app.request);
-  const play = control("play");
-  const label = app.player.playing ? "Pause" : "Play";
-  if (play.textContent !== label) play.textContent = label;
-  control("theme").setAttribute("aria-pressed", String(app.theme.name === "dark"));
-  control("home").disabled = control("back").disabled = position === 0;
-  control("on").disabled = control("end").disabled = position >= positions - 1;
-  for (const [id, way] of [["first-difference", 0], ["next-difference", 1], ["previous-difference", -1]]) {
-    control(id).disabled = !app.pair?.difference(way, { position, b: app.indexOther });
+  const sentence = `${shown}, ${when} (column ${position} of ${positions - 1})`;
+  scrubber.setAttribute("aria-valuetext", sentence);
+  part("position").textContent = sentence;
+  const values = {
+    "run-a": app.runs.indexOf(main),
+    "run-b": other ? app.runs.indexOf(other) : "",
+    by: app.by,
+    mode: app.mode,
+    request: app.request ?? "",
+  };
+  for (const [id, value] of Object.entries(values)) part(id).value = String(value);
+  for (const option of part("run-b").options) option.disabled = option.value === part("run-a").value;
+  setText(part("play"), app.player.playing ? "Pause" : "Play");
+  part("theme").setAttribute("aria-pressed", String(app.theme.name === "dark"));
+  part("home").disabled = part("back").disabled = position === 0;
+  part("on").disabled = part("end").disabled = position >= positions - 1;
+  for (const [id, way] of Object.entries(DIFFERENCES)) {
+    part(id).disabled = !app.pair?.difference(way, { position, b: app.indexOther });
   }
 }

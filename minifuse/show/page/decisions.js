@@ -1,8 +1,8 @@
 /**
  * What was possible when a column was decided.
  *
- * With several workers, columns that end earlier may show what a column decides: `before` is the first of them. What was possible follows from the columns before that one, and from what plans that were made earlier and
- * still ran had taken.
+ * With several workers, another column may end earlier and show already what a column decides: `before` is the first of
+ * these. What was possible follows from the columns before that one, and from plans that were still running.
  */
 
 const ROUNDED = 1e-9; // seconds to which the times of a record are exact
@@ -12,29 +12,29 @@ const NEWCOMERS = ["waiting", "suspended", "arriving"]; // states from which a r
 /** The decisions of one run. Columns are counted as in the model. */
 export class Decisions {
   constructor(model) {
-    const { steps } = model.run;
+    const { steps } = model;
     this.model = model;
     /** The first column that shows what a column decides. */
     this.before = Int32Array.from(steps, (_, i) => model.shownFrom(i));
     /** Whether prompts are computed apart from the requests that run. */
-    this.apart = steps.some(({ ph }) => ph === "preprocessing");
-    this._beside = steps.map(() => NO_COLUMNS); // columns that were decided earlier, and ran when this one was decided
-    this._last = new Int32Array(steps.length).fill(-1); // the last column before, of the same worker and phase
+    this.apart = steps.some(({ phase }) => phase === "preprocessing");
+    this._beside = steps.map(() => NO_COLUMNS); // columns that were running when this one was decided
+    this._last = new Int32Array(steps.length).fill(-1); // the column before of the same worker and phase
     this._putInOrder();
   }
 
   /** Goes through the plans in the order in which they were made. */
   _putInOrder() {
-    const { steps } = this.model.run;
-    const planned = [...steps.keys()].filter((i) => !steps[i].wait).sort((i, j) => steps[i].n - steps[j].n);
+    const { steps } = this.model;
+    const planned = [...steps.keys()].filter((i) => !steps[i].isWait).sort((i, j) => steps[i].number - steps[j].number);
     const last = new Map(); // worker and phase -> its last column that computes
     let running = [];
     for (const i of planned) {
       running = running.filter((j) => this.before[i] <= j);
       if (running.length) this._beside[i] = [...running];
       running.push(i);
-      if (!steps[i].w) continue;
-      const stream = `${steps[i].k ?? 0} ${steps[i].ph ?? ""}`;
+      if (!steps[i].work.length) continue;
+      const stream = `${steps[i].worker} ${steps[i].phase}`;
       this._last[i] = last.get(stream) ?? -1;
       last.set(stream, i);
     }
@@ -42,7 +42,7 @@ export class Decisions {
 
   /** @returns {Set<number>} the requests that a column computes for */
   runningIn(i) {
-    return new Set((this.model.run.steps[i].w ?? NO_COLUMNS).map(([r]) => r));
+    return new Set(this.model.steps[i].work.map(([r]) => r));
   }
 
   /**
@@ -53,7 +53,7 @@ export class Decisions {
     const last = this._last[i];
     if (last < 0) return new Set();
     const ran = this.runningIn(last);
-    for (const [r] of this.model.run.steps[last].f ?? NO_COLUMNS) ran.delete(r);
+    for (const [r] of this.model.steps[last].finished) ran.delete(r);
     return ran;
   }
 
@@ -66,8 +66,8 @@ export class Decisions {
     const { model } = this;
     const before = this.before[i];
     for (const j of this._beside[i]) {
-      const { a: admitted = NO_COLUMNS, ph: phase } = model.run.steps[j]; // several workers never evict
-      if (admitted.includes(r)) return phase ?? "running";
+      const { admitted, phase } = model.steps[j]; // several workers never evict
+      if (admitted.includes(r)) return phase;
     }
     const state = before ? model.stateAt(before - 1, r) : "absent";
     const there = (model.requests[r].arrival ?? Infinity) <= model.starts[i] + ROUNDED;
@@ -76,31 +76,31 @@ export class Decisions {
 
   /** Whether another plan computes for a request while column i is decided. */
   _isBeside(i, r) {
-    return this._beside[i].some((j) => (this.model.run.steps[j].w ?? NO_COLUMNS).some(([one]) => one === r));
+    return this._beside[i].some((j) => this.model.steps[j].work.some(([one]) => one === r));
   }
 
-  /** The requests that are under way when column i is decided, and of which something holds. */
+  /** The requests that are under way when column i is decided, and pass a test. */
   _requests(i, test) {
     return this.model.presence.underWay(this.before[i]).filter(test);
   }
 
-  /** @returns {number[]} the requests that it admits, or that waited for that */
+  /** @returns {number[]} the requests that it admits, and those that keep waiting */
   admissible(i) {
-    const { a: admitted = NO_COLUMNS } = this.model.run.steps[i];
+    const { admitted } = this.model.steps[i];
     return this._requests(i, (r) => admitted.includes(r) || NEWCOMERS.includes(this.stateBefore(i, r)));
   }
 
-  /** @returns {number[]} the requests that it evicts, or that ran */
+  /** @returns {number[]} the requests that it evicts, and those that keep running */
   evictable(i) {
-    const { e: evicted = NO_COLUMNS } = this.model.run.steps[i];
+    const { evicted } = this.model.steps[i];
     return this._requests(i, (r) => evicted.includes(r) || this.stateBefore(i, r) === "running");
   }
 
-  /** @returns {number[]} the requests that it computes for, or that its worker might have */
+  /** @returns {number[]} the requests that it computes for, and those that its worker could have chosen */
   mayRun(i) {
-    const { ph: phase } = this.model.run.steps[i];
+    const { phase } = this.model.steps[i];
     const runs = this.runningIn(i);
-    const states = phase ? NEWCOMERS : this.apart ? ["preprocessing", "ready", "running", "suspended"] : ["running", ...NEWCOMERS];
+    const states = phase === "preprocessing" ? NEWCOMERS : this.apart ? ["preprocessing", "ready", "running", "suspended"] : ["running", ...NEWCOMERS];
     const free = (r) => this.model.ofCells || !this._isBeside(i, r); // the nodes of a graph may be divided among workers
     return this._requests(i, (r) => runs.has(r) || (states.includes(this.stateBefore(i, r)) && free(r)));
   }

@@ -1,41 +1,44 @@
 /** What two runs of one workload decide, iteration by iteration, and the first decision that differs. */
 
+import { sizeOf } from "./columns.js";
+import { moveSums } from "./moves.js";
 import { someOf } from "./now.js";
 import { counted } from "./words.js";
 
-/** What is compared of two runs: of the same stages also moves and waves, which otherwise differ by design. */
+/** What is compared of two runs. Moves and waves are, if the stages are the same: otherwise they differ by design. */
 export function comparedIn(a, b) {
   const [mine, theirs] = [a, b].map(({ run }) => Object.entries(run.stages ?? {}).join());
   const moves = mine !== "" && mine === theirs;
   return { moves, words: moves ? `admit, evict, compute, move ${a.ofCells ? "states" : "KV"} and form waves alike` : "admit, evict and compute alike" };
 }
 
-/** The columns of a run that decided something: waits are left out, and plans of moves alone where moves do not count. */
+/** The columns that are compared: not waits; moves alone only where moves are compared. */
 function decidingColumns(model, moves) {
   const found = [];
-  model.run.steps.forEach((step, i) => (step.w || (moves && step.m)) && found.push(i));
-  return found.sort((i, j) => model.run.steps[i].n - model.run.steps[j].n);
+  const { steps } = model;
+  steps.forEach((step, i) => (step.work.length || (moves && step.moves.length)) && found.push(i));
+  return found.sort((i, j) => steps[i].number - steps[j].number);
 }
 
-/** What a column decided of requests, to be compared: which it admits and evicts, and what it computes for them. */
+/** What a column decided for requests, as a key: whom it admits and evicts, and what it computes. */
 function chosen(model, i) {
-  const { a: admitted, e: evicted, w: work = [], ph } = model.run.steps[i];
-  const sorted = (list) => [...(list ?? [])].sort((x, y) => x - y);
-  return JSON.stringify([sorted(admitted), sorted(evicted), work.map((one) => one.slice(0, 3).join()).sort(), ph ?? ""]);
+  const { admitted, evicted, work, phase } = model.steps[i];
+  const sorted = (list) => list.toSorted((x, y) => x - y);
+  return JSON.stringify([sorted(admitted), sorted(evicted), work.map((one) => one.slice(0, 3).join()).sort(), phase]);
 }
 
-/** What it decided of memory: moves in their order, and waves. */
+/** What a column decided for memory, as a key: moves in their order, and waves. */
 function carried(model, i) {
-  const { m: moves = [], wv: waves = [] } = model.run.steps[i];
-  return JSON.stringify([moves, waves]);
+  const { moves, waves } = model.steps[i];
+  return JSON.stringify([moves.map(({ owners, ...move }) => move), waves]);
 }
 
 /**
- * The first columns, counted in the order of plans, that admit, evict or compute otherwise, or move or form waves.
+ * The first plans of two runs that admit, evict or compute differently, or move or form waves differently.
  *
  * @param {boolean} moves whether moves and waves are compared
  * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: there are none; `ended`:
- *     the run that has no such iteration, as its trace was cut off or it had nothing more to do
+ *     the run that has ended there
  */
 export function firstDifference(a, b, moves) {
   const [mine, theirs] = [decidingColumns(a, moves), decidingColumns(b, moves)];
@@ -48,27 +51,26 @@ export function firstDifference(a, b, moves) {
   return null;
 }
 
-/** What a column decided of requests, in words. */
+/** What a column decided for requests, in words. */
 function chosenWords(model, i) {
-  const { a: admitted, e: evicted, w: work = [], ph } = model.run.steps[i];
-  const computed = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
+  const { admitted, evicted, work, phase } = model.steps[i];
   const own = someOf(model, work.map(([r]) => r), 4);
-  const parts = [own ? `computes ${counted(computed, model.ofCells ? "node" : "token")} for ${own}` : "computes nothing"];
-  if (ph === "preprocessing") parts.push("apart from the batch");
-  if (admitted) parts.push(`admits ${someOf(model, admitted, 4)}`);
-  if (evicted) parts.push(`evicts ${someOf(model, evicted, 4)}`);
+  const parts = [own ? `computes ${counted(sizeOf(work), model.nouns.computed)} for ${own}` : "computes nothing"];
+  if (phase === "preprocessing") parts.push("apart from the batch");
+  if (admitted.length) parts.push(`admits ${someOf(model, admitted, 4)}`);
+  if (evicted.length) parts.push(`evicts ${someOf(model, evicted, 4)}`);
   return parts.join(", ");
 }
 
 /**
- * What the first columns that differ decided, in words: of moves and waves if they differ in these alone.
+ * What the first plans that differ decided, in words: moves and waves only if nothing else differs.
  *
  * @param {boolean} moves whether moves and waves are compared
  * @returns {string[]} of each run
  */
 export function decidedIn(a, i, b, j, moves) {
   if (!moves || chosen(a, i) !== chosen(b, j)) return [chosenWords(a, i), chosenWords(b, j)];
-  const steps = [a.step(i), b.step(j)];
+  const steps = [a.steps[i], b.steps[j]];
   const [mine, theirs] = steps.map((step) => step.moves.map((one) => moveWords(a, one)));
   const k = mine.findIndex((words, at) => words !== theirs[at]);
   const sums = steps.map((step) => sumWords(a, step.moves));
@@ -82,20 +84,15 @@ export function decidedIn(a, i, b, j, moves) {
 
 /** "moves 12 tokens (swap out) and 3 tokens (copy)" */
 function sumWords(model, moves) {
-  const sums = new Map();
-  for (const { kind, count } of moves) sums.set(kind, (sums.get(kind) ?? 0) + count);
-  const parts = [...sums].sort().map(([kind, count]) => `${sizeWords(model, count)} (${kind.replace("_", " ")})`);
+  const sums = [...moveSums(moves)].sort();
+  const parts = sums.map(([kind, { tokens }]) => `${counted(tokens, model.nouns.moved)} (${kind.replace("_", " ")})`);
   return parts.length ? `moves ${parts.join(" and ")}` : "moves nothing";
 }
 
 /** "moves 4 tokens (upload) from slot 16 of the host to slot 0 of the device, before wave 2" */
 function moveWords(model, { kind, source, target, count, fromTier, toTier, moment, wave }) {
   const when = moment === "before" || moment === "after" ? `${moment} wave ${wave}` : moment; // as the trace has them
-  return `moves ${sizeWords(model, count)} (${kind.replace("_", " ")}) from slot ${source} of the ${fromTier} to slot ${target} of the ${toTier}, ${when}`;
-}
-
-function sizeWords(model, count) {
-  return counted(count, model.ofCells ? "state" : "token");
+  return `moves ${counted(count, model.nouns.moved)} (${kind.replace("_", " ")}) from slot ${source} of the ${fromTier} to slot ${target} of the ${toTier}, ${when}`;
 }
 
 /** "attends in 2 waves, of 3 and 2 rows" */

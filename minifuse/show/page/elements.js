@@ -1,46 +1,70 @@
-/** What several views put on the page: buttons of columns and of requests. */
+/** What several views put on the page: elements, and buttons of columns and of requests. */
 
 import { columnName } from "./columns.js";
 
-/** An element with a class and a text. */
-export function tag(name, className, text) {
+/**
+ * An element with attributes, listeners and children.
+ *
+ *     tag("th", { scope: "row" }, tag("button", { class: "to-request", click: () => select(r) }, "r1"))
+ *
+ * @param {string|object} [look] its class, or attributes by name; a function listens for the event of that name
+ * @param {...(Node|string)} children
+ */
+export function tag(name, look = {}, ...children) {
   const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
+  for (const [key, value] of Object.entries(attributesOf(look))) {
+    if (typeof value === "function") made.addEventListener(key, value);
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
   return made;
 }
 
-/** A button with a text that does something. */
-export function actButton(className, text, act) {
-  const button = tag("button", className, text);
-  button.type = "button";
-  button.addEventListener("click", act);
-  return button;
+/** The element of an id. */
+export function part(id) {
+  return document.getElementById(id);
+}
+
+/** A button that does something. @param {string|object} look as of `tag` */
+export function actButton(look, act, ...children) {
+  return tag("button", { ...attributesOf(look), type: "button", click: act }, ...children);
+}
+
+function attributesOf(look) {
+  if (typeof look !== "string") return look;
+  return look ? { class: look } : {};
+}
+
+/**
+ * Fills a host from the page's template of a name.
+ *
+ * @returns {Record<string, HTMLElement>} its parts, by their `data-part`
+ */
+export function fillFrom(name, host) {
+  host.append(part(`${name}-template`).content.cloneNode(true));
+  return Object.fromEntries([...host.querySelectorAll("[data-part]")].map((one) => [one.dataset.part, one]));
+}
+
+/** Sets the text of an element unless it is there already: a new text makes the browser lay out the page. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 /** Puts choices into a select, each a value and a text. */
 export function fillSelect(select, choices) {
-  const options = choices.map(([value, text]) => {
-    const option = tag("option", "", text);
-    option.value = value;
-    return option;
-  });
-  select.replaceChildren(...options);
+  select.replaceChildren(...choices.map(([value, text]) => tag("option", { value }, text)));
 }
 
 /** A button that goes to a column. */
 export function stepButton(app, model, i, text = columnName(model, i)) {
-  const button = actButton("to-iteration", text, () => (model === app.other ? app.selectIn("B", i) : app.select(i)));
-  button.dataset.iteration = String(i);
-  return button;
+  const look = { class: "to-iteration", "data-iteration": i };
+  return actButton(look, () => (model === app.other ? app.selectIn("B", i) : app.select(i)), text);
 }
 
 /** A button that selects a request, with its colour beside it. */
 export function requestButton(app, model, r) {
-  const button = actButton("to-request", undefined, () => app.selectRequest(Number(button.dataset.request)));
-  const mark = tag("span", "request-mark");
-  mark.setAttribute("aria-hidden", "true");
-  button.append(mark, document.createTextNode(""));
+  const mark = tag("span", { class: "request-mark", "aria-hidden": "true" });
+  const button = actButton("to-request", () => app.selectRequest(Number(button.dataset.request)), mark, "");
   return renamed(button, app, model, r);
 }
 

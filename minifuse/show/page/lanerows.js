@@ -1,9 +1,10 @@
 /**
  * The rows of lanes: what is computed for each request, and on each worker of a model of cells, from left to right.
  *
- * Columns that lie side by side and are alike are kept as one segment, so that a picture costs as much as what is seen
- * of it, however long the run.
+ * Equal columns side by side are one segment, so that drawing costs as much as what is visible, however long the run.
  */
+
+import { sizeOf } from "./columns.js";
 
 /** Sorts of segments; from FIRST_TASK on, a type of cells each. */
 export const [DECODED, PROMPTED, PREPARED, IDLED, FIRST_TASK] = [0, 1, 2, 3, 4];
@@ -44,15 +45,15 @@ class Segments {
 export class LaneRows {
   constructor(model) {
     this.model = model;
-    const { run, requests } = model;
+    const { run, requests, steps } = model;
     this.workers = model.ofCells ? run.workers : 0;
     this.tasks = Array.from({ length: this.workers }, () => new Segments());
     this.requests = requests.map(() => new Segments());
     this.padded = []; // columns in which some rows compute fewer tokens than the rectangle has columns
-    run.steps.forEach((step, column) => {
+    steps.forEach((step, column) => {
       addWork(model, this.requests, column, step);
-      if (model.ofCells && step.w) this.tasks[step.k ?? 0].divide(column, taskCounts(step.w, step.i ?? 0));
-      if (step.i && rectangleColumns(step) > 1) this.padded.push(column);
+      if (model.ofCells && step.work.length) this.tasks[step.worker].divide(column, taskCounts(step.work, step.idle));
+      if (step.idle && rectangleColumns(step) > 1) this.padded.push(column);
     });
     const going = run.workers > 1 ? this._going() : null;
     const beside = going && this._beside(going);
@@ -66,24 +67,24 @@ export class LaneRows {
   _going() {
     const { model } = this;
     const next = new Map(); // worker -> the first column, from this one on, in which it computes
-    const going = model.run.steps.map(() => []);
+    const going = model.steps.map(() => []);
     for (let i = model.length - 1; i >= 0; i--) {
-      const { w, k = 0, wait } = model.run.steps[i];
-      if (w) next.set(k, i);
-      if (!wait) for (const [worker, j] of next) if (worker !== k && model.starts[j] < model.ends[i]) going[i].push(j);
+      const { work, worker, isWait } = model.steps[i];
+      if (work.length) next.set(worker, i);
+      if (!isWait) for (const [other, j] of next) if (other !== worker && model.starts[j] < model.ends[i]) going[i].push(j);
     }
     return going;
   }
 
   /**
-   * In columns of one width, an iteration of one worker takes a column of its own while another worker computes: what
-   * that one computes goes on in it, and is no pause.
+   * With columns of one width, an iteration has a column of its own while other workers go on computing. Their work is
+   * drawn in that column, too: they do not pause.
    */
   _beside(going) {
     const { model } = this;
     const all = this.requests.map(() => new Segments());
-    model.run.steps.forEach((_, i) => {
-      for (const j of [i, ...going[i]]) addWork(model, all, i, model.run.steps[j]);
+    model.steps.forEach((_, i) => {
+      for (const j of [i, ...going[i]]) addWork(model, all, i, model.steps[j]);
     });
     return all;
   }
@@ -97,10 +98,10 @@ export class LaneRows {
 /** Put what a step computes into a column of the rows of its requests. */
 function addWork(model, rows, column, step) {
   if (!model.ofCells) {
-    for (const work of step.w ?? []) rows[work[0]].add(column, sortOf(model, step, work));
+    for (const work of step.work) rows[work[0]].add(column, sortOf(model, step, work));
     return;
   }
-  for (const [r, work] of Map.groupBy(step.w ?? [], ([r]) => r)) rows[r].divide(column, taskCounts(work, paddingOf(step, work)));
+  for (const [r, work] of Map.groupBy(step.work, ([r]) => r)) rows[r].divide(column, taskCounts(work, paddingOf(step, work)));
 }
 
 /** The nodes of some work by sort, in the order of the waves, and after them those that are idle. */
@@ -111,8 +112,8 @@ function taskCounts(work, idle) {
 }
 
 /** How many nodes a padded batch computes in the row of a request beside those of its own work. */
-export function paddingOf({ sh }, work) {
-  return sh?.kind === "StateRows" ? sh.steps - work.reduce((sum, [, start, stop]) => sum + stop - start, 0) : 0;
+export function paddingOf({ shape }, work) {
+  return shape?.kind === "StateRows" ? shape.steps - sizeOf(work) : 0;
 }
 
 /** A row that goes on being computed: between the segments of its request's work, if any follow. */
@@ -140,11 +141,11 @@ function alsoDuring(columns, going) {
 
 /** What sort of segment a piece of work on tokens makes. */
 function sortOf(model, step, [r, start, stop]) {
-  if (step.ph === "preprocessing") return PREPARED;
+  if (step.phase === "preprocessing") return PREPARED;
   return stop - start === 1 && start >= (model.requests[r].prompt ?? 0) ? DECODED : PROMPTED;
 }
 
 /** How many tokens a rectangle computes in each row; 0: the column computes no rectangle. */
-export function rectangleColumns({ sh }) {
-  return sh?.kind === "Rectangle" ? sh.stop - sh.start : 0;
+export function rectangleColumns({ shape }) {
+  return shape?.kind === "Rectangle" ? shape.stop - shape.start : 0;
 }

@@ -1,8 +1,7 @@
 /**
  * Draws lanes: a row for each request, from its arrival to its end; in runs of cells, a row for each worker above them.
  *
- * What a request is doing is told by the colour and the pattern of its band, and what was computed for it by solid
- * cells on the band.
+ * The colour and the pattern of a band show a request's state; solid cells on the band show what was computed for it.
  */
 
 import { countUpTo } from "./ascending.js";
@@ -69,7 +68,7 @@ export function drawLanes(surface, rows, axis, look) {
   surface.clip(gutter, head, width - gutter, height - head);
   const margin = look.small ? Math.min(1, rowHeight / 8) : 2;
   const edges = !look.small && columnWidth(axis, from, to) >= SHOW_EDGES;
-  // What other workers compute meanwhile ends later: it is nothing to show while later columns are covered.
+  // What other workers compute meanwhile ends later, so it is not shown while later columns are covered.
   const worked = axis.mode === "time" || end < width ? rows.requests : rows.beside;
   const until = (look.limit ?? Infinity) + 1;
   const frame = { tall: rowHeight - 2 * margin, shift: gutter - axis.left, gutter, width: end, from, to: Math.min(to, until), until, edges };
@@ -116,7 +115,7 @@ export function fitted(surface, name, width, weight = "normal") {
   return `${name.slice(0, end)}\u2026`;
 }
 
-/** Pixels of a column that is seen, as a rule. */
+/** The mean pixels of a column. */
 function columnWidth(axis, from, to) {
   return to > from ? (axis.right(to - 1) - axis.x(from)) / (to - from) : 0;
 }
@@ -136,7 +135,7 @@ function drawBands(surface, model, axis, r, { y, tall, shift, gutter, width }, p
   }
 }
 
-/** Where a span ends that lasts up to a column. */
+/** Where a span ends that ends before a column. */
 function edge(model, axis, to) {
   return axis.mode === "time" ? (model.passed[to - 1] - axis.origin) * axis.scale : axis.right(to - 1);
 }
@@ -159,7 +158,7 @@ function drawSegments(surface, axis, segments, { y, tall, shift, gutter, width, 
   }
 }
 
-/** A mark where a request ends, and in words why one was refused. */
+/** Draws a mark where a request ends, and a word if it did not finish. */
 function drawEnd(surface, model, axis, r, { y, tall, shift, gutter, width, until }, palette) {
   const last = model.spans(r).at(-1);
   if (!last || last.from > until) return;
@@ -178,14 +177,14 @@ function drawEnd(surface, model, axis, r, { y, tall, shift, gutter, width, until
   if (!whole && outcome) surface.text(x + 4, middle, outcome, { size: 10, fill: palette.warn });
 }
 
-/** In rectangles, the part of a cell that is padding: above what is computed for the text. */
+/** Draws padding in the cells of rectangles, as a share of their height from above. */
 function drawPadding(surface, rows, axis, { first, last, from, to, top, rowHeight, tall, shift }, palette) {
   const look = sortLook(IDLED, palette);
   for (let k = countUpTo(rows.padded, from - 1); k < rows.padded.length && rows.padded[k] < to; k++) {
     const i = rows.padded[k];
-    const step = rows.model.run.steps[i];
+    const step = rows.model.steps[i];
     const computed = new Map();
-    for (const [r, start, stop] of step.w) computed.set(r, (computed.get(r) ?? 0) + stop - start);
+    for (const [r, start, stop] of step.work) computed.set(r, (computed.get(r) ?? 0) + stop - start);
     for (const [r, count] of computed) {
       const share = 1 - count / rectangleColumns(step);
       if (r < first || r >= last || share <= 0) continue;
@@ -197,7 +196,7 @@ function drawPadding(surface, rows, axis, { first, last, from, to, top, rowHeigh
 /**
  * Where the columns end that may be seen.
  *
- * @param {{limit?: number, width: number}} look `limit`: the last column of which anything may be told
+ * @param {{limit?: number, width: number}} look `limit`: the last column that may be shown
  * @param {number} left pixels on the left, for names
  * @returns {number} pixels from the left; `width`: nothing is covered
  */

@@ -1,36 +1,19 @@
 /** The lanes of a run on the page: scrolled, clicked, and pointed at. */
 
 import { countUpTo } from "./ascending.js";
-import { CanvasSurface } from "./surface.js";
-import { columnName, onWorker, workerName } from "./columns.js";
-import { tag } from "./elements.js";
+import { columnName, onWorker, sizeOf, workerName } from "./columns.js";
+import { ColumnsView } from "./columnsview.js";
 import { LaneRows, paddingOf } from "./lanerows.js";
 import { GUTTER, HEAD, drawLanes } from "./lanes.js";
+import { lanesLegend } from "./legend.js";
 import { nodesByType } from "./now.js";
+import { SvgSurface } from "./surface.js";
 import { counted, seconds } from "./words.js";
 
 /** The lanes of one side, in a part of the page that scrolls both ways. */
-export class LanesView {
-  constructor(host, app, { side, axis }) {
-    this.host = host;
-    this.app = app;
-    this.side = side;
-    this.axis = axis;
-    host.classList.add("lanes");
-    host.tabIndex = 0;
-    host.setAttribute("role", "group");
-    host.setAttribute("aria-label", `Lanes of run ${side}: scroll with the arrows that are not taken by the page`);
-    this.spacer = tag("div", "spacer");
-    this.pin = tag("div", "pin");
-    this.canvas = tag("canvas");
-    this.canvas.setAttribute("role", "img");
-    this.cursor = tag("div", "cursor");
-    this.tip = tag("div", "tip");
-    this.tip.hidden = true;
-    this.pin.append(this.canvas, this.cursor, this.tip);
-    host.append(this.pin, this.spacer);
-    this.surface = new CanvasSurface(this.canvas);
-    this.index = -1;
+export class LanesView extends ColumnsView {
+  constructor(host, app, look) {
+    super("lanes", host, app, look);
     this.listeners = [];
     host.addEventListener("scroll", () => this._scrolled());
     this.canvas.addEventListener("click", (event) => this._clicked(event));
@@ -51,14 +34,14 @@ export class LanesView {
     return Math.max(1, (this.size ?? this._measure()).width - GUTTER);
   }
 
-  /** Sizes and scrolling as they are: asked for when they change, since asking makes the browser lay the page out. */
+  /** Reads the size and the scrolling. Only when they change, as reading makes the browser lay out the page. */
   _measure() {
     const { clientWidth: width, clientHeight: height, scrollTop: top } = this.host;
     this.size = { width, height, top };
     return this.size;
   }
 
-  /** Take the height that the rows want, and see how wide that leaves the lanes. */
+  /** Take the height that the rows need, and read the width that is left. */
   measure(model) {
     if (this.rows?.model !== model) {
       this.rows = new LaneRows(model);
@@ -70,7 +53,7 @@ export class LanesView {
     const most = Math.max(120, Math.min(window.innerHeight * (this.app.other ? 0.26 : 0.4), 420));
     this.host.style.height = `${Math.min(wanted, most) + 15}px`;
     this.spacer.style.height = `${wanted}px`;
-    if (this.axis().fitted) this.spacer.style.width = "0"; // so that no bar of what was wider takes part of the width
+    if (this.axis().fitted) this.spacer.style.width = "0"; // or a scroll bar of the width before would take height
     this._measure();
   }
 
@@ -82,27 +65,42 @@ export class LanesView {
     this._measure();
     this._quietly(axis.left);
     this.draw();
-    this.point();
+    this.point(this.size);
   }
 
-  /** Scroll sideways. What comes of it is known without asking, which would make the browser lay the page out. */
+  /** Scroll sideways, within what the browser allows, so that the position need not be read back. */
   _quietly(left) {
     const axis = this.axis();
     axis.left = Math.round(Math.max(0, Math.min(left, axisPixels(axis) - this.seen)));
     this.host.scrollLeft = axis.left;
   }
 
-  look(extra = {}) {
+  look() {
     const { app } = this;
-    const base = { palette: app.palette, colour: (r) => app.colour(r), selected: app.request, rowHeight: this.rowHeight, limit: app.limitOf(this.rows.model) };
-    return { ...base, ...(this.size ?? this._measure()), ...extra };
+    const limit = app.limitOf(this.rows.model);
+    const look = { palette: app.palette, colour: (r) => app.colour(r), selected: app.request, rowHeight: this.rowHeight, limit };
+    return { ...look, ...(this.size ?? this._measure()) };
   }
 
   draw() {
-    if (!this.rows) return;
-    const look = this.look();
-    this.surface.begin(look.width, look.height);
-    drawLanes(this.surface, this.rows, this.axis(), look);
+    if (this.rows) this._drawOn(this.surface, this.look());
+  }
+
+  _drawOn(surface, look) {
+    surface.begin(look.width, look.height);
+    drawLanes(surface, this.rows, this.axis(), look);
+  }
+
+  /** All rows, and the columns that are seen. */
+  picture() {
+    const height = HEAD + this.rows.count * this.rowHeight + 4;
+    const surface = new SvgSurface();
+    this._drawOn(surface, { ...this.look(), top: 0, height });
+    return surface;
+  }
+
+  legendEntries() {
+    return lanesLegend(this.app);
   }
 
   /** @param {number} i the column that is selected */
@@ -114,7 +112,7 @@ export class LanesView {
     this.chosen = chosen;
     this.index = i;
     if (moved) this.draw();
-    this.point();
+    this.point(this.size);
   }
 
   /** Scroll so that column i is seen. Returns whether anything moved. */
@@ -129,7 +127,7 @@ export class LanesView {
     return true;
   }
 
-  /** Scroll so that a row is seen: of a request that has just been chosen, or of one that column i computes for. */
+  /** Scroll to the row of a request that has just been selected, or that column i computes for. */
   _revealRows(i, chosen) {
     const { height, top } = this.size;
     const seen = height - HEAD;
@@ -141,7 +139,7 @@ export class LanesView {
     let wanted = null;
     if (chosen !== null && chosen !== this.chosen) wanted = inside(chosen) ? null : chosen;
     else if (i !== this.index) {
-      const work = this.rows.model.run.steps[i].w ?? [];
+      const { work } = this.rows.model.steps[i];
       if (work.length && !work.some(([r]) => inside(r))) wanted = Math.min(...work.map(([r]) => r));
     }
     if (wanted === null) return false;
@@ -150,98 +148,81 @@ export class LanesView {
     return true;
   }
 
-  /** Put the cursor where the selected column is. */
-  point() {
-    if (this.index < 0) return;
-    const axis = this.axis();
-    const x = axis.x(this.index) + GUTTER - axis.left;
-    const width = Math.max(2, axis.right(this.index) - axis.x(this.index));
-    this.cursor.hidden = x + width < GUTTER || x > this.size.width;
-    this.cursor.style.transform = `translateX(${x}px)`;
-    this.cursor.style.width = `${width}px`;
-    this.cursor.style.height = `${this.size.height}px`;
-  }
-
-  /** The reader has scrolled; what the page itself scrolled has been drawn already. */
+  /** Draws again if the reader has scrolled. When the page scrolls, it has drawn already. */
   _scrolled() {
     const axis = this.axis();
     const { scrollLeft, scrollTop } = this.host;
-    if (Math.abs(scrollLeft - axis.left) < 1 && scrollTop === this.size?.top) return; // it may be at a part of a pixel
+    if (Math.abs(scrollLeft - axis.left) < 1 && scrollTop === this.size?.top) return; // browsers may round it
     this._measure();
     axis.left = scrollLeft;
     this.draw();
-    this.point();
+    this.point(this.size);
     for (const fn of this.listeners) fn();
   }
 
-  /** The row and column under the pointer. */
-  _under(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const row = Math.floor((y - HEAD + this.host.scrollTop) / this.rowHeight);
-    const axis = this.axis();
-    return { x, y, row, column: x < GUTTER ? null : axis.column(x - GUTTER + axis.left) };
+  /** The row under the pointer, and its request; null: there is none. */
+  _rowAt({ offsetY: y }) {
+    const row = y < HEAD ? -1 : Math.floor((y - HEAD + this.host.scrollTop) / this.rowHeight);
+    return row >= 0 && row < this.rows.count ? { row, r: this.rows.request(row) } : null;
   }
 
   _clicked(event) {
-    const { row, y, column } = this._under(event);
-    if (y >= HEAD && row >= 0 && row < this.rows.count) {
-      const r = this.rows.request(row);
-      if (r !== null) this.app.selectRequest(r);
-    }
+    const found = this._rowAt(event);
+    const column = this.columnAt(event);
+    if (found && found.r !== null) this.app.selectRequest(found.r);
     if (column !== null) this.app.selectIn(this.side, column);
   }
 
   _hover(event) {
-    const { x, y, row, column } = this._under(event);
+    const found = this._rowAt(event);
+    const column = this.columnAt(event);
     const { model } = this.rows;
     const limit = this.app.limitOf(model);
-    const inside = y >= HEAD && row >= 0 && row < this.rows.count && column !== null && column <= limit;
-    this.tip.hidden = !inside;
-    if (!inside) return;
-    const r = this.rows.request(row);
-    const told = r === null ? `${workerName(model, row)}: ${computing(model, column, row)}` : `${model.requests[r].id}: ${doing(model, column, r, limit)}`;
-    this.tip.textContent = `${told}; ${columnName(model, column)}, ${seconds(model.starts[column])}`;
+    this.tip.hidden = !found || column === null || column > limit;
+    if (this.tip.hidden) return;
+    const { row, r } = found;
+    const words = r === null ? `${workerName(model, row)}: ${computing(model, column, row)}` : `${model.requests[r].id}: ${doing(model, column, r, limit)}`;
+    this.tip.textContent = `${words}; ${columnName(model, column)}, ${seconds(model.starts[column])}`;
+    const { offsetX: x, offsetY: y } = event;
     const { width, height } = this.size;
     const [left, top] = [Math.max(0, Math.min(x + 12, width - 260)), y + 56 > height ? y - 34 : y + 16];
     this.tip.style.transform = `translate(${left}px, ${top}px)`;
   }
 }
 
-/** Whole pixels that columns take: what of a further one is begun cannot be scrolled to. */
+/** Whole pixels that columns take: browsers scroll no further. */
 function axisPixels(axis) {
   return Math.floor(axis.total + 1e-6);
 }
 
 /** What a worker of a model of cells computes in a column, in words. */
 function computing(model, i, worker) {
-  const { w: work = [], k = 0, i: idle = 0, wait } = model.run.steps[i];
-  if (wait || k !== worker || !work.length) return "no task ends on it here";
+  const { work, worker: own, idle, isWait } = model.steps[i];
+  if (isWait || own !== worker || !work.length) return "no task ends on it here";
   return `${nodesByType(model, work)}${idle ? `, and ${counted(idle, "node")} idle` : ""}`;
 }
 
 /** What a request does in a column, in words; nothing of columns after `limit`. */
 function doing(model, i, r, limit) {
   const state = model.stateAt(i, r);
-  const step = model.run.steps[i];
-  const work = (step.w ?? []).filter((one) => one[0] === r);
+  const step = model.steps[i];
+  const work = step.work.filter((one) => one[0] === r);
   if (work.length && model.ofCells) {
     const idle = paddingOf(step, work);
     return `${state}, ${nodesByType(model, work)} computed${idle > 0 ? `, and ${counted(idle, "node")} of padding` : ""}`;
   }
-  if (work.length) return `${state}, ${counted(work.reduce((sum, [, start, stop]) => sum + stop - start, 0), "token")} computed`;
+  if (work.length) return `${state}, ${counted(sizeOf(work), "token")} computed`;
   const idle = model.idleColumns(r);
   const at = countUpTo(idle, i);
   if (at && idle[at - 1] === i) return `${state}, its row computed idly`;
   if (state !== "running") return state;
   const beside = besideOf(model, i, r);
-  if (beside > limit) return state; // not to be told yet
-  if (beside !== null) return `running, in ${columnName(model, beside)}${onWorker(model, model.run.steps[beside].k ?? 0)}`;
+  if (beside > limit) return state; // may not be shown yet
+  if (beside !== null) return `running, in ${columnName(model, beside)}${onWorker(model, model.steps[beside].worker)}`;
   const own = model.workColumns(r);
   const last = own[Math.max(0, countUpTo(own, i) - 1)];
-  const { k = 0, ph, wait } = step;
-  if (wait || (model.run.steps[last]?.k ?? 0) !== k) return state;
-  if (ph === "preprocessing") return "running, not while prompts are computed apart";
+  if (step.isWait || (model.steps[last]?.worker ?? 0) !== step.worker) return state;
+  if (step.phase === "preprocessing") return "running, not while prompts are computed apart";
   return "running, not in this iteration";
 }
 
@@ -250,5 +231,5 @@ function besideOf(model, i, r) {
   const own = model.workColumns(r);
   const j = own[countUpTo(own, i)];
   if (j === undefined || model.starts[j] >= model.ends[i]) return null;
-  return (model.run.steps[j].k ?? 0) === (model.run.steps[i].k ?? 0) ? null : j;
+  return model.steps[j].worker === model.steps[i].worker ? null : j;
 }

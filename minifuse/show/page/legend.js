@@ -6,56 +6,40 @@ import { DECODED, FIRST_TASK, IDLED, PREPARED, PROMPTED } from "./lanerows.js";
 import { bandLook, sortLook } from "./lanes.js";
 
 /**
- * What the legend shows for some runs: what occurs in them, in the order of a request's life.
+ * The legend of the lanes of all runs: what occurs in them, in the order of a request's life.
  *
- * @param {import("./model.js").RunModel[]} models
- * @returns {{name: string, state?: string, sort?: number, end?: boolean}[]}
+ * @returns {{text: string, draw: (surface: object) => void}[]} `draw`: a sample of 26 by 13 pixels
  */
-function samplesOf(models) {
-  const states = new Set();
-  const idle = models.some((model) => model.idle.some(Boolean));
-  for (const model of models) model.requests.forEach((_, r) => model.spans(r).forEach(({ state }) => states.add(state)));
-  const found = [];
-  const add = (name, of) => found.push({ name, ...of });
-  if (states.has("waiting")) add("waiting", { state: "waiting" });
-  if (states.has("preprocessing")) add("pre-processing: prompt computed apart", { sort: PREPARED });
-  if (states.has("ready")) add("ready, prompt computed", { state: "ready" });
-  if (models.some((model) => model.ofCells)) {
-    [...new Set(models.flatMap((model) => model.run.cells))].forEach((cell, k) => add(`task of ${cell}`, { sort: FIRST_TASK + k }));
-  } else {
-    add("running: computes a prompt", { sort: PROMPTED });
-    add("running: computes a token", { sort: DECODED });
-  }
-  if (states.has("running")) add("running, not in this iteration", { state: "running" });
-  if (states.has("suspended")) add("suspended", { state: "suspended" });
-  if (idle) add("idle computation", { sort: IDLED });
-  if (states.has("finished")) add("finished", { end: true });
-  return found;
-}
-
-/** Draws a sample of 26 by 13 pixels. */
-function drawSample(surface, { state, sort, end }, palette) {
-  if (end) surface.rect(12, 0, 2, 13, { fill: palette.ink });
-  else if (state) surface.rect(0, 2, 26, 9, bandLook(state, palette));
-  else surface.rect(0, 0, 26, 13, sortLook(sort, palette));
-}
-
-/** The legend of lanes as entries: what is told, and how its sample is drawn. */
 export function lanesLegend({ runs, palette }) {
-  const samples = samplesOf(runs); // of all, as the cards at the top are
-  return samples.map((sample) => ({ text: sample.name, draw: (surface) => drawSample(surface, sample, palette) }));
+  const states = new Set(runs.flatMap((model) => model.requests.flatMap((_, r) => model.spans(r).map(({ state }) => state))));
+  const band = (state) => (surface) => surface.rect(0, 2, 26, 9, bandLook(state, palette));
+  const cell = (sort) => (surface) => surface.rect(0, 0, 26, 13, sortLook(sort, palette));
+  const end = (surface) => surface.rect(12, 0, 2, 13, { fill: palette.ink });
+  const types = new Set(runs.flatMap((model) => model.run.cells));
+  const computes = runs.some((model) => model.ofCells)
+    ? [...types].map((type, k) => [true, `task of ${type}`, cell(FIRST_TASK + k)])
+    : [[true, "running: computes a prompt", cell(PROMPTED)], [true, "running: computes a token", cell(DECODED)]];
+  const entries = [
+    [states.has("waiting"), "waiting", band("waiting")],
+    [states.has("preprocessing"), "pre-processing: prompt computed apart", cell(PREPARED)],
+    [states.has("ready"), "ready, prompt computed", band("ready")],
+    ...computes,
+    [states.has("running"), "running, not in this iteration", band("running")],
+    [states.has("suspended"), "suspended", band("suspended")],
+    [runs.some((model) => model.idle.some(Boolean)), "idle computation", cell(IDLED)],
+    [states.has("finished"), "finished", end],
+  ];
+  return entries.filter(([occurs]) => occurs).map(([, text, draw]) => ({ text, draw }));
 }
 
 /** Shows entries as a list, each behind its sample, of so many pixels. */
 export function showEntries(host, entries, width, height) {
   const items = entries.map(({ text, draw }) => {
-    const [item, canvas] = [tag("li"), tag("canvas")];
-    canvas.setAttribute("aria-hidden", "true");
-    item.append(canvas, text);
+    const canvas = tag("canvas", { "aria-hidden": "true" });
     const surface = new CanvasSurface(canvas);
     surface.begin(width, height);
     draw(surface);
-    return item;
+    return tag("li", "", canvas, text);
   });
   host.replaceChildren(...items);
 }

@@ -1,48 +1,30 @@
 /** The memory map of the selected column: every slot of both tiers in the colour of its owner, and its moves. */
 
 import { columnName } from "./columns.js";
-import { actButton, tag } from "./elements.js";
-import { CanvasSurface } from "./surface.js";
+import { actButton, fillFrom, tag } from "./elements.js";
+import { CanvasSurface, SvgSurface } from "./surface.js";
 import { formsOf, memoryPanels, slotAt } from "./memory_panels.js";
-import { MOST_ARROWS, MOVE_LOOKS, drawMemory, drawMoveSample, drawStateSample } from "./memory_draw.js";
-import { deviceRuns, memoryWords, moveSums } from "./memory_words.js";
+import { MOST_ARROWS, drawMemory, drawMoveSample, drawStateSample } from "./memory_draw.js";
+import { deviceRuns, memoryWords } from "./memory_words.js";
+import { MOVE_LOOKS, moveSums } from "./moves.js";
 import { counted, grouped } from "./words.js";
 
-const LOOK_NAMES = ["panel", "ink", "soft", "free", "edge", "fresh", "idle", "idleSoft", "idleFill", ...Object.keys(MOVE_LOOKS)];
+const NARROWEST_MAP = 280; // pixels
 
 /** The view of the memory map. */
 export class MemoryView {
   constructor(host, app) {
-    this.host = host;
-    this.app = app;
-    this.layout = null;
-    this.frame = null;
-    host.classList.add("memory");
-    this.canvas = tag("canvas", "memory-map");
-    this.canvas.setAttribute("role", "img");
-    this.words = tag("p", "memory-words");
-    this.legend = tag("ul", "memory-legend");
-    this.legend.setAttribute("aria-label", "What colours, patterns and arrows mean");
-    this.tip = tag("div", "memory-tip");
-    this.tip.hidden = true;
-    this.details = tag("details", "memory-owners");
-    this.table = tag("table");
-    this.details.append(tag("summary", "", "The same as a table"), this.table);
-    const stage = tag("div", "memory-stage");
-    stage.append(this.canvas, this.tip);
-    host.append(this.words, stage, this.legend, this.details);
+    Object.assign(this, { host, app, layout: null, frame: null, ...fillFrom("memory", host) });
     this.surface = new CanvasSurface(this.canvas);
     this.canvas.addEventListener("mousemove", (event) => this._point(event));
     this.canvas.addEventListener("mouseleave", () => (this.tip.hidden = true));
     this.canvas.addEventListener("click", (event) => this._choose(event));
     this.details.addEventListener("toggle", () => this._tell());
     this._marked = null; // the request whose row of the table has the focus
-    if (window.ResizeObserver) {
-      this._observer = new ResizeObserver(() => {
-        if (this.frame && Math.abs(this.host.clientWidth - this._width) > 1) this._draw();
-      });
-      this._observer.observe(host);
-    }
+    const observer = new ResizeObserver(() => {
+      if (this.frame && Math.abs(host.clientWidth - this._width) > 1) this._draw();
+    });
+    observer.observe(host);
   }
 
   show(model, i) {
@@ -65,22 +47,9 @@ export class MemoryView {
     this._legendKey = null;
   }
 
-  /** The colours of the styles, read again when the theme changes. */
-  _look() {
-    const theme = document.documentElement.dataset.theme ?? `${matchMedia("(prefers-color-scheme: dark)").matches}`;
-    if (this._looked !== theme) {
-      const style = getComputedStyle(this.host);
-      this._colours = Object.fromEntries(
-        LOOK_NAMES.map((name) => [name, style.getPropertyValue(`--memory-${name.toLowerCase()}`).trim() || "#888"]),
-      );
-      this._looked = theme;
-    }
-    return this._colours;
-  }
-
   _draw() {
     this._width = this.host.clientWidth;
-    const width = Math.max(280, this._width - 2);
+    const width = this._mapWidth();
     this.layout = memoryPanels(this.forms, this.frame, width);
     this.surface.begin(width, this.layout.height);
     this.drawOn(this.surface, width);
@@ -91,17 +60,29 @@ export class MemoryView {
     this._tell();
   }
 
+  _mapWidth() {
+    return Math.max(NARROWEST_MAP, this._width - 2);
+  }
+
   /** Draws the map as it is on any surface, such as one for export. @returns {number} its height */
   drawOn(surface, width) {
     if (!this.frame) return 1;
     const layout = surface === this.surface ? this.layout : memoryPanels(this.forms, this.frame, width);
     const selected = this._marked ?? this.app.request ?? null;
-    const how = { width, look: this._look(), colour: (r) => this.app.colour(r), selected };
+    const how = { width, palette: this.app.palette, colour: (r) => this.app.colour(r), selected };
     drawMemory(surface, this.forms, this.frame, layout, how);
     return layout.height;
   }
 
-  /** The legend of the map as it is drawn: the states of slots that occur, then the kinds of moves: [name, text, sort]. */
+  picture() {
+    const width = Math.max(NARROWEST_MAP, this.host.clientWidth);
+    const surface = new SvgSurface();
+    surface.begin(width, 0); // texts keep within the width
+    surface.height = this.drawOn(surface, width);
+    return surface;
+  }
+
+  /** The legend of this column: states of slots, then kinds of moves, each as [name, text, "state" or "move"]. */
   _legendOf() {
     const { frame } = this;
     const held = [...deviceRuns(this.forms, frame), ...frame.host];
@@ -114,12 +95,12 @@ export class MemoryView {
     if (states.has("kept")) add("kept", "kept until it is reclaimed");
     if (states.has("copy")) add("copy", "also on the host: may be overwritten");
     if (frame.device.some((run) => run.owners.length > 1)) add("shared", "shared by several");
-    const { shape, idle: nodes } = this.model.step(frame.index);
+    const { shape, idle: nodes } = this.model.steps[frame.index];
     const inWaves = shape?.kind === "StateRows" && nodes > 0;
     if (inWaves || frame.idle.length) add("idle", "computed, and needed by no request");
     if (frame.lying.length) add("lying", "padding, and rows that have ended: in use, needed by no request");
     add("free", "free");
-    for (const [kind, [moves, tokens]] of moveSums(frame)) {
+    for (const [kind, { moves, tokens }] of moveSums(frame.moves)) {
       const look = MOVE_LOOKS[kind];
       const many = moves > MOST_ARROWS && !frame.waves.length ? `, ${MOST_ARROWS} of them drawn` : "";
       add(kind, `${look?.name ?? kind}: ${counted(tokens, "token")} in ${counted(moves, "move")}${many} (${look?.means ?? ""})`, "move");
@@ -127,13 +108,12 @@ export class MemoryView {
     return entries;
   }
 
-  /** That legend as entries, as from `lanesLegend`; and the owners of slots, which are not all wide enough for a name. */
+  /** The legend as entries, as from `lanesLegend`, with all owners: not all slots are wide enough for a name. */
   legendEntries() {
     if (!this.frame) return [];
-    const [look, { tasks }] = [this._look(), this.app.palette];
-    const told = this._legendOf().map(([name, text, kind]) => {
+    const entries = this._legendOf().map(([name, text, kind]) => {
       const sample = kind === "move" ? drawMoveSample : drawStateSample;
-      return { text, draw: (surface) => sample(surface, name, look, tasks) };
+      return { text, draw: (surface) => sample(surface, name, this.app.palette) };
     });
     const { device, host, waves } = this.frame;
     const owners = new Set([...device, ...host, ...waves.flat()].flatMap((run) => run.owners));
@@ -141,7 +121,7 @@ export class MemoryView {
       const draw = (surface) => surface.rect(0, 0, 26, 13, { fill: this.app.colour(r) });
       return { text: String(this.model.requests[r].id), draw, newLine: k === 0 };
     });
-    return [...told, ...named];
+    return [...entries, ...named];
   }
 
   _legend() {
@@ -149,73 +129,45 @@ export class MemoryView {
     const key = JSON.stringify(entries);
     if (key === this._legendKey) return;
     this._legendKey = key;
-    this.legend.replaceChildren(
-      ...entries.map(([name, text, kind]) => {
-        const [item, mark] = [tag("li"), tag("span", `memory-key memory-${kind}-${name}`, kind === "move" ? "\u279c" : undefined)];
-        mark.setAttribute("aria-hidden", "true");
-        item.append(mark, text);
-        return item;
-      }),
-    );
+    const items = entries.map(([name, text, kind]) => {
+      const move = kind === "move";
+      const look = { class: `memory-key memory-${kind}-${name}`, "aria-hidden": "true", ...(move && { style: `color: var(--move-${name})` }) };
+      return tag("li", "", tag("span", look, move ? "\u279c" : ""), text);
+    });
+    this.legend.replaceChildren(...items);
   }
 
   /** The owners as rows of a table, when it is open. */
   _tell() {
     if (!this.details.open || !this.frame) return;
-    const rows = new Map();
-    for (const [tier, runs] of [["device", deviceRuns(this.forms, this.frame)], ["host", this.frame.host]]) {
-      for (const { first, count, owners, state } of runs) {
-        for (const r of owners) {
-          const row = rows.get(r) ?? { device: 0, host: 0, reserved: 0, kept: 0, where: [] };
-          if (tier === "host") row.host += count;
-          else if (state === "reserved") row.reserved += count;
-          else if (state === "kept") row.kept += count;
-          else row.device += count;
-          const last = row.where.at(-1);
-          if (last && last[0] === tier && last[2] === first) last[2] += count;
-          else row.where.push([tier, first, first + count]);
-          rows.set(r, row);
-        }
-      }
-    }
     const focused = document.activeElement?.dataset?.request;
-    const head = tag("tr");
-    for (const title of ["request", "on the device", this.forms.reserves ? "reserved" : "room in its row", "kept", "on the host", "slots"]) {
-      const cell = tag("th", "", title);
-      cell.scope = "col";
-      head.append(cell);
-    }
-    const body = [...rows].sort((a, b) => a[0] - b[0]).map(([r, row]) => {
-      const [line, name] = [tag("tr"), tag("th")];
-      name.scope = "row";
-      const button = actButton("", String(this.model.requests[r].id), () => this.app.selectRequest(r));
-      button.dataset.request = r;
-      button.addEventListener("focus", () => this._mark(r));
-      button.addEventListener("blur", () => this._mark(null));
-      name.append(button);
+    const titles = ["request", "on the device", this.forms.reserves ? "reserved" : "room in its row", "kept", "on the host", "slots"];
+    const head = tag("tr", "", ...titles.map((title) => tag("th", { scope: "col" }, title)));
+    const lines = ownerRows(deviceRuns(this.forms, this.frame), this.frame.host).map(([r, row]) => {
+      const look = { "data-request": r, focus: () => this._mark(r), blur: () => this._mark(null) };
+      const button = actButton(look, () => this.app.selectRequest(r), String(this.model.requests[r].id));
       const where = row.where.slice(0, 4).map(([tier, from, to]) => `${tier === "host" ? "host " : ""}${from} to ${to - 1}`);
       if (row.where.length > 4) where.push(`${row.where.length - 4} more`);
-      line.append(name, ...[row.device, row.reserved, row.kept, row.host, where.join(", ")].map((value) => tag("td", "", String(value))));
-      return line;
+      const cells = [row.device, row.reserved, row.kept, row.host, where.join(", ")];
+      return tag("tr", "", tag("th", { scope: "row" }, button), ...cells.map((value) => tag("td", "", String(value))));
     });
-    this.table.replaceChildren(head, ...body);
+    this.table.replaceChildren(head, ...lines);
     if (focused !== undefined) this.table.querySelector(`button[data-request="${Number(focused)}"]`)?.focus();
   }
 
   _mark(r) {
     if (this._marked === r) return;
     this._marked = r;
-    this.drawOn(this.surface, Math.max(280, this._width - 2));
+    this.drawOn(this.surface, this._mapWidth());
   }
 
-  _at(event) {
-    const box = this.canvas.getBoundingClientRect();
-    return this.layout ? slotAt(this.layout.panels, event.clientX - box.left, event.clientY - box.top) : null;
+  _at({ offsetX, offsetY }) {
+    return this.layout && slotAt(this.layout.panels, offsetX, offsetY);
   }
 
   _runAt({ panel, slot }) {
     const runs = panel.tier === "host" ? this.frame.host : panel.kind === "strip" ? this.frame.waves[panel.wave] : this.frame.device;
-    return runs.find((run) => slot >= run.first && slot < run.first + run.count) ?? null;
+    return runs.find(({ first, count }) => isWithin(slot, first, count)) ?? null;
   }
 
   _point(event) {
@@ -223,8 +175,7 @@ export class MemoryView {
     this.tip.hidden = !found;
     if (!found) return;
     this.tip.textContent = this.wordsAt(found);
-    const box = this.canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const { offsetX: x, offsetY: y } = event;
     const over = x > this._width / 2;
     this.tip.style.left = over ? "auto" : `${x + 14}px`;
     this.tip.style.right = over ? `${this._width - x + 14}px` : "auto";
@@ -243,11 +194,12 @@ export class MemoryView {
     const parts = [where.join(", ")];
     if (!run) {
       const computed = panel.kind === "strip" ? frame.idleInWave[panel.wave] ?? [] : frame.idle;
-      const idle = panel.tier === "device" && computed.some(([first, count]) => slot >= first && slot < first + count);
+      const idle = panel.tier === "device" && computed.some(([first, count]) => isWithin(slot, first, count));
       parts.push(idle ? "computed in this iteration, and needed by no request" : "free");
     } else {
       const names = run.owners.map((r) => model.requests[r].id).join(", ");
-      const states = { written: "written", reserved: forms.reserves ? "reserved and still empty" : "room in its row, not set aside yet", kept: "kept until it is reclaimed", copy: "also on the host, may be overwritten" };
+      const reserved = forms.reserves ? "reserved and still empty" : "room in its row, not set aside yet";
+      const states = { written: "written", reserved, kept: "kept until it is reclaimed", copy: "also on the host, may be overwritten" };
       parts.push(run.owners.length > 1 ? `shared by ${names}` : `of ${names || "a copy on its way"}`);
       if (run.token >= 0) parts.push(`token ${run.token + slot - run.first}`);
       parts.push(states[run.state]);
@@ -255,8 +207,10 @@ export class MemoryView {
     }
     for (const move of frame.moves) {
       const name = MOVE_LOOKS[move.kind]?.name ?? move.kind;
-      if (move.fromTier === panel.tier && slot >= move.source && slot < move.source + move.count) parts.push(`${name} from here to slot ${move.target + slot - move.source}${move.toTier === panel.tier ? "" : ` of the ${move.toTier}`}`);
-      if (move.toTier === panel.tier && slot >= move.target && slot < move.target + move.count) parts.push(`${name} to here from slot ${move.source + slot - move.target}${move.fromTier === panel.tier ? "" : ` of the ${move.fromTier}`}`);
+      const { source, target, count, fromTier, toTier } = move;
+      const end = (first, tier) => `slot ${first}${tier === panel.tier ? "" : ` of the ${tier}`}`;
+      if (fromTier === panel.tier && isWithin(slot, source, count)) parts.push(`${name} from here to ${end(target + slot - source, toTier)}`);
+      if (toTier === panel.tier && isWithin(slot, target, count)) parts.push(`${name} to here from ${end(source + slot - target, fromTier)}`);
     }
     return parts.join("; ");
   }
@@ -266,4 +220,31 @@ export class MemoryView {
     const run = found && this._runAt(found);
     if (run && run.owners.length) this.app.selectRequest(run.owners[0]);
   }
+}
+
+function isWithin(slot, first, count) {
+  return slot >= first && slot < first + count;
+}
+
+/**
+ * The rows of the table: how many slots each request has, by tier and state, and where they are.
+ *
+ * @param {import("./slots.js").SlotRun[]} device
+ * @param {import("./slots.js").SlotRun[]} host
+ */
+function ownerRows(device, host) {
+  const rows = new Map();
+  for (const [tier, runs] of Object.entries({ device, host })) {
+    for (const { first, count, owners, state } of runs) {
+      for (const r of owners) {
+        const row = rows.get(r) ?? { device: 0, host: 0, reserved: 0, kept: 0, where: [] };
+        rows.set(r, row);
+        row[tier === "device" && (state === "reserved" || state === "kept") ? state : tier] += count;
+        const last = row.where.at(-1);
+        if (last && last[0] === tier && last[2] === first) last[2] += count;
+        else row.where.push([tier, first, first + count]);
+      }
+    }
+  }
+  return [...rows].sort((a, b) => a[0] - b[0]);
 }

@@ -1,5 +1,5 @@
 /**
- * Where every slot is drawn: in panels, whose form is that of the memory.
+ * Where every slot is drawn: in panels, whose form depends on the memory.
  *
  * A rectangle has a row of slots in each row; a region has its buffers side by side; blocks and states are a grid;
  * anything else is one long line, broken into rows. With several waves the device is drawn once for each.
@@ -11,19 +11,21 @@
  *     `more`: slots behind the last one drawn; `titleAt`: the middle of its title
  */
 
+import { countUpTo } from "./ascending.js";
+import { oncePerModel } from "./model.js";
 import { Slots } from "./slots.js";
 
 const SIDE = 56; // pixels on the left, for the names of panels
 const HEADLINE = 18; // pixels above a panel, for its title
 const GAP_BELOW = 14;
-const AFTER_BREAK = 70; // pixels for what stands behind the end of what is drawn
-const MOST_SHOWN = 2 ** 22; // slots that are drawn though they are never used
+const AFTER_BREAK = 70; // pixels for the label behind a torn edge
+const MOST_SHOWN = 2 ** 22; // slots that are drawn even if never used
 const MOST_STRIPS = 24;
 const STRIP_HEIGHT = 24;
-const STRIP_GAP = 16; // in which the arrows of transfers are drawn; without any, strips are lower and closer
+const STRIP_GAP = 16; // room for arrows; strips without arrows are lower and closer
 const [LOW_STRIP, LOW_GAP] = [15, 3];
 
-/** Which forms the memory of a run takes, found once. */
+/** The form of a run's memory. */
 class MemoryForms {
   constructor(model) {
     this.model = model;
@@ -32,27 +34,28 @@ class MemoryForms {
     const { block = 0, layered = false } = model.run.slots;
     this.blockSize = block;
     this.width = 0; // of a buffer
-    /** Whether the layers of the model have the device in turn, so that its slots hold one layer's KV at a time. */
+    /** Whether layers use the device in turn: then its slots hold the KV of one layer at a time. */
     this.layered = layered;
-    /** Whether slots are set aside before they are written: in rows that grow column by column they are not. */
-    this.reserves = this.layered || model.run.steps.some(({ kv }) => kv && kv[1] > kv[0]);
-    this._written = new Map(); // slots of a row or buffer -> as many of the first of them as the run ever writes
-    model.run.steps.forEach((step, i) => {
-      if (step.sh?.kind === "Rectangle" && step.ph !== "preprocessing") this.rectangles.push(i);
-      if (step.sh?.kind === "Region") this.width = step.sh.width;
-      if (step.sh && step.ph !== "preprocessing") this._reach(step);
+    /** Whether slots are set aside before they are written; in rows that grow by columns they are not. */
+    this.reserves = this.layered || model.steps.some(({ memory }) => memory.reserved > memory.used);
+    this._written = new Map(); // size of a row or buffer -> how many of its first slots the run ever writes
+    model.steps.forEach(({ shape, phase, fresh }, i) => {
+      if (shape?.kind === "Region") this.width = shape.width;
+      if (!shape || phase === "preprocessing") return;
+      if (shape.kind === "Rectangle") this.rectangles.push(i);
+      this._reach(shape, fresh);
     });
     const { device: size, host } = this.slots.sizes;
     const unit = this.width || this.blockSize || 1;
     const { capacity } = model.run;
     const whole = Math.floor(capacity / unit) * unit || size;
-    // A memory that is hardly used is shown as far as it ever is; buffers always, unless they are far too many.
+    // A memory of which the run uses less than half is drawn as far as it is used; buffers are all drawn, if not too many.
     this.shown = (this.width && whole < MOST_SHOWN) || whole <= 2 * size ? Math.max(whole, size) : Math.ceil(size / unit) * unit;
     this.hostShown = host;
   }
 
   /** Notes how far rows or buffers are written in a column. */
-  _reach({ sh: shape, fr: fresh = [] }) {
+  _reach(shape, fresh) {
     const { kind, stride, stop, width, begin = 0 } = shape;
     const unit = kind === "Rectangle" ? stride : width;
     if (!unit) return;
@@ -63,7 +66,7 @@ class MemoryForms {
   }
 
   /**
-   * As many slots of a row or buffer as are drawn: as far as the run ever writes, and a few more.
+   * How many slots of a row or buffer are drawn: those that the run ever writes, and a few more.
    *
    *     rows of 4,095 slots, of which column 39 is the last that is written: 45; rows of 60: all 60
    *
@@ -74,24 +77,14 @@ class MemoryForms {
     return 2 * written >= unit ? unit : written + Math.ceil(written / 8);
   }
 
-  /** The rectangle that the batch has in a column: that of the last iteration that had one. */
+  /** The rectangle of the batch in a column: that of the last iteration that had one. */
   rectangle(i) {
-    let [low, high] = [0, this.rectangles.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.rectangles[middle] <= i) low = middle + 1;
-      else high = middle;
-    }
-    return this.rectangles.length ? this.model.run.steps[this.rectangles[Math.max(0, low - 1)]].sh : null;
+    const last = Math.max(0, countUpTo(this.rectangles, i) - 1);
+    return this.rectangles.length ? this.model.steps[this.rectangles[last]].shape : null;
   }
 }
 
-const memoryForms = new WeakMap();
-
-export function formsOf(model) {
-  if (!memoryForms.has(model)) memoryForms.set(model, new MemoryForms(model));
-  return memoryForms.get(model);
-}
+export const formsOf = oncePerModel((model) => new MemoryForms(model));
 
 /** A line of slots, broken into rows so that a slot stays visible as long as it can. */
 function lineOf(count, width, height) {
@@ -108,7 +101,7 @@ function gridOf(count, unit, width, height, aspect, most) {
   let across = Math.ceil(boxes / rows);
   if (width / across > most) across = Math.min(boxes, Math.ceil(width / most));
   const lines = Math.ceil(boxes / across);
-  // Whole pixels, where there are many: they are drawn several times as fast.
+  // Many boxes have whole pixels: they are drawn several times as fast.
   const wide = Math.min(most, width / across);
   const boxWidth = boxes > 300 && wide >= 2 ? Math.floor(wide) : wide;
   const boxHeight = Math.max(3, Math.min(26, Math.floor(height / lines)));
@@ -139,7 +132,7 @@ export function memoryPanels(forms, frame, width) {
   const panels = [];
   let y = 2;
   const put = (tier, name, kind, first, count, form, more = 0) => {
-    // Arrows come from above into what is not the first: its title is below it.
+    // Arrows come into lower panels from above, so their titles are below them.
     if (!panels.length) y += HEADLINE;
     const lines = Math.ceil(Math.ceil(count / form.unit) / form.across);
     const at = { tier, name, kind, first, count, wave: 0, more, seen: form.unit, x: SIDE, y, ...form };
@@ -188,7 +181,7 @@ export function memoryPanels(forms, frame, width) {
   return { panels, height: y, hidden: Math.max(0, frame.waves.length - MOST_STRIPS) };
 }
 
-/** The rectangles that slots [first, first + count) take in a panel, as [x, y, width, height]; none of what is not drawn. */
+/** The rectangles that slots [first, first + count) take in a panel, as [x, y, width, height]; slots that are not drawn have none. */
 export function slotBoxes(panel, first, count) {
   const start = Math.max(first, panel.first) - panel.first;
   const stop = Math.min(first + count, panel.first + panel.count) - panel.first;

@@ -2,12 +2,12 @@
 
 import { capital, counted, grouped } from "./words.js";
 
-/** What the map shows, in words: the numbers are those that the trace counts, which the charts show as well. */
+/** Describes the map with the trace's own counts, which the charts show as well. */
 export function memoryWords(forms, frame) {
   const { model } = forms;
-  const { isWait, kv } = model.step(frame.index);
-  const told = isWait ? ["nothing runs, and the trace counts no slots"] : countedWords(forms, frame, kv);
-  return `${capital((forms.layered ? layeredWords(forms, frame, kv) : told).join("; "))}.`;
+  const { isWait, memory } = model.steps[frame.index];
+  const words = isWait ? ["nothing runs, and the trace counts no slots"] : countedWords(forms, frame, memory);
+  return `${capital((forms.layered ? layeredWords(forms, frame, memory) : words).join("; "))}.`;
 }
 
 function slotsIn(runs, ...states) {
@@ -18,7 +18,7 @@ function ownersOf(runs) {
   return counted(new Set(runs.flatMap((one) => one.owners)).size, "request");
 }
 
-/** What the trace counts of an iteration, and why more or fewer slots are drawn as written. */
+/** The trace's counts of an iteration, and why more or fewer slots are drawn as written. */
 function countedWords(forms, frame, { used, reserved, capacity, host, kept, keptOnHost }) {
   const { ofCells } = forms.model;
   const needed = frame.device.filter(({ state }) => state === "written" || state === "reserved");
@@ -39,14 +39,14 @@ function countedWords(forms, frame, { used, reserved, capacity, host, kept, kept
   return parts;
 }
 
-/** What is on the device in a column: where layers take turns what each wave attends to, since at its end nothing is. */
+/** The slots of the device in a column; where layers take turns, of all waves, as the device is empty at its end. */
 export function deviceRuns(forms, frame) {
   if (!forms.layered) return frame.device;
   return frame.waves.flatMap((runs) => runs.filter(({ state }) => state !== "copy"));
 }
 
-/** The words for a device that the layers of the model have in turn: what is told in places are slots of one layer. */
-function layeredWords(forms, frame, kv) {
+/** Describes a device that the layers of the model use in turn: slots are those of one layer. */
+function layeredWords(forms, frame, { host }) {
   const runs = deviceRuns(forms, frame);
   const parts = [
     "the layers of the model have the device in turn (memory.turns=layers): each of its slots holds the KV of one layer at a time, and all are empty between iterations",
@@ -56,16 +56,6 @@ function layeredWords(forms, frame, kv) {
     const written = counted(slotsIn(runs, "written"), "token");
     parts.push(`in this iteration ${counted(frame.waves.length, "wave")}, in each layer anew, with the KV of ${written} of ${ownersOf(runs)}`);
   } else parts.push("nothing is computed in this column");
-  if (kv.host) parts.push(`${counted(kv.host, "token")} on the host, in all layers`);
+  if (host) parts.push(`${counted(host, "token")} on the host, in all layers`);
   return parts;
-}
-
-/** Each kind of move of a column -> [moves, tokens]. */
-export function moveSums(frame) {
-  const sums = new Map();
-  for (const { kind, count } of frame.moves) {
-    const [moves, tokens] = sums.get(kind) ?? [0, 0];
-    sums.set(kind, [moves + 1, tokens + count]);
-  }
-  return sums;
 }

@@ -6,21 +6,18 @@
  * modules `model` is a `RunModel`, `i` a column and `r` a request, both as numbers.
  *
  * @typedef {"absent"|"waiting"|"preprocessing"|"ready"|"running"|"suspended"|"finished"|"refused"} State
- * @typedef {{request: number, start: number, stop: number, cell: string}} Work
- * @typedef {{kind: string, source: number, target: number, count: number, fromTier: string, toTier: string,
- *            moment: string, wave: number, owners: number[]}} Move
- * @typedef {{code: string, text: string, at: number}} Told
+ * @typedef {{code: string, text: string, at: number}} Reason
  */
 
 import { countUpTo } from "./ascending.js";
 import { Presence } from "./presence.js";
+import { decodeSteps } from "./step.js";
 
 const STATES = ["absent", "waiting", "preprocessing", "ready", "running", "suspended", "finished", "refused"]; // as in the record
 const WAITS = ["waiting", "suspended", "ready"];
 const NO_STATES = Object.freeze([[], []]); // from which column on, and which
 const UNTOLD = Object.freeze([]);
 const NO_WAITS = [UNTOLD, UNTOLD, UNTOLD]; // from, to, reason
-const RECENT = 64; // columns that are kept decoded
 
 /** One run of the record, with what the views ask of it. Indices of columns and requests are whole numbers. */
 export class RunModel {
@@ -28,60 +25,57 @@ export class RunModel {
   constructor(run) {
     this.run = run;
     this.requests = run.requests;
-    this.length = run.steps.length;
+    this.steps = decodeSteps(run);
+    this.length = this.steps.length;
     this.ofCells = run.unit === "state";
-    const { length } = this;
+    /** The nouns for what the run computes and moves, and for the place of one. */
+    this.nouns = this.ofCells ? { computed: "node", moved: "state", slot: "state" } : { computed: "token", moved: "token", slot: "slot" };
+    const byColumn = (value) => Float64Array.from(this.steps, value);
     let latest = -Infinity;
     /** When each column began and ended, in seconds. */
-    this.starts = Float64Array.from(run.steps, (step) => step.t[0]);
-    this.ends = Float64Array.from(run.steps, (step) => step.t[1]);
+    this.starts = byColumn(({ start }) => start);
+    this.ends = byColumn(({ end }) => end);
     /** The latest end so far: ascending, whatever the order of lines. */
     this.passed = this.ends.map((end) => (latest = Math.max(latest, end)));
-    /** Tokens, or nodes, computed, those of them that are idle, and requests that took part, by column. */
-    this.computed = Float64Array.from(run.steps, (step) => step.c ?? 0);
-    this.idle = Float64Array.from(run.steps, (step) => step.i ?? 0);
-    this.batch = new Int32Array(length);
-    /** KV in use, set aside, on the host alone and kept, by column; a wait has what its predecessor had. */
-    this.used = new Float64Array(length);
-    this.reserved = new Float64Array(length);
-    this.host = new Float64Array(length);
-    this.kept = new Float64Array(length);
+    /** By column: tokens, or nodes, computed, and how many of them are idle; requests that took part. */
+    this.computed = byColumn(({ computed }) => computed);
+    this.idle = byColumn(({ idle }) => idle);
+    this.batch = new Int32Array(this.length);
+    /** By column: KV in use, set aside, on the host alone, and kept. */
+    this.used = byColumn(({ memory }) => memory.used);
+    this.reserved = byColumn(({ memory }) => memory.reserved);
+    this.host = byColumn(({ memory }) => memory.host);
+    this.kept = byColumn(({ memory }) => memory.kept);
     /** Tokens generated in all by the end of a column. */
-    this.totalTokens = new Float64Array(length);
+    this.totalTokens = new Float64Array(this.length);
     /** Requests that wait, or are suspended, in a column. */
-    this.queue = new Int32Array(length);
-    this._previous = new Int32Array(length); // the last column so far that told of memory; -1: none has
+    this.queue = new Int32Array(this.length);
     this._sum();
     this._states = run.requests.map(({ states = NO_STATES }) => states);
     this._count();
-    this._steps = new Map(); // decoded, the last few
     /** Which requests there are in a column. */
     this.presence = new Presence(this);
   }
 
-  /** What columns come to, in all and of each request. */
+  /** Sum up columns, in all and by request. */
   _sum() {
-    /** The columns that compute for a request; and those that generated tokens for it, with how many there were then. */
-    [this._work, this._tokenColumns, this._tokenCounts] = [0, 1, 2].map(() => this.requests.map(() => []));
+    const [work, evictions, tokenColumns, tokenCounts] = [0, 1, 2, 3].map(() => this.requests.map(() => []));
+    /** By request: the columns that compute for it, evict it, or generate tokens for it; and its tokens so far. */
+    Object.assign(this, { _work: work, _evictions: evictions, _tokenColumns: tokenColumns, _tokenCounts: tokenCounts });
     let total = 0;
-    let told = -1;
-    this.run.steps.forEach((step, column) => {
-      if (step.kv) told = column;
-      this._previous[column] = told;
-      const { kv = [0, 0, 0, 0], kp = [0] } = this.run.steps[told] ?? {};
-      [this.used[column], this.reserved[column], , this.host[column]] = kv;
-      [this.kept[column]] = kp;
-      for (const [r] of step.w ?? UNTOLD) if (this._work[r].at(-1) !== column) this._work[r].push(column);
-      for (const [r, count] of step.o ?? UNTOLD) {
+    this.steps.forEach((step, column) => {
+      for (const [r] of step.work) if (work[r].at(-1) !== column) work[r].push(column);
+      for (const r of step.evicted) evictions[r].push(column);
+      for (const [r, count] of step.tokens) {
         total += count;
-        this._tokenColumns[r].push(column);
-        this._tokenCounts[r].push((this._tokenCounts[r].at(-1) ?? 0) + count);
+        tokenColumns[r].push(column);
+        tokenCounts[r].push((tokenCounts[r].at(-1) ?? 0) + count);
       }
       this.totalTokens[column] = total;
     });
   }
 
-  /** How many requests run, and how many wait. */
+  /** Count the requests that run, and those that wait. */
   _count() {
     const change = new Int32Array(this.length + 1);
     this.requests.forEach((_, r) => {
@@ -96,65 +90,13 @@ export class RunModel {
     for (let column = 0; column < this.length; column++) this.queue[column] = now += change[column];
   }
 
-  /** A column with every number named, and every block table whole. */
-  step(i) {
-    const known = this._steps.get(i);
-    if (known) return known;
-    const step = this._decode(i);
-    if (this._steps.size > RECENT) this._steps.delete(this._steps.keys().next().value);
-    this._steps.set(i, step);
-    return step;
-  }
-
-  _decode(i) {
-    const { cells, reasons } = this.run;
-    const step = this.run.steps[i];
-    const told = this._previous[i] < 0 ? null : this.run.steps[this._previous[i]];
-    const [used, reserved, capacity, host] = told ? told.kv : [0, 0, this.run.capacity, 0];
-    const [kept, keptOnHost] = (told && told.kp) ?? [0, 0];
-    const work = (step.w ?? []).map(([request, start, stop, cell]) => ({
-      request,
-      start,
-      stop,
-      cell: cells[cell ?? 0],
-    }));
-    return {
-      index: i,
-      number: step.n ?? null,
-      worker: step.k ?? 0,
-      start: step.t[0],
-      end: step.t[1],
-      isWait: Boolean(step.wait),
-      work,
-      admitted: step.a ?? [],
-      evicted: step.e ?? [],
-      phase: step.ph ?? (step.wait ? "waiting" : "running"),
-      shape: step.sh ?? null,
-      waves: step.wv ?? (work.length ? [[0, work.length]] : []),
-      lanes: step.ln ?? [],
-      moves: (step.m ?? []).map(([kind, source, target, count, fromTier, toTier, moment, wave], k) => {
-        const owners = this.run.slots.sets?.[step.mo[k]] ?? [];
-        return { kind, source, target, count, fromTier, toTier, moment, wave, owners };
-      }),
-      reused: (step.ru ?? []).map(([request, onDevice, onHost]) => ({ request, onDevice, onHost })),
-      reasons: (step.y ?? []).map(([request, k]) => ({ request, code: reasons[k][0], text: reasons[k][1] })),
-      computed: step.c ?? 0,
-      idle: step.i ?? 0,
-      tokens: new Map(step.o ?? []),
-      finished: new Map(step.f ?? []),
-      kv: { used, reserved, capacity, host, kept, keptOnHost },
-      exposed: step.x ?? 0,
-      discarded: step.d ?? 0,
-    };
-  }
-
   /** @returns {State} the state of a request while a column runs */
   stateAt(i, r) {
     const [columns, states] = this._states[r];
     return STATES[states[countUpTo(columns, i) - 1] ?? 0];
   }
 
-  /** @returns {number} the column since which it is in the state that it has then */
+  /** @returns {number} the column in which its state in column i began */
   stateSince(i, r) {
     const [columns] = this._states[r];
     return columns[countUpTo(columns, i) - 1] ?? 0;
@@ -171,28 +113,36 @@ export class RunModel {
   }
 
   /**
-   * The reason that holds in column i for a request that waits then.
+   * The reason why a request waits in column i.
    *
-   * @returns {Told|null} `at`: since which column; null: it does not wait
+   * @returns {Reason|null} `at`: the column in which the reason began; null: it does not wait
    */
   reasonAt(i, r) {
     if (!WAITS.includes(this.stateAt(i, r))) return null;
     const [from, , reasons] = this.requests[r].waits ?? NO_WAITS;
     const k = countUpTo(from, i) - 1;
-    return k >= 0 ? this._told(reasons[k], from[k], i) : null;
+    return k >= 0 ? this._reason(reasons[k], from[k], i) : null;
   }
 
-  /** @returns {Told[]} every reason for which a request waited, in order */
+  /** The reason that the policy gave for a request in a column; null: none. */
+  reasonGiven(i, r) {
+    const given = this.steps[i].reasons.find(([one]) => one === r);
+    if (!given) return null;
+    const [code, text] = this.run.reasons[given[1]];
+    return { code, text };
+  }
+
+  /** @returns {Reason[]} every reason for which a request waited, in order */
   reasonsOf(r) {
     const [from, to, reasons] = this.requests[r].waits ?? NO_WAITS;
     return reasons.flatMap((reason, k) => {
       const changes = reason < 0 ? this.run.passed[-1 - reason][0].filter((i) => i > from[k] && i < to[k]) : [];
-      return [from[k], ...changes].map((i) => this._told(reason, from[k], i));
+      return [from[k], ...changes].map((i) => this._reason(reason, from[k], i));
     });
   }
 
-  /** What a reason, which holds from a column on, is in column i: of requests that are passed over it may change. */
-  _told(reason, from, i) {
+  /** Look up a reason that began in column `from`. That of a request that is passed over may have changed by column i. */
+  _reason(reason, from, i) {
     let [at, k] = [from, reason];
     if (reason < 0) {
       const [columns, shared] = this.run.passed[-1 - reason];
@@ -218,17 +168,22 @@ export class RunModel {
     return this._work[r];
   }
 
+  /** @returns {number[]} the columns that evict a request */
+  evictionColumns(r) {
+    return this._evictions[r];
+  }
+
   /** @returns {number[]} the columns that compute its row or buffer, though it has ended */
   idleColumns(r) {
     return this.requests[r].idle ?? UNTOLD;
   }
 
-  /** The first column that shows what a column decides: another worker's that had not ended when this one began does. */
+  /** The first column that shows what column i decides: one of another worker that was running when it began. */
   shownFrom(i) {
     return countUpTo(this.passed, this.starts[i]);
   }
 
-  /** @returns {string|null} its answer so far; null: the trace tells no texts */
+  /** @returns {string|null} its answer so far; null: the trace has no texts */
   textAt(i, r) {
     const { answer, ends } = this.requests[r];
     if (answer === null || answer === undefined) return null;
@@ -236,15 +191,24 @@ export class RunModel {
     return count ? answer.slice(0, ends[Math.min(count, ends.length) - 1]) : "";
   }
 
-  /** @returns {number} the column that runs then; before the first and after the last, that */
+  /** @returns {number} the column that runs at a time, or the first or last column */
   at(seconds) {
     return Math.max(0, Math.min(this.length - 1, countUpTo(this.passed, seconds)));
   }
 
-  /** @returns {number} the first column by whose end so many tokens had been generated in all */
+  /** @returns {number} the first column by whose end the run has generated so many tokens */
   byToken(count) {
     return Math.max(0, Math.min(this.length - 1, countUpTo(this.totalTokens, count - 0.5)));
   }
+}
+
+/** Makes a function of a model that computes its result once for each model. */
+export function oncePerModel(compute) {
+  const known = new WeakMap();
+  return (model) => {
+    if (!known.has(model)) known.set(model, compute(model));
+    return known.get(model);
+  };
 }
 
 /** The record of a page: gzip in base64, as `page.py` writes it. */

@@ -4,15 +4,15 @@ import { Axis } from "./axis.js";
 import { LaneRows } from "./lanerows.js";
 import { drawLanes } from "./lanes.js";
 import { drawSmallMemory } from "./charts.js";
-import { deedsOf, idleIdea } from "./deeds.js";
+import { actionsOf, unusedIdea } from "./actions.js";
 import { actButton, tag } from "./elements.js";
 import { memoryOf, memoryTop } from "./series.js";
 import { CanvasSurface } from "./surface.js";
 import { counted, grouped, seconds } from "./words.js";
 
-/** A few figures of a run, as its card tells them. */
+/** The figures on the card of a run. */
 function figures(model) {
-  const { length, run } = model;
+  const { length, run, steps } = model;
   if (!length) return [];
   const computed = model.computed.reduce((sum, one) => sum + one, 0);
   const idle = model.idle.reduce((sum, one) => sum + one, 0);
@@ -24,8 +24,8 @@ function figures(model) {
     .filter(({ request, column }) => column !== undefined && (request.outcome === "stop" || request.outcome === "length"))
     .map(({ request, column }) => model.ends[column] - request.arrival)
     .sort((x, y) => x - y);
-  const iterations = run.steps.filter((step) => step.w);
-  const apart = iterations.filter(({ ph }) => ph === "preprocessing").length;
+  const iterations = steps.filter(({ work }) => work.length);
+  const apart = iterations.filter(({ phase }) => phase === "preprocessing").length;
   const also = apart ? ` and ${grouped(apart)} of pre-processing` : ""; // counted apart, as in the tables of the command line
   const found = [`${counted(iterations.length - apart, "iteration")}${also} in ${seconds(lasted)}`];
   if (run.notice) found.unshift("cut off");
@@ -37,18 +37,15 @@ function figures(model) {
   return found;
 }
 
-/** A deed in words, with the colour of its marks. */
-function deedWords({ words, colour }) {
-  const [deed, mark] = [tag("span"), tag("i")];
-  mark.style.background = `var(--${colour})`;
-  deed.append(mark, words);
-  return deed;
+/** An action in words, with the colour of its marks. */
+function actionWords({ words, colour }) {
+  return tag("span", "", tag("i", { style: `background: var(--${colour})` }), words);
 }
 
 const LINES = { kept: "dashed", "on the host": "dotted" };
-const FAR_MORE = 3; // times the median of what the runs set aside, from which on each has a scale of its own
+const FAR_MORE = 3; // times the median of the runs' largest memory: beyond, each card has its own scale
 const CARD_HEIGHT = 92; // pixels of lanes
-const CARD_DEED = 6; // pixels of a row of marks below them
+const CARD_ACTION = 6; // pixels of a row of marks below them
 const CARD_MEMORY = 22; // pixels of the chart of memory below these
 
 /** A card for each run of the page: its lanes and memory in small, on one scale, and what it does in a sentence. */
@@ -58,7 +55,7 @@ export class Overview {
     this.app = app;
     const longest = Math.max(...app.runs.map((model) => (model.length ? model.passed[model.length - 1] : 0)));
     this.cards = app.runs.map((model) => this._card(model, longest));
-    this.deedRows = Math.max(...this.cards.map(({ deeds }) => deeds.length)); // as many in each, so that charts are level
+    this.actionRows = Math.max(...this.cards.map(({ actions }) => actions.length)); // as many in each, so that charts are level
     host.append(...this.cards.map((card) => card.root));
     const tops = app.runs.map(memoryTop).sort((x, y) => x - y);
     this.top = tops.at(-1) > FAR_MORE * tops[(tops.length - 1) >> 1] ? null : tops.at(-1);
@@ -72,29 +69,27 @@ export class Overview {
 
   _card(model, longest) {
     const { app } = this;
-    const root = tag("article", "card");
-    const head = tag("h3", "", model.run.title);
-    const summary = tag("p", "", model.run.summary ?? "");
-    const told = tag("p", "figures", figures(model).join(" \u00b7 "));
-    const deeds = deedsOf(model);
-    const done = tag("p", "deeds");
-    done.append(...deeds.map(deedWords), idleIdea(model, deeds) ?? "");
+    const { title, summary, notice } = model.run;
+    const figuresText = figures(model).join(" \u00b7 ");
+    const actions = actionsOf(model);
+    const done = tag("p", "actions", ...actions.map(actionWords), unusedIdea(model, actions) ?? "");
     done.hidden = !done.textContent;
-    root.classList.toggle("is-cut", Boolean(model.run.notice));
-    if (model.run.notice) root.title = model.run.notice;
-    const canvas = tag("canvas");
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${model.run.title} in small: ${told.textContent}`);
-    const buttons = tag("div", "choose");
+    const canvas = tag("canvas", { role: "img", "aria-label": `${title} in small: ${figuresText}`, click: () => app.setMain(model) });
     const choose = ["A", "B"].map((side) => {
-      const button = actButton("", `Show as ${side}`, () => (side === "A" ? app.setMain(model) : app.setOther(model)));
-      button.setAttribute("aria-label", `Show ${model.run.title} as ${side}`);
-      return button;
+      const look = { "aria-label": `Show ${title} as ${side}` };
+      return actButton(look, () => (side === "A" ? app.setMain(model) : app.setOther(model)), `Show as ${side}`);
     });
-    buttons.append(...choose);
-    root.append(head, summary, done, canvas, told, buttons);
-    canvas.addEventListener("click", () => app.setMain(model));
-    return { root, canvas, model, deeds, choose, longest, rows: new LaneRows(model), memory: memoryOf(model), surface: new CanvasSurface(canvas) };
+    const root = tag(
+      "article",
+      notice ? { class: "card is-cut", title: notice } : "card",
+      tag("h3", "", title),
+      tag("p", "", summary ?? ""),
+      done,
+      canvas,
+      tag("p", "figures", figuresText),
+      tag("div", "choose", ...choose),
+    );
+    return { root, canvas, model, actions, choose, longest, rows: new LaneRows(model), memory: memoryOf(model), surface: new CanvasSurface(canvas) };
   }
 
   /** Draw the cards anew. */
@@ -111,23 +106,23 @@ export class Overview {
     axis.width = ((width - 2) / Math.max(1e-9, card.longest - axis.origin)) * axis.median;
     const rowHeight = Math.max(1.5, Math.min(8, CARD_HEIGHT / Math.max(1, card.rows.count)));
     const height = Math.min(CARD_HEIGHT, card.rows.count * rowHeight);
-    const base = height + 3 + this.deedRows * CARD_DEED + 3 + CARD_MEMORY;
+    const base = height + 3 + this.actionRows * CARD_ACTION + 3 + CARD_MEMORY;
     surface.begin(width, base + 1);
     const look = { palette: app.palette, colour: (r) => app.colour(r), selected: null, rowHeight, width, height, top: 0, small: true };
     drawLanes(surface, card.rows, axis, look);
-    card.deeds.forEach(({ columns, colour }, k) => {
+    card.actions.forEach(({ columns, colour }, k) => {
       let last = -1;
       for (const column of columns) {
         const x = Math.max(axis.x(column) - axis.left, last); // marks side by side, not one upon the other
         if (x > width) break;
-        surface.rect(x, height + 3 + k * CARD_DEED, 2, CARD_DEED - 2, { fill: app.palette[colour] });
+        surface.rect(x, height + 3 + k * CARD_ACTION, 2, CARD_ACTION - 2, { fill: app.palette[colour] });
         last = x + 2;
       }
     });
     const top = this.top ?? memoryTop(card.model);
     drawSmallMemory(surface, card.memory, axis, { base, tall: CARD_MEMORY, top, width, palette: app.palette });
     if (this.top !== null) return;
-    const label = counted(top, card.model.ofCells ? "state" : "slot");
+    const label = counted(top, card.model.nouns.slot);
     const wide = surface.measure(label, 10) + 6;
     surface.rect(width - wide, base - CARD_MEMORY, wide, 12, { fill: app.palette.panel, alpha: 0.85 });
     surface.text(width - 3, base - CARD_MEMORY + 6, label, { size: 10, fill: app.palette.ink, anchor: "end" });

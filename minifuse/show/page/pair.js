@@ -21,6 +21,7 @@ export class Pair {
     this.b = b;
     this.by = by;
     this.length = a.length + (b.length - 1 - this._there(a.length - 1));
+    this._columnsOfB = Int32Array.from({ length: this.length }, (_, position) => this.at(position).b);
     this.compared = comparedIn(a, b);
     this.first = before?.a === a && before.b === b ? before.first : firstDifference(a, b, this.compared.moves);
     this.differences = this._differences();
@@ -43,13 +44,7 @@ export class Pair {
 
   /** @param {number} j a column of B @returns {number} the first position that shows it, or a later one */
   positionOfB(j) {
-    let [low, high] = [0, this.length - 1];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.at(middle).b >= j) high = middle;
-      else low = middle + 1;
-    }
-    return low;
+    return Math.min(this.length - 1, countUpTo(this._columnsOfB, j - 1));
   }
 
   /** Whether, in a column of each run, a request has its turn in one and not in the other. */
@@ -100,7 +95,7 @@ export class Pair {
   }
 
   /** What differs at a position while column j of B is shown, in sentences. @returns {string|null} null: no disagreement begins there */
-  told(position, j) {
+  sentences(position, j) {
     const { a, b, first } = this;
     const [begin, end] = [position - 1, position].map((one) => countUpTo(this._positions, one));
     const found = this.differences.slice(begin, end);

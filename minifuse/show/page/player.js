@@ -19,6 +19,7 @@ export class Player {
   pause() {
     if (!this.playing) return;
     this.playing = false;
+    cancelAnimationFrame(this._frame);
     this.changed();
   }
 
@@ -27,11 +28,9 @@ export class Player {
     this.playing = true;
     if (app.position >= app.positions - 1) app.select(0);
     this.changed();
-    const turn = (this._turn = Symbol("played")); // another, when it is paused and played again
     let last = performance.now();
     let due = 0;
     const frame = (now) => {
-      if (!this.playing || this._turn !== turn) return;
       due += ((now - last) / 1000) * this.speed();
       last = now;
       const steps = Math.floor(due);
@@ -39,10 +38,10 @@ export class Player {
       if (steps) {
         const wanted = app.position + steps;
         app.select(wanted);
-        if (app.position < wanted) this.pause(); // the end, or a stop
+        if (app.position < wanted) return this.pause(); // the end, or a stop
       }
-      requestAnimationFrame(frame);
+      this._frame = requestAnimationFrame(frame);
     };
-    requestAnimationFrame(frame);
+    this._frame = requestAnimationFrame(frame);
   }
 }

@@ -1,11 +1,12 @@
 /**
  * Predict: the page stops before a column of A, asks what will be decided in it, and tells the answer and its reason.
  *
- * What the lanes and charts have to tell of the columns behind the next stop is covered. While a question is open these
- * cannot be selected.
+ * Lanes and charts are covered behind the next stop. While a question is open, columns behind it cannot be selected.
  */
 
 import { Decisions } from "./decisions.js";
+import { part } from "./elements.js";
+import { oncePerModel } from "./model.js";
 import { PredictView } from "./predictview.js";
 import { QUESTION_KINDS, questionAt, stopsAt, stopsOf } from "./questions.js";
 
@@ -18,13 +19,13 @@ export class Predict {
     /** What was answered last: right (null: skipped), the values chosen, the question. */
     this.result = null;
     this.score = { right: 0, asked: 0, skipped: 0 };
-    this._done = new WeakMap(); // model -> columns that were asked
-    this._decisions = new WeakMap(); // model -> what was possible in its columns
-    this.view = new PredictView(document.getElementById("predict"), this);
+    this._askedOf = oncePerModel(() => new Set()); // columns that were asked
+    this._decisionsOf = oncePerModel((model) => new Decisions(model));
+    this.view = new PredictView(part("predict"), this);
     this.read();
   }
 
-  /** The last column of a run of which anything may be told. */
+  /** The last column of a run that may be shown. */
   limitOf(model) {
     const last = this.limit;
     return last === Infinity || model === this.app.main || !this.app.pair ? last : this.app.pair.at(last).b;
@@ -60,9 +61,7 @@ export class Predict {
 
   /** What was possible in the columns of run A. */
   decisions() {
-    const { main } = this.app;
-    if (!this._decisions.has(main)) this._decisions.set(main, new Decisions(main));
-    return this._decisions.get(main);
+    return this._decisionsOf(this.app.main);
   }
 
   /** The stops of run A, in the order in which the reader reaches them. @returns {import("./questions.js").Stop[]} */
@@ -93,9 +92,7 @@ export class Predict {
   }
 
   _asked() {
-    const { main } = this.app;
-    if (!this._done.has(main)) this._done.set(main, new Set());
-    return this._done.get(main);
+    return this._askedOf(this.app.main);
   }
 
   /** The position that is reached on the way from one to another; asks, if a stop lies between them. */
@@ -139,10 +136,10 @@ export class Predict {
     this.result = { right, values, question };
     this.question = null;
     this._turned();
-    // Of several workers another decision may be the next to be asked, before this column is reached.
+    // With several workers, the next stop may come before this column.
     const next = this.left().find(({ before }) => before >= question.before);
     this.app.select(Math.min(question.column, next ? next.before - 1 : Infinity));
-    this.view.told();
+    this.view.answered();
   }
 
   /** On to the next stop; to the end if there is none. */
@@ -157,7 +154,7 @@ export class Predict {
     return !this.question && stopsAt(this.decisions(), [this.app.index]).length > 0;
   }
 
-  /** A stop before the selected column, told in the address. */
+  /** Add a stop before the selected column to the address. */
   stopHere() {
     const { index, address } = this.app;
     if (!this.mayStop) return;
@@ -180,11 +177,11 @@ export class Predict {
 
   _readdress() {
     this.read();
-    this.app.teller.tellAddress();
+    this.app.announcer.writeAddress();
     this.render();
   }
 
-  /** A question was opened or closed, or another stop is the next: what is covered, and what may be told, are others. */
+  /** A question was opened or closed, or another stop is next: draw what may be shown now. */
   _turned() {
     this._limit = this.limit;
     document.body.classList.toggle("asking", Boolean(this.question));

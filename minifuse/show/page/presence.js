@@ -2,7 +2,7 @@
 
 import { countUpTo } from "./ascending.js";
 
-const STRETCH = 64; // columns of which one list tells the requests
+const STRETCH = 64; // columns that share a list of requests
 
 /**
  * Requests that are under way, from their arrival to their end, and those that have ended.
@@ -14,7 +14,7 @@ export class Presence {
   constructor(model) {
     this._from = new Float64Array(model.requests.length);
     this._to = new Float64Array(model.requests.length);
-    this._stretches = []; // requests that are under way in one of their columns
+    this._stretches = []; // of each stretch the requests that are under way in one of its columns
     const ends = [];
     model.requests.forEach((_, r) => {
       const spans = model.spans(r);
@@ -26,7 +26,7 @@ export class Presence {
       for (let k = Math.floor(this._from[r] / STRETCH); k <= (Math.min(this._to[r], model.length) - 1) / STRETCH; k++) (this._stretches[k] ??= []).push(r);
     });
     ends.sort((one, other) => one.column - other.column || one.r - other.r);
-    /** Requests that have ended, in that order, and in which columns: finished ones, and refused ones. */
+    /** Finished requests and refused ones, each in the order of their ends; and the columns of these ends. */
     this._ended = [false, true].map((refused) => ends.filter((one) => one.refused === refused));
     this._columns = this._ended.map((list) => list.map(({ column }) => column));
   }
@@ -41,7 +41,7 @@ export class Presence {
     return this._columns.reduce((sum, columns) => sum + countUpTo(columns, i), 0);
   }
 
-  /** @param {number} most @returns {number[]} at most so many of those: finished ones, then refused ones, of each the last to end first */
+  /** @param {number} most @returns {number[]} the last that have ended, latest first: finished ones, then refused ones */
   lastEnded(i, most) {
     const last = this._ended.flatMap((list, k) => {
       const count = countUpTo(this._columns[k], i);

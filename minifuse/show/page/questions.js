@@ -11,7 +11,7 @@
 import { namedReason } from "./columns.js";
 import { counted, grouped } from "./words.js";
 
-/** What may be asked, and how the list of stops is called. */
+/** What may be asked, in the words of the page's list. */
 export const QUESTION_KINDS = {
   any: "any of these decisions",
   evicted: "a request is evicted",
@@ -24,28 +24,21 @@ const MOST_RIGHT = 16; // choices that are right
 const LEAST_WRONG = 7; // choices that are wrong, if there are as many
 
 /**
- * Of each kind: whether a column decides it and leaves a choice, and the question. The most interesting kind is first.
+ * Each kind of question: whether it can be asked about a column, and how. The most interesting kind comes first.
  *
  * @type {Record<QuestionKind, {isAsked: function, ask: function}>}
  */
 const ASKED_KINDS = {
-  evicted: { isAsked: (decisions, i) => decides(decisions, i, "e") && leavesChoice(decisions.evictable(i), stepOf(decisions, i).e), ask: askEvicted },
+  evicted: { isAsked: (decisions, i) => leavesChoice(decisions.model.steps[i].evicted, () => decisions.evictable(i)), ask: askEvicted },
   shuffled: { isAsked: isShuffling, ask: askShuffled },
-  admitted: { isAsked: (decisions, i) => decides(decisions, i, "a") && leavesChoice(decisions.admissible(i), stepOf(decisions, i).a), ask: askAdmitted },
-  running: { isAsked: (decisions, i) => isAlike(decisions, i) === false && mayAskRunning(decisions, i), ask: askRunning },
+  admitted: { isAsked: (decisions, i) => leavesChoice(decisions.model.steps[i].admitted, () => decisions.admissible(i)), ask: askAdmitted },
+  running: { isAsked: (decisions, i) => !isAlike(decisions, i) && mayAskRunning(decisions, i), ask: askRunning },
 };
 
-function stepOf({ model }, i) {
-  return model.run.steps[i];
-}
-
-function decides(decisions, i, what) {
-  return Boolean(stepOf(decisions, i)[what]?.length);
-}
-
-function leavesChoice(possible, chosen) {
+/** Whether some of the possible requests are chosen, and others are not. */
+function leavesChoice(chosen, possible) {
   const right = new Set(chosen);
-  return possible.some((r) => right.has(r)) && possible.some((r) => !right.has(r));
+  return right.size > 0 && new Set(possible().map((r) => right.has(r))).size > 1;
 }
 
 /** Whether a column computes for the same requests as the last iteration before it. */
@@ -55,15 +48,15 @@ function isAlike(decisions, i) {
 }
 
 function mayAskRunning(decisions, i) {
-  return decides(decisions, i, "w") && leavesChoice(decisions.mayRun(i), decisions.runningIn(i));
+  return leavesChoice(decisions.runningIn(i), () => decisions.mayRun(i));
 }
 
 /**
- * Whether slots are gathered. There are other windows then, as a copy is made to a slot that was free. Where a request
- * is admitted as well, its slot before the shuffle is not told, and nothing is asked.
+ * Whether slots are gathered: then there are other windows, as one slot was free. Where a request
+ * is admitted as well, the trace does not have its slot before the shuffle, and nothing is asked.
  */
 function isShuffling(decisions, i) {
-  return stepOf(decisions, i).win !== undefined;
+  return decisions.model.steps[i].windows !== null;
 }
 
 /** The kinds of decision that a column makes and that leave a choice, the most interesting first. */
@@ -79,7 +72,7 @@ function kindsAt(decisions, i) {
 export function stopsOf(decisions, kind) {
   const kinds = kind === "any" ? Object.keys(ASKED_KINDS) : [kind];
   const asks = (i) => kinds.some((one) => ASKED_KINDS[one].isAsked(decisions, i));
-  return stopsAt(decisions, [...decisions.model.run.steps.keys()], asks);
+  return stopsAt(decisions, [...decisions.model.steps.keys()], asks);
 }
 
 /**
@@ -90,13 +83,13 @@ export function stopsOf(decisions, kind) {
  */
 export function stopsAt(decisions, columns, asks = (i) => Boolean(kindOf(decisions, i))) {
   const { before, model } = decisions;
-  const found = columns.filter((column) => before[column] > 0 && !model.run.steps[column].wait && asks(column));
-  const number = (column) => model.run.steps[column].n;
+  const found = columns.filter((column) => before[column] > 0 && !model.steps[column].isWait && asks(column));
+  const number = (column) => model.steps[column].number;
   found.sort((one, other) => before[one] - before[other] || number(one) - number(other));
   return found.map((column) => ({ column, before: before[column] }));
 }
 
-/** What is asked about a column: the kind that is wanted, or another if it has none; undefined: it leaves no choice. */
+/** The kind of question about a column: the wanted one if possible; undefined: there is nothing to ask. */
 function kindOf(decisions, i, wanted = "any") {
   const kinds = kindsAt(decisions, i);
   if (kinds.includes(wanted)) return wanted;
@@ -119,17 +112,17 @@ export function questionAt(decisions, i, wanted = "any") {
  *
  * @param {number[]} possible
  * @param {Set<number>} right
- * @param {(r: number) => {text: string, why: string}} told
+ * @param {(r: number) => {text: string, why: string}} wordsOf
  * @param {"first"|"last"} likeliest of the wrong ones
  */
-function requestChoices(model, possible, right, told, likeliest = "first") {
+function requestChoices(model, possible, right, wordsOf, likeliest = "first") {
   const [good, bad] = [possible.filter((r) => right.has(r)), possible.filter((r) => !right.has(r))];
-  // As many in all, however many are right: their number is not to tell that.
+  // As many in all, however many are right, so that their number gives nothing away.
   const most = Math.max(LEAST_WRONG, MOST_RIGHT - good.length);
   const shown = new Set([...good.slice(0, MOST_RIGHT), ...(likeliest === "last" ? bad.slice(-most) : bad.slice(0, most))]);
   const choices = possible.filter((r) => shown.has(r)).map((r) => {
     const { id } = model.requests[r];
-    const { text, why } = told(r);
+    const { text, why } = wordsOf(r);
     return { value: String(r), name: id, text: `${id}: ${text}`, right: right.has(r), why: `${id} ${why}` };
   });
   const more = good.length - MOST_RIGHT;
@@ -159,7 +152,7 @@ function askRunning(decisions, i) {
 
 function askAdmitted(decisions, i) {
   const { model } = decisions;
-  const admitted = new Set(model.run.steps[i].a);
+  const admitted = new Set(model.steps[i].admitted);
   return {
     words: "Which requests will be admitted?",
     ...requestChoices(model, decisions.admissible(i), admitted, (r) => {
@@ -176,30 +169,31 @@ function askAdmitted(decisions, i) {
 
 function askEvicted(decisions, i) {
   const { model } = decisions;
-  const evicted = new Set(model.run.steps[i].e);
-  const toldOf = (r) => ({
+  const evicted = new Set(model.steps[i].evicted);
+  const wordsOf = (r) => ({
     text: `runs, ${counted((model.requests[r].prompt ?? 0) + model.tokensBy(decisions.before[i] - 1, r), "token")} so far`,
     why: evicted.has(r) ? reasonFor(model, i, r) || "is evicted; the trace gives no reason" : "runs on",
   });
-  return { words: "Which requests will be evicted?", ...requestChoices(model, decisions.evictable(i), evicted, toldOf, "last") };
+  return { words: "Which requests will be evicted?", ...requestChoices(model, decisions.evictable(i), evicted, wordsOf, "last") };
 }
 
-/** The reason that a column tells of a request, or an earlier one if it still waits for that. */
+/** The reason that a column gives for a request, or an earlier one for which it still waits. */
 function reasonFor(model, i, r) {
-  const told = model.step(i).reasons.find((one) => one.request === r) ?? model.reasonAt(i, r);
-  return told ? namedReason(model, told.text) : "";
+  const reason = model.reasonGiven(i, r) ?? model.reasonAt(i, r);
+  return reason ? namedReason(model, reason.text) : "";
 }
 
 function askShuffled(decisions, i) {
-  const { offset, size, width } = stepOf(decisions, i).sh;
-  const choices = stepOf(decisions, i).win.map(([first, last, copies]) => {
+  const { shape, windows, moves } = decisions.model.steps[i];
+  const { offset, size, width } = shape;
+  const choices = windows.map(([first, last, copies]) => {
     const name = first === last ? `slot ${first}` : `slots ${first} to ${last}`;
     return { value: String(first), name, text: name, right: first === offset && last === offset + size - 1, why: `${name}: ${grouped(copies)} to copy` };
   });
-  const moves = decisions.model.step(i).moves.filter((move) => move.kind === "shuffle").slice(0, 4).map((move) => {
+  const copied = moves.filter((move) => move.kind === "shuffle").slice(0, 4).map((move) => {
     return `slot ${move.source / width} is copied to slot ${move.target / width}: ${counted(move.count, "token")}`;
   });
-  const because = [...moves, "the window that takes the fewest copies is chosen; of those alike, the first"];
+  const because = [...copied, "the window that takes the fewest copies is chosen; of those alike, the first"];
   const live = counted(decisions.runningIn(i).size, "running request");
   return { words: `A request has left a hole. In which window will the slots of ${live} be gathered?`, several: false, choices, because };
 }

@@ -1,18 +1,11 @@
-/** The whole story of one request, in words: what the trace tells of it, in the order in which it happened. */
+/** The whole story of one request, in words: all that happened to it, in order. */
 
 import { countUpTo } from "./ascending.js";
-import { shortReason } from "./columns.js";
+import { evictionWords, shortReason, sizeOf } from "./columns.js";
+import { MOVE_LOOKS } from "./moves.js";
 import { counted, grouped, seconds } from "./words.js";
 
-const MOVE_NAMES = {
-  shuffle: "shuffle",
-  copy: "copy on write",
-  swap_in: "swap in",
-  swap_out: "swap out",
-  upload: "upload for a wave",
-  offload: "offload",
-  embed: "embedding",
-};
+const OTHER_NAMES = { upload: "upload for a wave", embed: "embedding" }; // of moves, in a story
 
 const FINISHED_WORDS = {
   stop: "its answer is complete (a stop token)",
@@ -23,12 +16,12 @@ const FINISHED_WORDS = {
   refused: "it was refused",
 };
 
-/** Reasons that say the same: that others are ahead of it. */
+/** Reasons which mean that other requests are ahead. */
 const AHEAD = new Set(["behind", "not-in-batch"]);
 const MOST_AHEAD = 4; // names of requests that another waits behind
 
 /**
- * A story with waits that follow each other for reasons of one kind as one entry.
+ * Merges consecutive waits of a story that have reasons of one kind.
  *
  *     0: behind r1, 1 to 3: behind r2, 4: behind r3  ->  0 to 4: waits behind others (r1, r2, r3), with three parts
  *
@@ -56,8 +49,8 @@ export function mergedWaits(entries, model) {
 function aheadWords(parts) {
   const names = [...new Set(parts.map(({ text }) => / behind (.*)$/s.exec(text)?.[1]).filter((name) => name !== undefined))];
   if (!names.length) return "waits while others run";
-  const told = names.length > MOST_AHEAD ? `${names.slice(0, 2).join(", ")} \u2026 ${names.at(-1)}` : names.join(", ");
-  return `waits behind ${names.length > 1 ? "others" : "another"} (${told})`;
+  const list = names.length > MOST_AHEAD ? `${names.slice(0, 2).join(", ")} \u2026 ${names.at(-1)}` : names.join(", ");
+  return `waits behind ${names.length > 1 ? "others" : "another"} (${list})`;
 }
 
 /**
@@ -65,9 +58,9 @@ function aheadWords(parts) {
  *
  *     [{at: 0, kind: "arrived", text: "arrives with a prompt of 12 tokens"}, {at: 0, to: 4, kind: "waited", ...}, ...]
  *
- * @param {number} [most] the last column of which anything may be told
+ * @param {number} [most] the last column that may be shown
  * @returns {{at: number, to?: number, since?: number, kind: string, text: string}[]} `at`: the column; `to`: the last of
- *     several; `since`: the column from which on it is so, where one beside it ends earlier
+ *     several; `since`: the first column that shows it, if another worker's ends earlier
  */
 export function storyOf(model, r, most = model.length) {
   const request = model.requests[r];
@@ -85,28 +78,28 @@ export function storyOf(model, r, most = model.length) {
   for (const { from, to, state } of spans) {
     if (!["waiting", "suspended", "ready"].includes(state) || from >= to) continue;
     const begins = model.reasonAt(from, r);
-    const told = model.reasonsOf(r).filter(({ at }) => at > from && at < to && at <= most);
-    const heard = [...(begins ? [{ ...begins, at: from }] : []), ...told].filter(({ text }, k, all) => text !== all[k - 1]?.text);
-    heard.forEach(({ at, code, text }, k) => {
-      if (state === "suspended" && model.run.steps[at].e?.includes(r)) return; // told as its eviction
+    const later = model.reasonsOf(r).filter(({ at }) => at > from && at < to && at <= most);
+    const reasons = [...(begins ? [{ ...begins, at: from }] : []), ...later].filter(({ text }, k, all) => text !== all[k - 1]?.text);
+    reasons.forEach(({ at, code, text }, k) => {
+      if (state === "suspended" && model.steps[at].evicted.includes(r)) return; // its eviction has the reason
       const words = code === "not-asked" ? "waits until the iteration under way has ended" : `waits: ${shortReason(model, text)}`;
-      entries.push({ at, to: (heard[k + 1]?.at ?? to) - 1, kind: "waited", text: words, code }); // it holds until the next
+      entries.push({ at, to: (reasons[k + 1]?.at ?? to) - 1, kind: "waited", text: words, code }); // until the next reason
     });
   }
-  // What happened in the columns that compute for it, and in which it was admitted or evicted.
+  // What happened in the columns that compute for the request.
   const columns = model.workColumns(r).filter((i) => i <= most);
   let generated = 0;
   let pieces = 0;
   for (const i of columns) {
-    const step = model.run.steps[i];
-    if (step.a?.includes(r)) {
-      const reused = step.ru?.find(([one]) => one === r);
+    const step = model.steps[i];
+    if (step.admitted.includes(r)) {
+      const reused = step.reused.find(([one]) => one === r);
       const found = reused ? `; ${reusedWords(reused)}` : "";
-      const apart = step.ph === "preprocessing" ? ", to have its prompt computed apart" : "";
+      const apart = step.phase === "preprocessing" ? ", to have its prompt computed apart" : "";
       add(i, "admitted", `is admitted${generated || pieces ? " again" : ""}${apart}${found}`);
       entries.at(-1).since = model.shownFrom(i);
     }
-    const work = step.w.filter(([one]) => one === r);
+    const work = step.work.filter(([one]) => one === r);
     const prompt = work.filter(([, start]) => start < request.prompt && !generated);
     if (model.ofCells) pieces += work.length;
     else if (prompt.length) {
@@ -116,19 +109,19 @@ export function storyOf(model, r, most = model.length) {
       const text = prompt.map(([, from, to]) => `${grouped(from)} to ${grouped(to - 1)}`).join(" and ");
       add(i, "prompt", whole ? `its whole prompt is computed: ${counted(request.prompt, "token")}` : `a piece of its prompt is computed: tokens ${text}`);
     } else if (generated && work.some(([, start, stop]) => stop - start > 1)) {
-      const count = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
-      add(i, "prompt", `what it lost is computed again: ${counted(count, "token")}`);
+      add(i, "prompt", `what it lost is computed again: ${counted(sizeOf(work), "token")}`);
     }
-    const count = step.o?.find(([one]) => one === r)?.[1] ?? 0;
+    const count = step.tokens.find(([one]) => one === r)?.[1] ?? 0;
     if (count && !generated) add(i, "first", `its first token is there ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival (TTFT)`);
     generated += count;
-    const reason = step.f?.find(([one]) => one === r)?.[1];
+    const reason = step.finished.find(([one]) => one === r)?.[1];
     if (reason !== undefined) {
       const size = model.ofCells ? counted(pieces, "node") : counted(generated, "token");
       add(i, "finished", `finishes with ${size}: ${FINISHED_WORDS[reason] ?? reason}, ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival`);
     }
   }
-  entries.push(...evictionsOf(model, r), ...movesOf(model, r, most));
+  for (const i of model.evictionColumns(r)) add(i, "evicted", evictionWords(model, i, r));
+  entries.push(...movesOf(model, r, most));
   const idle = model.idleColumns(r).filter((i) => i <= most);
   if (idle.length) {
     add(idle[0], "idle", `its place goes on being computed, though no request needs it, in ${counted(idle.length, "iteration")}`, idle.at(-1));
@@ -137,8 +130,8 @@ export function storyOf(model, r, most = model.length) {
     add(Math.min(model.length - 1, model.at(request.ended)), "finished", `is aborted with ${counted(model.tokensBy(model.length - 1, r), "token")}`);
   }
   const order = ["arrived", "refused", "evicted", "waited", "admitted", "moved", "prompt", "first", "generated", "finished"];
-  const told = entries.filter(({ at }) => at <= most);
-  return told.sort((a, b) => a.at - b.at || order.indexOf(a.kind) - order.indexOf(b.kind));
+  const shown = entries.filter(({ at }) => at <= most);
+  return shown.sort((a, b) => a.at - b.at || order.indexOf(a.kind) - order.indexOf(b.kind));
 }
 
 function reusedWords([, onDevice, onHost]) {
@@ -148,18 +141,7 @@ function reusedWords([, onDevice, onHost]) {
   return `it finds the KV of ${found.join(" and ")}`;
 }
 
-function evictionsOf(model, r) {
-  const found = [];
-  const [from, to] = lifeOf(model, r);
-  for (let i = from; i <= to; i++) {
-    if (!model.run.steps[i].e?.includes(r)) continue;
-    const reason = model.step(i).reasons.find((one) => one.request === r);
-    found.push({ at: i, kind: "evicted", text: `is evicted: ${reason ? shortReason(model, reason.text) : "the trace gives no reason"}` });
-  }
-  return found;
-}
-
-/** Moves of a request's KV, the same kind in columns that follow each other, or in those that compute for it, as one entry. */
+/** The moves of a request's KV. Those of one kind in consecutive columns, or in columns that compute for it, are one entry. */
 function movesOf(model, r, most) {
   const work = model.workColumns(r);
   const found = [];
@@ -176,13 +158,7 @@ function movesOf(model, r, most) {
   }
   return found.map(({ at, to, move, times, count }) => {
     const often = times > 1 ? `, in ${counted(times, "iteration")}` : "";
-    const entry = { at, kind: "moved", text: `its KV is moved (${MOVE_NAMES[move] ?? move}): ${counted(count, "token")}${often}` };
+    const entry = { at, kind: "moved", text: `its KV is moved (${OTHER_NAMES[move] ?? MOVE_LOOKS[move]?.name ?? move}): ${counted(count, "token")}${often}` };
     return to === undefined ? entry : { ...entry, to };
   });
-}
-
-/** The first and the last column of a request. */
-function lifeOf(model, r) {
-  const spans = model.spans(r).filter(({ from, to, state }) => from < to && state !== "finished" && state !== "refused");
-  return spans.length ? [spans[0].from, Math.min(model.length - 1, spans.at(-1).to - 1)] : [0, -1];
 }

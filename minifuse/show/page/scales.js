@@ -1,4 +1,4 @@
-/** How wide the columns of A and B are: in time both have one scale, and show the same moments. */
+/** The widths of columns in A and B. In time, both have one scale and show the same moments. */
 
 import { WIDEST } from "./axis.js";
 
@@ -8,7 +8,7 @@ export class Scales {
     this.app = app;
   }
 
-  /** Other runs are shown. */
+  /** Adopt the runs that are shown now. */
   renew() {
     const { app } = this;
     for (const { axis } of app.sides()) {
@@ -42,7 +42,7 @@ export class Scales {
     this._together();
   }
 
-  /** Where the whole of the runs is to be shown, do so: in time, of the longer one. */
+  /** Fit whole runs to the page where that is asked for: in time, the longer one. */
   fit() {
     const sides = this.app.sides();
     this._together();
@@ -52,7 +52,7 @@ export class Scales {
     }
   }
 
-  /** What a side shows has been moved sideways: in time, the other one with it. */
+  /** A side has been scrolled: in time, scroll the other one with it. */
   moved(side) {
     const { app } = this;
     if (!app.other || app.mode !== "time") return;

@@ -1,10 +1,9 @@
-/** What the charts draw of a run, as series of values: by column, and in time. */
+/** The series of values that charts draw: by column, and in time. */
 
 import { capital } from "./words.js";
 
 /**
- * What each moment of a run has of something: the sum over the iterations that run then. Of one worker that is what
- * columns have; those of several workers lie over each other in time.
+ * A sum over the iterations that run at each moment. Iterations of several workers overlap in time.
  *
  *     // iteration 0 from 0 to 3 s computes 8 tokens, iteration 1 from 2 to 4 s computes 1
  *     sumInTime(model, model.computed)  // {edges: [0, 2, 3, 4], values: [8, 9, 1]}
@@ -30,8 +29,8 @@ function sumInTime(model, values) {
 }
 
 /**
- * What columns have of something; moves alone, during which an iteration goes on beside them, have what that one has:
- * in columns of one width they would otherwise look like pauses.
+ * Values by column, where moves alone get the value of the iteration that is running beside them. Otherwise they would
+ * look like pauses.
  *
  * @param {Int32Array|Float64Array} all of the columns
  */
@@ -39,16 +38,15 @@ function withBeside(model, all) {
   const found = all.slice();
   let next = -1; // the column of the next iteration that ends
   for (let i = model.length - 1; i >= 0; i--) {
-    const { w: work, wait } = model.run.steps[i];
-    if (work) next = i;
-    else if (!wait && next >= 0 && model.starts[next] < model.ends[i]) found[i] = all[next];
+    const { work, isWait } = model.steps[i];
+    if (work.length) next = i;
+    else if (!isWait && next >= 0 && model.starts[next] < model.ends[i]) found[i] = all[next];
   }
   return found;
 }
 
 /**
- * What each moment of a run has of something that lasts, such as memory or a queue: what the iteration tells that is
- * the next to end.
+ * A level at each moment, such as memory or a queue: that of the next iteration to end.
  *
  * @param {ArrayLike<number>} values of the first columns
  * @returns {{edges: Float64Array, values: ArrayLike<number>}} as of `sumInTime`
@@ -61,10 +59,10 @@ function lastInTime(model, values) {
 }
 
 /**
- * The charts of a run: each has series, drawn on top of each other as areas, and the value at its upper edge.
+ * The charts of a run: the series of each, drawn over each other, and the value at its upper edge.
  *
  * @param {"iterations"|"time"} mode of columns
- * @param {number} [limit] the last column of which anything may be told
+ * @param {number} [limit] the last column that may be shown
  * @returns {{name: string, unit: string, top: number, series: {label: string, colour: string, values: ArrayLike<number>,
  *            steps: {edges: Float64Array, values: ArrayLike<number>}, pattern?: string, line?: boolean}[]}[]}
  */
@@ -72,23 +70,23 @@ export function chartsOf(model, mode, limit = Infinity) {
   const most = ({ values, steps }) => largest(mode === "time" ? steps.values : values) || 1;
   const [batch, computed, idle] = [model.batch, model.computed, model.idle].map((all) => {
     const values = all.subarray(0, limit + 1);
-    const drawn = limit < model.length - 1 ? values : withBeside(model, all); // what ends later may not be told yet
+    const drawn = limit < model.length - 1 ? values : withBeside(model, all); // what ends later may not be shown yet
     return { values: drawn, steps: sumInTime(model, values) };
   });
   const waiting = model.queue.subarray(0, limit + 1);
   const queue = { values: waiting, steps: lastInTime(model, waiting) };
-  const noun = model.ofCells ? "node" : "token";
+  const { computed: noun, slot } = model.nouns;
   const idleShare = { label: "idle", colour: "idle", pattern: "backstripes", ...idle };
   return [
     { name: "Batch size", unit: "request", top: most(batch), series: [{ label: "requests", colour: "running", ...batch }] },
     { name: `${capital(noun)}s computed`, unit: noun, top: most(computed), series: [{ label: "computed", colour: "prompt", ...computed }, ...(idle.values.some(Boolean) ? [idleShare] : [])] },
-    { name: model.ofCells ? "States" : "KV", unit: model.ofCells ? "state" : "slot", top: memoryTop(model, limit), series: memoryOf(model, limit) },
+    { name: model.ofCells ? "States" : "KV", unit: slot, top: memoryTop(model, limit), series: memoryOf(model, limit) },
     { name: "Queue", unit: "request", top: most(queue), series: [{ label: "waiting or suspended", colour: "waiting", pattern: "dots", ...queue }] },
   ];
 }
 
 /**
- * The series of memory: set aside, in use, and if there are any kept and on the host.
+ * The series of memory: slots set aside and in use; kept and on the host, if there are any.
  *
  * @param {number} [limit]
  * @returns {object[]} as of `chartsOf`
@@ -115,7 +113,7 @@ function largest(values) {
 /**
  * The gaps of a request: how long it waited for each of its tokens, the first since its arrival (TTFT).
  *
- * @param {number} [limit] the last column of which anything may be told
+ * @param {number} [limit] the last column that may be shown
  * @returns {{column: number, seconds: number, first: boolean}[]}
  */
 export function gapsOf(model, r, limit = Infinity) {

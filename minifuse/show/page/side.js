@@ -1,6 +1,7 @@
-/** One of the two runs on the page, A or B, with the views of it. */
+/** A or B: one of the two runs on the page, with its views. */
 
 import { Axis } from "./axis.js";
+import { part } from "./elements.js";
 import { LanesView } from "./lanesview.js";
 import { ChartsView } from "./chartsview.js";
 import { MemoryView } from "./memory.js";
@@ -12,12 +13,7 @@ const FIT_FROM = 5; // pixels of a column from which on the whole run is shown a
 const USUAL_WIDTH = 10; // pixels of a column otherwise
 const WIDEST_AT_FIRST = 26;
 
-/** @param {string} id */
-export function part(id) {
-  return document.getElementById(id);
-}
-
-/** One run on the page, with the views of it. */
+/** One run on the page, with its views. */
 export class Side {
   constructor(name, app) {
     this.name = name;
@@ -38,7 +34,7 @@ export class Side {
     });
   }
 
-  /** Where columns lie: for each run, kept while another is looked at. */
+  /** The axis of the run that is shown. Each run keeps its own. */
   get axis() {
     if (!this.axes.has(this.model)) {
       const axis = new Axis(this.model);
@@ -51,7 +47,7 @@ export class Side {
   }
 
   get views() {
-    return [this.memory, this.lanes, this.charts, this.why, this.story, this.answers]; // first what asks for sizes
+    return [this.memory, this.lanes, this.charts, this.why, this.story, this.answers]; // memory reads sizes, so it comes first
   }
 
   titles() {

@@ -13,8 +13,6 @@
 
 const SLOT_STATES = ["free", "reserved", "written", "kept", "copy"];
 const CHECKPOINT_EVERY = 256; // columns
-const FRAMES_KEPT = 32;
-const NO_CHANGES = Object.freeze([]);
 
 /** Four numbers of each slot of a tier: set of owners, state, twin and token as in the record. */
 class Tier {
@@ -38,7 +36,7 @@ class Tier {
     }
   }
 
-  /** All slots that are held, as changes of empty ones. */
+  /** All slots that are held, as changes from an empty tier. */
   pack() {
     const [owners, states, twins, tokens] = this.parts;
     const packed = [];
@@ -74,7 +72,7 @@ class Tier {
 }
 
 /** Flat runs of the record as pairs: [5, 2, 9, 1] -> [[5, 2], [9, 1]]. */
-function pairs(flat = NO_CHANGES) {
+function pairs(flat) {
   return Array.from({ length: flat.length / 2 }, (_, k) => [flat[2 * k], flat[2 * k + 1]]);
 }
 
@@ -83,13 +81,12 @@ export class Slots {
   constructor(model) {
     this.model = model;
     const { sets = [[]], device = 0, host = 0, tooMany = 0 } = model.run.slots;
-    /** The slots that the trace names, if they are too many to be drawn; or 0. */
+    /** How many slots the trace names, if too many to be drawn; else 0. */
     this.tooMany = tooMany;
     this.sizes = { device, host };
     this._tiers = [new Tier(device, sets), new Tier(host, sets)];
     this._at = -1; // the column that is shown
-    this._checkpoints = [[[], []]]; // of every CHECKPOINT_EVERY-th column, before it
-    this._frames = new Map();
+    this._checkpoints = [[[], []]]; // of the state before every CHECKPOINT_EVERY-th column
   }
 
   _seek(i) {
@@ -100,40 +97,35 @@ export class Slots {
     }
     const [device, host] = this._tiers;
     while (this._at < i) {
-      const { s = NO_CHANGES, h = NO_CHANGES } = this.model.run.steps[++this._at];
+      const { deviceChanges, hostChanges } = this.model.steps[++this._at];
       if (this._at === this._checkpoints.length * CHECKPOINT_EVERY) this._checkpoints.push(this._tiers.map((tier) => tier.pack()));
-      device.apply(s);
-      host.apply(h);
+      device.apply(deviceChanges);
+      host.apply(hostChanges);
     }
   }
 
   /** Every slot while a column runs: the requests that finish with it still have theirs. */
   during(i) {
-    const known = this._frames.get(i);
-    if (known) return known;
     this._seek(i);
     const [device, host] = this._tiers.map((tier) => tier.runs());
-    const step = this.model.run.steps[i];
-    const frame = {
+    const step = this.model.steps[i];
+    return {
       index: i,
       device,
       host,
-      waves: this._waves(step.wd ?? NO_CHANGES),
-      moves: this.model.step(i).moves,
-      fresh: (step.fr ?? NO_CHANGES).map(pairs),
-      idle: pairs(step.id),
-      idleInWave: (step.iw ?? NO_CHANGES).map(pairs),
-      lying: pairs(step.ly),
+      waves: this._waves(step.waveChanges),
+      moves: step.moves,
+      fresh: step.fresh.map(pairs),
+      idle: pairs(step.idleSlots),
+      idleInWave: step.idleInWave.map(pairs),
+      lying: pairs(step.lying),
     };
-    if (this._frames.size >= FRAMES_KEPT) this._frames.delete(this._frames.keys().next().value);
-    this._frames.set(i, frame);
-    return frame;
   }
 
   /** The device while each wave is attended, as it differs from the end of the column. */
   _waves(changes) {
     const [device] = this._tiers;
-    const packed = changes.length ? device.pack() : NO_CHANGES;
+    const packed = changes.length ? device.pack() : [];
     return changes.map((wave) => {
       device.apply(wave);
       const runs = device.runs();

@@ -10,41 +10,35 @@ export class StoryView {
   constructor(host, app) {
     this.host = host;
     this.app = app;
-    host.classList.add("story");
   }
 
   show(model, i) {
     const { host, app } = this;
     const r = app.request;
-    const most = app.limitOf(model); // what may be told while a question is open
-    const told = [model, r, most];
-    if (!this._told || told.some((one, k) => one !== this._told[k])) {
-      this._told = told;
+    const most = app.limitOf(model); // what may be shown while a question is open
+    const subject = [model, r, most];
+    if (!this._subject || subject.some((one, k) => one !== this._subject[k])) {
+      this._subject = subject;
       if (r === null) refill(host, [tag("p", "quiet", "Select a request to read its story: click its lane, its slots or its name.")]);
-      else this._tell(model, r, most);
+      else this._write(model, r, most);
     }
     if (r !== null) this._mark(model, i, r);
   }
 
   /** Puts a story on the page. */
-  _tell(model, r, most) {
-    const title = tag("p", "story-title");
+  _write(model, r, most) {
     this._state = document.createTextNode("");
-    title.append(requestButton(this.app, model, r), this._state);
-    const list = tag("ol", "story-list");
-    this._items = mergedWaits(storyOf(model, r, Math.min(most, model.length)), model).map(({ at, to, since = at, kind, text, parts }) => {
-      const item = tag("li", `story-${kind}`);
-      const told = tag("div", "story-told");
-      told.append(tag("span", "story-text", text));
-      if (parts) told.append(this._folded(model, parts, most));
-      item.append(this._when(model, at, to, most, text), told);
-      return [since, item];
+    const entries = mergedWaits(storyOf(model, r, Math.min(most, model.length)), model);
+    this._items = entries.map(({ at, to, since = at, kind, text, parts }) => {
+      const folded = parts ? [this._folded(model, parts, most)] : [];
+      const words = tag("div", "story-told", tag("span", "story-text", text), ...folded);
+      return [since, tag("li", `story-${kind}`, this._when(model, at, to, most, text), words)];
     });
-    list.append(...this._items.map(([, item]) => item));
-    refill(this.host, [title, list]);
+    const title = tag("p", "story-title", requestButton(this.app, model, r), this._state);
+    refill(this.host, [title, tag("ol", "story-list", ...this._items.map(([, item]) => item))]);
   }
 
-  /** Marks what has happened by column i, and the last of it. */
+  /** Marks entries that have happened by column i, and the latest of them. */
   _mark(model, i, r) {
     this._state.data = ` ${model.stateAt(i, r)}`;
     let now = null;
@@ -68,15 +62,9 @@ export class StoryView {
     return button;
   }
 
-  /** Waits that an entry stands for, one by one, when they are asked for. */
+  /** The single waits of a merged entry, folded up. */
   _folded(model, parts, most) {
-    const folded = tag("details", "story-parts");
-    folded.append(tag("summary", "quiet", counted(parts.length, "reason")));
-    for (const { at, to, text } of parts) {
-      const line = tag("div", "story-part");
-      line.append(this._when(model, at, to, most, text), tag("span", "", text));
-      folded.append(line);
-    }
-    return folded;
+    const lines = parts.map(({ at, to, text }) => tag("div", "story-part", this._when(model, at, to, most, text), tag("span", "", text)));
+    return tag("details", "story-parts", tag("summary", "quiet", counted(parts.length, "reason")), ...lines);
   }
 }

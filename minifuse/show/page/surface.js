@@ -1,8 +1,8 @@
 /**
  * One way to draw, two back ends: a canvas for the screen, and SVG for export and print.
  *
- * Lengths are CSS pixels. A pattern is drawn over the fill in the colour `ink`, so that what is told by colour is told
- * a second way.
+ * Lengths are CSS pixels. A pattern is drawn over the fill in the colour `ink`, so that colour is
+ * not all that shows it.
  *
  * @typedef {{fill?: string, stroke?: string, pattern?: string, ink?: string, title?: string, alpha?: number}} RectStyle
  * @typedef {{stroke?: string, width?: number, dash?: number[]}} LineStyle
@@ -22,10 +22,33 @@ const STROKES = {
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg"; // a name, which nothing loads
 
+let probe = null; // a context that measures texts
+
+/** What both back ends share. */
+class Surface {
+  /** A line between two points. */
+  line(x1, y1, x2, y2, { stroke = "#000", width = 1, dash } = {}) {
+    this.path([[x1, y1], [x2, y2]], { stroke, width, dash });
+  }
+
+  /** A line with a head at its end. */
+  arrow(x1, y1, x2, y2, style = {}) {
+    arrowParts(x1, y1, x2, y2, style).forEach(([points, look]) => this.path(points, look));
+  }
+
+  /** The width of a text with the fonts of this machine: the reader of an SVG may have others. */
+  measure(string, size = 11) {
+    probe ??= document.createElement("canvas").getContext("2d");
+    probe.font = `${size}px ${FONT}`;
+    return probe.measureText(string).width;
+  }
+}
+
 /** Draws on a canvas, sharp on any screen. */
-export class CanvasSurface {
+export class CanvasSurface extends Surface {
   /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
+    super();
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
     this.width = 0;
@@ -70,11 +93,6 @@ export class CanvasSurface {
     if (alpha !== undefined) context.globalAlpha = 1;
   }
 
-  /** A line between two points. */
-  line(x1, y1, x2, y2, { stroke = "#000", width = 1, dash } = {}) {
-    this.path([[x1, y1], [x2, y2]], { stroke, width, dash });
-  }
-
   /** A line through several points. */
   path(points, { stroke, width = 1, dash, fill } = {}) {
     const { context } = this;
@@ -100,17 +118,6 @@ export class CanvasSurface {
     context.textAlign = anchor === "middle" ? "center" : anchor;
     context.fillStyle = fill;
     context.fillText(string, x, y);
-  }
-
-  /** The width of a text. */
-  measure(string, size = 11) {
-    this.context.font = `${size}px ${FONT}`;
-    return this.context.measureText(string).width;
-  }
-
-  /** A line with a head at its end. */
-  arrow(x1, y1, x2, y2, style = {}) {
-    arrowParts(x1, y1, x2, y2, style).forEach(([points, look]) => this.path(points, look));
   }
 
   /** Draws nothing outside of a rectangle until `unclip`. */
@@ -149,20 +156,18 @@ export class CanvasSurface {
 }
 
 let picturesMade = 0;
-let measuring = null; // what measures texts of pictures
 
-/** Draws an SVG document. What it defines has a name of its own, as one page may have several of them (when printed). */
-export class SvgSurface {
-  constructor(width, height) {
+/** Draws an SVG document. Its ids are unique, as a printed page has several documents. */
+export class SvgSurface extends Surface {
+  constructor() {
+    super();
     this._name = `picture${picturesMade++}`;
-    this.width = width;
-    this.height = height;
     this._parts = [];
     this._defs = new Map();
     this._open = 0;
   }
 
-  /** Nothing to clear: an SVG is drawn once. */
+  /** Sets the size. There is nothing to clear: an SVG is drawn once. */
   begin(width, height) {
     this.width = width;
     this.height = height;
@@ -175,10 +180,6 @@ export class SvgSurface {
     const look = `fill="${escaped(fill || "none")}"${stroke ? ` stroke="${escaped(stroke)}"` : ""}`;
     if (fill || stroke || title) this._parts.push(`<rect ${box} ${look}>${inside}</rect>`);
     if (pattern) this._parts.push(`<rect ${box} fill="url(#${this._pattern(pattern, ink || "#000")})"/>`);
-  }
-
-  line(x1, y1, x2, y2, { stroke = "#000", width = 1, dash } = {}) {
-    this.path([[x1, y1], [x2, y2]], { stroke, width, dash });
   }
 
   path(points, { stroke, width = 1, dash, fill } = {}) {
@@ -194,17 +195,6 @@ export class SvgSurface {
     this._parts.push(`<text ${at} ${look} font-family="${escaped(FONT)}">${escaped(string)}</text>`);
   }
 
-  /** The width of a text with the fonts of this machine: those of the reader may be others. */
-  measure(string, size = 11) {
-    measuring ??= document.createElement("canvas").getContext("2d");
-    measuring.font = `${size}px ${FONT}`;
-    return measuring.measureText(string).width;
-  }
-
-  arrow(x1, y1, x2, y2, style = {}) {
-    arrowParts(x1, y1, x2, y2, style).forEach(([points, look]) => this.path(points, look));
-  }
-
   clip(x, y, w, h) {
     const id = `${this._name}-clip${this._defs.size}`;
     const box = `x="${tidy(x)}" y="${tidy(y)}" width="${tidy(w)}" height="${tidy(h)}"`;
@@ -216,7 +206,7 @@ export class SvgSurface {
     this._parts.push("</g>");
   }
 
-  /** Draw what `fn` draws as much further to the right, and down. */
+  /** Draw what `fn` draws, moved to the right and down. */
   at(x, y, fn) {
     this._parts.push(`<g transform="translate(${tidy(x)} ${tidy(y)})">`);
     fn();
@@ -248,9 +238,9 @@ function arrowParts(x1, y1, x2, y2, { stroke = "#000", width = 1.5, dash, bend =
   const length = Math.hypot(x2 - x1, y2 - y1) || 1;
   const [mx, my] = [(x1 + x2) / 2 + (bend * (y2 - y1)) / length, (y1 + y2) / 2 - (bend * (x2 - x1)) / length];
   const points = [];
-  for (let k = 0; k <= 12; k++) {
-    const t = bend ? k / 12 : k ? 1 : 0;
-    if (!bend && k > 1) break;
+  const pieces = bend ? 12 : 1;
+  for (let k = 0; k <= pieces; k++) {
+    const t = k / pieces;
     const u = 1 - t;
     points.push([u * u * x1 + 2 * u * t * mx + t * t * x2, u * u * y1 + 2 * u * t * my + t * t * y2]);
   }
@@ -263,7 +253,7 @@ function arrowParts(x1, y1, x2, y2, { stroke = "#000", width = 1.5, dash, bend =
   ];
 }
 
-/** A number as short as it is exact enough. */
+/** A number with at most two decimal places. */
 function tidy(number) {
   return Math.round(number * 100) / 100;
 }

@@ -1,18 +1,23 @@
-/** Light and dark: what the reader chose, or else what the system has. */
+/** Light and dark: the reader's choice, or else the system's. */
 
-const NAMES = [
-  ...["back", "panel", "ink", "soft", "line", "grid", "stripe", "chosen", "accent", "warn", "running", "held", "prompt"],
-  ...["apart", "apart-soft", "ready", "ready-soft", "waiting", "waiting-soft", "suspended", "suspended-soft"],
-  ...["idle", "idle-soft", "on-cell"],
-];
-const TASK_COLOURS = 7;
+/** The colours of the page, by the names that the first rule of its styles declares. */
+const [{ style: DECLARED }] = document.styleSheets[0].cssRules;
+const COLOURS = [...DECLARED].filter((name) => name.startsWith("--"));
 
-/** @returns {Record<string, string> & {tasks: string[]}} by name: `apartSoft` is --apart-soft */
+/**
+ * @returns {Record<string, string> & {tasks: string[], moves: Record<string, string>}} `apartSoft` is --apart-soft,
+ *     tasks[2] is --task-2, moves.swap_in is --move-swap_in
+ */
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
-  const value = (name) => style.getPropertyValue(`--${name}`).trim();
-  const found = Object.fromEntries(NAMES.map((name) => [name.replace(/-(\w)/g, (_, letter) => letter.toUpperCase()), value(name)]));
-  found.tasks = Array.from({ length: TASK_COLOURS }, (_, k) => value(`task-${k}`));
+  const found = { tasks: [], moves: {} };
+  for (const name of COLOURS) {
+    const value = style.getPropertyValue(name).trim();
+    const [, family, member] = /^--(task|move)-(.+)$/.exec(name) ?? [];
+    if (family === "task") found.tasks[member] = value;
+    else if (family === "move") found.moves[member] = value;
+    else found[name.slice(2).replace(/-(\w)/g, (_, letter) => letter.toUpperCase())] = value;
+  }
   return found;
 }
 
@@ -20,7 +25,7 @@ const DARK = matchMedia("(prefers-color-scheme: dark)");
 
 /** The theme of the page. */
 export class Theme {
-  /** @param {() => void} shown called when the page has put on other colours */
+  /** @param {() => void} shown called when the colours have changed */
   constructor(shown) {
     this.shown = shown;
     this.chosen = false;
@@ -30,7 +35,7 @@ export class Theme {
     });
   }
 
-  /** @param {"light"|"dark"} name as the reader wants it, whatever the system has */
+  /** @param {"light"|"dark"} name the reader's choice */
   choose(name) {
     this.chosen = true;
     this._set(name);
@@ -41,7 +46,7 @@ export class Theme {
     this.choose(this.name === "dark" ? "light" : "dark");
   }
 
-  /** Show the page in the colours of a theme, whichever is chosen: while it is printed, those of the light one. */
+  /** Show the colours of a theme without choosing it, as for print. */
   wear(name) {
     this._dress(name);
     this.shown();
@@ -58,7 +63,7 @@ export class Theme {
   }
 }
 
-/** Okabe and Ito's colours, with a brown for black: those who see no red, no green or no blue tell them apart, too. */
+/** Okabe and Ito's colours, which the colour-blind can distinguish, with brown instead of black. */
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442"];
 
 /**

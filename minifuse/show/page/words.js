@@ -27,7 +27,7 @@ export function counted(count, noun) {
   return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** The same words, as a sentence begins. */
+/** A text with its first letter as a capital. */
 export function capital(text) {
   return `${text[0].toUpperCase()}${text.slice(1)}`;
 }

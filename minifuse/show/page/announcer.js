@@ -1,32 +1,31 @@
-/** What the page tells beside its pictures: notices, its address, and what a screen reader says. */
+/** What the page writes beside its pictures: notices, its address, and the text that a screen reader says. */
 
 import { addressOf } from "./address.js";
-import { tag } from "./elements.js";
+import { part, tag } from "./elements.js";
 import { sentencesOf } from "./now.js";
-import { part } from "./side.js";
 
 const ADDRESS_AFTER = 300; // milliseconds: browsers refuse to change the address more often for long
 const SPOKEN_AFTER = 400;
 
-/** Tells after the picture, and not for every frame. */
-export class Teller {
+/** Writes after the picture is drawn, and not for every frame. */
+export class Announcer {
   constructor(app) {
     this.app = app;
-    this.address = ""; // as it was told last
+    this.address = ""; // that was written last
   }
 
   /** Something has changed. */
-  tell() {
+  announce() {
     this._notices();
     clearTimeout(this._addressTimer);
-    this._addressTimer = setTimeout(() => this.tellAddress(), ADDRESS_AFTER);
+    this._addressTimer = setTimeout(() => this.writeAddress(), ADDRESS_AFTER);
     clearTimeout(this._spokenTimer);
     this._spokenTimer = setTimeout(() => this._speak(), SPOKEN_AFTER);
   }
 
-  tellAddress() {
+  writeAddress() {
     this.address = addressOf(this.app);
-    // The whole address: in a frame, one that begins with # would be taken for that of the page around it.
+    // The whole address: in a frame, # alone would refer to the page around it.
     const [page] = location.href.split("#");
     if (location.hash !== this.address) history.replaceState(null, "", page + this.address);
   }
@@ -42,8 +41,8 @@ export class Teller {
 
   _speak() {
     const { main, index, request } = this.app;
-    const told = [`${main.run.title}.`, ...sentencesOf(main, index)];
-    if (request !== null) told.push(`${main.requests[request].id} is ${main.stateAt(index, request)}.`);
-    part("live").textContent = told.join(" ");
+    const sentences = [`${main.run.title}.`, ...sentencesOf(main, index)];
+    if (request !== null) sentences.push(`${main.requests[request].id} is ${main.stateAt(index, request)}.`);
+    part("live").textContent = sentences.join(" ");
   }
 }
