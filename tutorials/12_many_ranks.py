@@ -256,10 +256,10 @@ plt.show()
 #
 # ## Which layer is cut how
 #
-# minifuse's `part_of` says which part of a matrix a rank has, as Megatron-LM does; each rank reads that part alone from
-# the checkpoint. Look for the three cases: matrices by output (with gate and up cut each for itself, and so queries, keys
-# and values), matrices by input (`RowParallel`, which calls the all-reduce), and the *head*, the last matrix, which gives
-# the logits and is cut by vocabulary.
+# minifuse's `part_of` says which part of a matrix a rank has, as Megatron-LM does; each rank reads that part alone
+# from the checkpoint. Look for the three cases: matrices by output (with gate and up cut each for itself, and so
+# queries, keys and values), matrices by input (`RowParallel`, which calls the all-reduce), and the *head*, the last
+# matrix, which gives the logits and is cut by vocabulary.
 
 # %%
 from minifuse.parallel.communicator import Communicator

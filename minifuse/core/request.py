@@ -41,7 +41,6 @@ class Request:
     stop_ids: tuple[int, ...] = ()  # the tokens that end the answer, usually the tokenizer's EOS
     ignore_eos: bool = False  # the answer has max_new_tokens tokens, whatever they are
     sampling: Sampling = GREEDY
-    logprobs: int | None = None  # tell each token's log-probability, and so many of the likeliest tokens
     arrival_s: float = 0.0  # since the run began
     priority: int = 0  # the highest first, under a policy with order=priority
     conversation: str | None = None
@@ -52,6 +51,7 @@ class Request:
     problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
     structure: Any = None  # what a model of cells unfolds beside the prompt: a tree, or whatever its `unfold` reads
     clip: bool = field(default=False, compare=False)  # lower max_new_tokens to what the context has room for
+    logprobs: int | None = None  # tell each token's log-probability, and so many of the likeliest tokens
 
     def __post_init__(self) -> None:
         if self.max_new_tokens is None:

@@ -25,6 +25,7 @@ def build_engine(
     trace_path: Path | str | TextIO | None = None,
     *,
     into: Callable[[Event], None] | None = None,
+    observers: tuple[Observer, ...] = (),
 ) -> ServingEngine:
     """Plug the stages of a run into the loop.
 
@@ -35,6 +36,7 @@ def build_engine(
             can do without.
         into: called with every event of the trace as it happens (`RunningMetrics.read`). None is kept: memory could
             not hold all steps of a long run.
+        observers: more that follow the loop, before its trace.
 
     Raises:
         UsageError: the model is not the run's, or none was given and time is real.
@@ -69,7 +71,7 @@ def build_engine(
         kv_capacity_tokens=run.capacity,
     )
     executor, clock = served.executor(stages)
-    observers: tuple[Observer, ...] = checks_of(*stages)
+    observers = (*checks_of(*stages), *observers)
     if settings.why:
         observers += (Accounting(),)
     return ServingEngine(*stages, executor, clock, reader=served.reader, trace=trace, observers=observers)

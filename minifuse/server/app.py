@@ -21,6 +21,7 @@ from minifuse.server.completions import Asking, Completions
 from minifuse.server.failures import Refused
 from minifuse.server.forms import ChatForm, CompletionForm
 from minifuse.server.gateway import Gateway
+from minifuse.server.live import add_routes
 
 DONE = "[DONE]"
 PING_S = 15  # between comments that keep a stream open while nothing is generated
@@ -68,6 +69,8 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
     async def metrics() -> Response:
         return Response(await gateway.metrics(), media_type=CONTENT_TYPE_LATEST)
 
+    if gateway.recording is not None:
+        add_routes(app, gateway.recording)
     app.exception_handler(Refused)(_refused)
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(HTTPException)(_no_route)

@@ -15,6 +15,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun
 from minifuse.server.failures import Refused
 from minifuse.server.gateway import Gateway, Texts
+from minifuse.server.live import Recording
 from minifuse.server.loop import EngineLoop, Piece
 from minifuse.server.metrics import ServerMetrics
 from minifuse.server.settings import ServerSettings
@@ -30,7 +31,9 @@ class EngineGateway(Gateway):
     def __init__(self, run: ResolvedRun, model: Any, settings: ServerSettings, texts: Texts) -> None:
         super().__init__(settings.most_unfinished)
         self._metrics = ServerMetrics(settings.name or run.source.name)
-        self.engine = build_engine(run, model, into=self._metrics.read)
+        self.recording = Recording()
+        self.engine = build_engine(run, model, into=self._metrics.read, observers=(self.recording,))
+        self.recording.header.update(self.engine.trace.header)
         self._metrics.watch(self.engine)
         self.engine.arrivals.stored = texts
         self._queues: dict[str, asyncio.Queue[Piece]] = {}  # by request

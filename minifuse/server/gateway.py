@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 
 from minifuse.core.request import Request
 from minifuse.server.failures import Refused
+from minifuse.server.live import Recording
 from minifuse.server.loop import Piece
 
 Texts = Callable[[Request], tuple[int, ...]]  # what precedes a request's prompt
@@ -25,6 +26,7 @@ class Gateway(ABC):
         draining: nothing more is taken in.
         failure: of a stage or of the model; nothing more is served.
         failed: is set then.
+        recording: of what is served, if it can be shown live.
     """
 
     def __init__(self, most_unfinished: int) -> None:
@@ -32,6 +34,7 @@ class Gateway(ABC):
         self.draining = False
         self.failure: BaseException | None = None
         self.failed = asyncio.Event()
+        self.recording: Recording | None = None
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from minifuse.server.failures import Refused
 
 REQUEST_ID = b"x-request-id"
 ALLOWED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-OPEN = ("/health", "/ready", "/metrics", "/")  # paths that need no key
+OPEN = ("/health", "/ready", "/metrics")  # paths that need no key
 
 
 def tenant_of(key: str) -> str:

@@ -19,14 +19,29 @@ def sent(text: str, stops: list[str], trim: bool = False) -> tuple[list[str], Te
     return [*pieces, stream.end()], stream
 
 
+def first_stop(text: str, stops: list[str], trim: bool) -> tuple[str, bool]:
+    """What is to be sent of a text, and whether it stops: at the first token with which a stop string is complete."""
+    tokens = TOKENIZER.encode(text)
+    for count in range(len(tokens) + 1):
+        so_far = TOKENIZER.decode(list(tokens[:count])).rstrip(UNFINISHED)
+        so_far = so_far.lstrip() if trim else so_far
+        if places := [place for stop in stops if (place := so_far.find(stop)) >= 0]:
+            return so_far[: min(places)], True
+    return text.lstrip() if trim else text, False
+
+
 @given(LETTERS, st.lists(st.text("ab é", min_size=1, max_size=4), max_size=3), st.booleans())
 def test_an_answer_is_sent_up_to_its_first_stop_string(text: str, stops: list[str], trim: bool) -> None:
     pieces, stream = sent(text, stops, trim)
-    whole = text.lstrip() if trim else text
-    ends = [place for stop in stops if (place := whole.find(stop)) >= 0]
-    assert "".join(pieces) == stream.text == whole[: min(ends, default=len(whole))]
-    assert stream.stopped == bool(ends)
+    expected, stopped = first_stop(text, stops, trim)
+    assert ("".join(pieces), stream.stopped) == (expected, stopped)
+    assert stream.text == expected
     assert not any(UNFINISHED in piece for piece in pieces)
+
+
+def test_of_two_stop_strings_the_one_that_is_complete_first_counts() -> None:
+    pieces, stream = sent("éb ", ["éb ", "b"])
+    assert ("".join(pieces), stream.stopped) == ("é", True)
 
 
 def test_a_beginning_of_a_stop_string_is_held_back_until_it_is_none() -> None:
