@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import asks
+from helpers import asks, breach
 
 from minifuse.attention.batch import Batch
 from minifuse.attention.layouts import PaddedStage, PagedStage, SlotsStage
@@ -16,7 +16,6 @@ from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
 from minifuse.attention.stage import PerSequenceStage
 from minifuse.attention.storage import KVStorage
-from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages
 from minifuse.core.plan import Extent, Layout, Placement, Plan, Span, Work
 from minifuse.core.request import Sequence
@@ -212,9 +211,8 @@ def test_a_plan_that_samples_no_token() -> None:
 
 def test_padded_needs_a_rectangle() -> None:
     plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),))
-    with pytest.raises(LawBroken, match="without a rectangle") as error:
+    with breach("layout", "without a rectangle"):
         PaddedAttention().batch(plan, {"a": _sequence("a", (1, 2))}, _storage(5))
-    assert error.value.law == "layout"
 
 
 def test_layouts_without_tensors() -> None:

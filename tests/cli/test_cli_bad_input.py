@@ -146,10 +146,6 @@ def test_a_bad_line_is_named(minifuse: Cli, wordless: Path, requests: Cli, line:
     minifuse("run", "--model", wordless, "--prompts", path).refused(*words)
 
 
-def test_an_empty_file_is_refused(minifuse: Cli, requests: Cli) -> None:
-    minifuse("run", *RANDOM, "--prompts", requests("")).refused("no request")
-
-
 BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "empty": ({"prompt_token_ids": []}, "empty prompt"),
     "strange": ({"prompt_token_ids": [1, 7]}, "the token id 7"),
@@ -254,16 +250,6 @@ def test_a_refused_run_leaves_no_trace_behind(minifuse: Cli, tmp_path: Path) -> 
 # --- models that cannot be read
 
 
-def served(minifuse: Cli, directory: Path, requests: Cli) -> Any:
-    return minifuse("run", "--model", directory, "--prompts", requests({"prompt_token_ids": [1]}))
-
-
-def test_truncated_weights(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
-    weights = make_model(tmp_path) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    served(minifuse, tmp_path, requests).refused("truncated", "download it again")
-
-
 # --- machines that lack something
 
 
@@ -321,9 +307,3 @@ def test_techniques_that_disagree_in_float64(minifuse: Cli, monkeypatch: pytest.
     outcome = minifuse("compare", "orca", "serial", *workload)
     assert (outcome.code, [row["differing"] for row in outcome.json()["techniques"]]) == (0, [[], ["r0"]])
     assert json.loads(outcome.out)["schema"] == "minifuse.compare/2"
-
-
-def test_kernels_without_a_gpu(minifuse: Cli) -> None:
-    """This machine has none, which is reported before any weights are read."""
-    typed = ("--set", "attention.backend=triton", "--device", "cpu", "--model", "random:llama-7b")
-    minifuse("run", *typed).refused("need a GPU", "attention.backend=torch", code=3)

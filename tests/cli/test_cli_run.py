@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,14 +52,6 @@ def test_lines_and_figures(minifuse: Cli, worded: Path) -> None:
     assert "Throughput" in outcome.err
     assert "\x1b" not in outcome.out + outcome.err
     assert max(map(len, outcome.err.splitlines())) <= 80
-
-
-def test_token_ids_need_no_tokenizer(minifuse: Cli, wordless: Path, requests: Cli) -> None:
-    path = requests({"id": "x", "prompt_token_ids": [2, 3], "ignore_eos": True, "max_new_tokens": 3})
-    outcome = minifuse("run", "--model", wordless, "--prompts", path)
-    assert outcome.code == 0
-    assert outcome.out.startswith("x [length] 2 3 -> ")
-    assert len(outcome.out.split("-> ")[1].split()) == 3
 
 
 def test_a_file_says_what_its_requests_are(minifuse: Cli, worded: Path, requests: Cli) -> None:
@@ -191,14 +182,6 @@ def test_a_trace_is_not_written_over_what_is_read(minifuse: Cli, wordless: Path,
     assert (refused.code, refused.out) == (2, "")
     assert "this command reads: give a file of its own" in refused.err
     assert trace.read_bytes() == before
-
-
-def test_the_trace_is_written(minifuse: Cli, wordless: Path, tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    assert minifuse("run", "--model", wordless, *SMALL, "--trace", path).code == 0
-    events = read_trace(path)
-    assert [event["event"] for event in events[:4]] == ["run", "request", "request", "request"]
-    assert events[-1]["event"] == "end"
 
 
 def test_goodput_is_counted(minifuse: Cli, wordless: Path) -> None:
@@ -350,13 +333,6 @@ def test_tiny_answers_a_typed_prompt(minifuse: Cli, tiny: str) -> None:
 def test_tiny_with_a_law_of_lengths_gets_random_tokens(minifuse: Cli, tiny: str) -> None:
     run = minifuse("run", "--requests", 2, "--output-length", 3, "--ignore-eos", "--json").json()
     assert [len(output["token_ids"]) for output in run["outputs"]] == [3, 3]
-
-
-def test_the_doctor_finds_tiny(minifuse: Cli, tiny: str) -> None:
-    outcome = minifuse("doctor", "--json")
-    checks = {check["name"]: check for check in json.loads(outcome.out)["checks"]}
-    assert checks["model tiny"]["status"] == "ok"
-    assert outcome.code == (3 if any(check["status"] == "problem" for check in checks.values()) else 0)
 
 
 def test_why_tells_of_every_request_that_waits(minifuse: Callable[..., Any], tmp_path: Path) -> None:

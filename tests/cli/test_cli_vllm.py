@@ -17,12 +17,6 @@ Cli = Callable[..., Any]
 SHORT = ("--technique", "vllm", "--kv-memory", "100KiB", "--set", "memory.block_size=4")
 
 
-def test_evictions_are_told(minifuse: Cli, tiny: str) -> None:
-    outcome = minifuse("run", "--requests", 12, "--max-new-tokens", 30, "--ignore-eos", *SHORT)
-    assert outcome.code == 0
-    assert "Evictions" in outcome.err
-
-
 def test_swaps_beside_the_computing_show_in_virtual_time(minifuse: Cli, tmp_path: Path) -> None:
     """The same decisions but for the moment of the moves, the same bytes, and less of their time exposed."""
     typed = ("--clock", "virtual", "--hardware", "a100-40g", "--model", "random:llama-7b", "--dtype", "float16")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import sentence
+from helpers import refusal
 
 from minifuse.attention.paged import PagedAttention
 from minifuse.core.errors import MachineError, UsageError
@@ -121,9 +121,8 @@ def test_kv_that_does_not_fit(problem: Exception, monkeypatch: pytest.MonkeyPatc
         raise problem
 
     monkeypatch.setattr(calibration, "KVStorage", refuse)
-    with pytest.raises(MachineError) as error:
+    with refusal(MachineError, "KV of 8 tokens", "cpu", "shorter context"):
         measure(small_model("llama"), (4, 8), chunk=4)
-    sentence(error.value, "KV of 8 tokens", "cpu", "shorter context")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,6 @@ def test_powers_of_two(chunk: int, longest: int, contexts: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize(("chunk", "most"), [(33, 32), (64, 32), (200, 32)])
 def test_a_chunk_too_large_for_the_model(chunk: int, most: int) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, f"{chunk} tokens", "toy is 100", f"at most {most}"):
         contexts_of(chunk, 100, "toy")
-    sentence(error.value, f"{chunk} tokens", "toy is 100", f"at most {most}")
     assert len(contexts_of(most, 100, "toy")) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers import RAW, sentence
+from helpers import RAW, refusal
 
 from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import UsageError
@@ -98,6 +98,5 @@ def test_biases_and_norms_of_a_published_shape_are_negligible() -> None:
 
 
 def test_unknown_preset() -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "'llama-9b'", *PRESETS):
         preset("llama-9b")
-    sentence(error.value, "'llama-9b'", *PRESETS)
