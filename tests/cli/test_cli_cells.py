@@ -199,7 +199,6 @@ def test_a_transformer_can_be_asked_sentences(minifuse: Cli) -> None:
         ((LSTM, "--output-length", "9"), "--output-length is given, which means nothing"),
         ((LSTM, "--max-new-tokens", "9"), "--max-new-tokens is given, which means nothing"),
         ((TREELSTM, "--ignore-eos"), "--ignore-eos is given, which means nothing"),
-        ((LSTM, "--workload", "treebank"), 'The workload is "treebank", of trees, and this lstm reads sentences'),
         ((LSTM, "--workload", "wmt15", "--prompt-length", "9"), "--prompt-length and --workload wmt15 are both given"),
         (
             (LSTM, "--workload", "wmt15", "--prompts", "x"),
@@ -213,8 +212,6 @@ def test_a_transformer_can_be_asked_sentences(minifuse: Cli) -> None:
         ),
         ((LSTM, "--memory", "contiguous", "--attention", "per_sequence"), "The memory 'contiguous' does not serve"),
         (("tiny", "--technique", "cellular", "--memory", "states", "--attention", "cells"), "does not serve transf"),
-        (("lstm:hiden=8",), "There is no setting of the model lstm 'hiden' (did you mean \"hidden\"?)"),
-        (("lstm:hidden=0",), 'hidden of the model lstm is "0": give a whole number from 1 to 65536.'),
         ((LSTM, "--kv-memory", 63), "The memory of 63 bytes is less than the 64 bytes of one state of lstm:hidden=8"),
     ],
 )

@@ -89,13 +89,6 @@ def test_precision_may_be_lowered_when_writing(tmp_path: Path) -> None:
     assert torch.equal(stored["transformer.h.0.mlp.c_fc.weight"], up.t().half())
 
 
-def test_tied_embeddings_are_one_tensor(tmp_path: Path) -> None:
-    model_directory(tmp_path, "llama", tie_word_embeddings=True)
-    assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
-    model = load_weights(resolve_text(str(tmp_path)), "float64")
-    assert model.lm_head.weight.data_ptr() == model.embedding.weight.data_ptr()
-
-
 def test_end_of_sequence_ids() -> None:
     def eos(value: Any) -> tuple[int, ...]:
         return read_config(raw_config("llama", eos_token_id=value)).eos_ids
@@ -245,15 +238,6 @@ def test_misshapen_tensor(family: str, name: str, wanted: list[int], tmp_path: P
         _load(tmp_path)
 
 
-def test_a_transposed_rectangle_is_refused(tmp_path: Path) -> None:
-    model_directory(tmp_path, "gpt2")
-    name = "transformer.h.0.attn.c_attn.weight"
-    stored = load_file(tmp_path / WEIGHTS)[name]
-    _change(tmp_path, **{name.replace(".", "__"): stored.t().contiguous()})
-    with refusal(ModelError, "[72, 24]", "[24, 72]"):
-        _load(tmp_path)
-
-
 @pytest.mark.parametrize("keep", [0, 7, 100, 0.5, -1])
 @pytest.mark.parametrize("sharded", [False, True])
 def test_truncated_weights(keep: float, sharded: bool, tmp_path: Path) -> None:
@@ -319,16 +303,3 @@ def test_broken_tokenizer(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with refusal(ModelError, "tokenizer.json", "download it again"):
         resolve_text(str(tmp_path)).tokenizer()
-
-
-def test_tokenizer_encodes_and_decodes(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    made = Tokenizer(models.WordLevel({"<eos>": 0, "one": 1, "two": 2}, unk_token="<eos>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.add_special_tokens(["<eos>"])
-    model_directory(tmp_path, "llama")
-    made.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = resolve_text(str(tmp_path)).tokenizer()
-    assert tokenizer.encode("two one two") == (2, 1, 2)
-    assert tokenizer.decode([1, 2, 0]) == "one two"
