@@ -139,7 +139,7 @@ def test_the_trace_tells_when_a_turn_arrived_and_replays_exactly(tmp_path: Path)
     arrived = [event for event in events if event["event"] == "request"]
     times = [event.get("wall", event)["arrival_s"] for event in arrived]  # when the last turn had ended is measured
     assert [(e["id"], at, e.get("after"), e.get("history_tokens")) for e, at in zip(arrived, times, strict=True)] == [
-        *(("a", 0.0, None, None), ("b", 5.5, "a", 5), ("d", 7.5, "b", 8)),
+        *(("a", 0.0, None, None), ("b", 5.5, "a", 5), ("d", 7.5, "b", 8))
     ]
     again = make_engine(model="llama")
     run_all(again, TURNS)

@@ -288,11 +288,7 @@ class Divides(Iteration):
 
 @pytest.mark.parametrize(
     ("method", "words"),
-    [
-        ("propse", "did you mean 'propose'?"),
-        ("rank", "is called as rank(sequence)"),
-        ("__init__", "cannot be made"),
-    ],
+    [("propse", "did you mean 'propose'?"), ("rank", "is called as rank(sequence)"), ("__init__", "cannot be made")],
 )
 def test_a_class_that_cannot_be_a_stage_is_bad_usage(minifuse: Cli, plugin: Path, method: str, words: str) -> None:
     parameters = "self" if method == "rank" else "self, *arguments"

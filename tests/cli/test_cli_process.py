@@ -158,13 +158,7 @@ def sent_by(command: list[str], columns: int, **environment: str) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1", **environment}
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        command,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**inherited, **environment},
-    )
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**inherited, **environment})
     os.close(theirs)
     sent = b""
     try:

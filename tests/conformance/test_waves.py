@@ -66,10 +66,7 @@ def test_a_wave_may_reuse_the_slots_of_an_earlier_one() -> None:
     books = books_before()
     books.begin(plan(*IN_TURN), sequences())
     books.complete(report(plan(*IN_TURN), 8), {"a", "b"})
-    assert books.slots == {
-        "a": [("host", slot) for slot in range(4)],
-        "b": [("device", slot) for slot in range(4)],
-    }
+    assert books.slots == {"a": [("host", slot) for slot in range(4)], "b": [("device", slot) for slot in range(4)]}
     assert books.twins == {("device", slot): [("host", 4 + slot)] for slot in range(4)}  # b's is on both tiers
 
 

@@ -138,15 +138,14 @@ def test_a_duplicate_is_refused_and_the_first_is_served() -> None:
     assert len(served.answers[0].token_ids) == 2
 
 
-@pytest.mark.parametrize("clock", ["real", "virtual"])
 @pytest.mark.parametrize("name", serving("transformer"))
-def test_every_technique_with_a_model(name: str, clock: Any) -> None:
+def test_every_technique_with_a_model_in_real_time(name: str) -> None:
     requests = [
         asks("a", 4, 5, stop_ids=(3,)),
         asks("b", 1, 3, sampling=Sampling(1.0, seed=5)),
         asks("c", 7, 2, at=0.001),
     ]
-    settings = Settings(dtype="float64", kv_memory=2**15, clock=clock)
+    settings = Settings(dtype="float64", kv_memory=2**15)
     served = serve(build_engine(resolve_run(technique(name), SOURCE, settings), small_model("llama")), requests)
     for answer in served.answers:
         assert answer.token_ids == expected_answer("llama", answer.request)

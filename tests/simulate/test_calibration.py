@@ -127,13 +127,7 @@ def test_kv_that_does_not_fit(problem: Exception, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("chunk", "longest", "contexts"),
-    [
-        (32, 256, (32, 64, 128, 256)),
-        (48, 300, (64, 128, 256)),
-        (1, 4, (1, 2, 4)),
-        (33, 63, ()),
-        (5, 4, ()),
-    ],
+    [(32, 256, (32, 64, 128, 256)), (48, 300, (64, 128, 256)), (1, 4, (1, 2, 4)), (33, 63, ()), (5, 4, ())],
 )
 def test_powers_of_two(chunk: int, longest: int, contexts: tuple[int, ...]) -> None:
     assert powers_of_two(chunk, longest) == contexts

@@ -99,9 +99,7 @@ def test_a_crowd_is_told_as_the_scenario_that_it_is(monkeypatch: pytest.MonkeyPa
     """The newest first, once more than twelve wait."""
     rank = Iteration.rank
     monkeypatch.setattr(
-        Iteration,
-        "rank",
-        lambda self, one: -self.waiting.num_joined if len(self.waiting) > 12 else rank(self, one),
+        Iteration, "rank", lambda self, one: -self.waiting.num_joined if len(self.waiting) > 12 else rank(self, one)
     )
     with pytest.raises(LawBroken) as broken:
         Search(TEXTS, TECHNIQUES["orca"], [under_load], limit=Limit(math.inf, -math.inf)).run(10, seed=0)
