@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+import pytest
 import torch
 
 from minifuse.contracts.checks import Checks
 from minifuse.core.clock import RealClock, VirtualClock
-from minifuse.core.errors import MinifuseError
+from minifuse.core.errors import LawBroken, MinifuseError
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.report import Ran, StepReport
 from minifuse.core.request import Request, Sequence
@@ -138,6 +140,22 @@ def sentence(error: MinifuseError, *parts: str) -> None:
     assert text.endswith("."), text
     for part in parts:
         assert part in text, f"{part!r} is not in: {text}"
+
+
+@contextmanager
+def refusal(kind: type[MinifuseError], *parts: str) -> Iterator[None]:
+    """A block that raises this error, whose one sentence names every part."""
+    with pytest.raises(kind) as error:
+        yield
+    sentence(error.value, *parts)
+
+
+@contextmanager
+def breach(law: str, match: str | None = None) -> Iterator[None]:
+    """A block that breaks this law."""
+    with pytest.raises(LawBroken, match=match) as broken:
+        yield
+    assert broken.value.law == law
 
 
 def unit(plan: Plan) -> float:

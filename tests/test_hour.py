@@ -71,7 +71,4 @@ def test_the_page_lists_the_core() -> None:
 def test_what_is_outside_is_noticed() -> None:
     assert foreign(
         "from minifuse.contracts.fault import blaming\nimport numpy\nimport torch.nn as nn\nimport os.path"
-    ) == {
-        "minifuse.contracts.fault",
-        "numpy",
-    }
+    ) == {"minifuse.contracts.fault", "numpy"}

@@ -14,7 +14,6 @@ from minifuse.core.in_flight import InFlight
 from minifuse.core.plan import Extent, Plan, Proposal, Work
 from minifuse.core.request import Phase, Sequence
 
-W = Sequence(asks("w"))  # waits
 A, B, GRAPH = Sequence(asks("a")), Sequence(asks("b")), sequence_of("g", lstm(4))
 SEQUENCES = {sequence.id: sequence for sequence in (A, B, GRAPH)}
 for sequence in SEQUENCES.values():
@@ -98,30 +97,6 @@ def test_a_sequence_is_not_evicted_while_its_plan_runs() -> None:
     assert "was to evict a, whose last work is not done" in refused(in_flight, 0, Proposal(evict=(A,)))
     in_flight.land(plan, 1.0)
     check(in_flight, 0, Proposal(evict=(A,)))
-
-
-def test_a_sequence_is_not_evicted_by_the_proposal_that_schedules_it() -> None:
-    proposal = Proposal((Work("a", 1, 2),), evict=(A,))
-    assert "to evict a and to work on it" in refused(InFlight(1, 1), 0, proposal)
-
-
-@pytest.mark.parametrize(
-    ("proposal", "words"),
-    [
-        (Proposal((Work("a", 1, 2),), (A,)), "was to admit a, which is running"),
-        (Proposal((Work("c", 0, 1),)), "was to work on c, which was never admitted"),
-        (Proposal((Work("w", 0, 1),)), "was to work on w, which was never admitted"),
-        (Proposal((Work("w", 0, 1),), (W, W)), "a second time"),
-        (Proposal((Work("a", 1, 2),), evict=(W,)), "was to evict w, which is received"),
-        (Proposal((Work("a", 1, 2),), (Sequence(asks("w")),)), "not one received and not yet released"),
-    ],
-    ids=str,
-)
-def test_who_waits_is_admitted_and_who_runs_is_worked_on(proposal: Proposal, words: str) -> None:
-    with pytest.raises(LawBroken, match=words) as broken:
-        check(InFlight(1, 1), 0, proposal, {**SEQUENCES, "w": W})
-    assert broken.value.law == "conservation"
-    check(InFlight(1, 1), 0, Proposal((Work("w", 0, 1), Work("a", 1, 2)), (W,)), {**SEQUENCES, "w": W})
 
 
 def test_memory_waits_for_the_last_plan_that_touches_it() -> None:

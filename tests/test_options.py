@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from helpers import sentence
+from helpers import refusal
 
 from minifuse.core.errors import UsageError
 from minifuse.core.stages import option
@@ -93,18 +93,15 @@ def test_values(name: str, text: Any, value: Any) -> None:
     ],
 )
 def test_wrong_values(name: str, text: Any, allowed: str) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "batching 'toy'", name, repr(text), allowed):
         _parse(**{name: text})
-    sentence(error.value, "batching 'toy'", name, repr(text), allowed)
 
 
 def test_unknown_options() -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "batching 'toy'", "'windw'", "did you mean", "window", "count", "order"):
         _parse(windw="2s")
-    sentence(error.value, "batching 'toy'", "'windw'", "did you mean", "window", "count", "order")
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "memory 'plain'", "'x'", "none"):
         parse_options("memory 'plain'", NoOptions, {"x": "1"})
-    sentence(error.value, "memory 'plain'", "'x'", "none")
 
 
 def test_no_options() -> None:

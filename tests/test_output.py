@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from full_disk import full_disk
-from helpers import sentence
+from helpers import refusal, sentence
 
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.io.output import whole_file, whole_folder, write_whole
@@ -26,9 +26,8 @@ def page(tmp_path: Path) -> Path:
 
 def test_a_full_disk_leaves_what_was_there(page: Path) -> None:
     for before in (None, "good"):
-        with full_disk(ROOM), pytest.raises(MachineError) as error:
+        with full_disk(ROOM), refusal(MachineError, str(page), "File too large", "has not changed"):
             write_whole(page, MUCH)
-        sentence(error.value, str(page), "File too large", "has not changed")
         assert [path.read_text() for path in page.parent.iterdir()] == ([] if before is None else [before])
         write_whole(page, "good")
     write_whole(page, MUCH)
@@ -76,9 +75,8 @@ def test_a_pipe_and_a_device_are_written_to() -> None:
 
 
 def test_a_place_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, str(tmp_path / "no" / "page.html"), "No such file", "give a place"):
         write_whole(tmp_path / "no" / "page.html", "")
-    sentence(error.value, str(tmp_path / "no" / "page.html"), "No such file", "give a place")
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from graphs import lstm
-from helpers import asks, make_engine, sentence
+from helpers import asks, breach, make_engine, refusal, sentence
 
-from minifuse.core.errors import LawBroken, RequestRefused
+from minifuse.core.errors import RequestRefused
 from minifuse.core.request import FinishReason, Request, Sampling, Sequence
 from minifuse.core.unfolded import Unfolded, unfolded
 
@@ -71,9 +71,8 @@ def test_a_text_counts_no_nodes_and_has_no_graph() -> None:
     sequence = Sequence(asks("a", 2, 4))
     sequence.take((5,), 1, {})
     assert sequence.results == {}
-    with pytest.raises(LawBroken, match="a is a text") as broken:
+    with breach("layout", "a is a text"):
         _ = unfolded(sequence)
-    assert broken.value.law == "layout"
     graph = lstm(2)
     assert unfolded(Unfolded(Request("g", (1,)), graph=graph)) is graph
 
@@ -128,9 +127,8 @@ def test_tokens_are_whole_numbers(wrong: dict[str, Any]) -> None:
 
 
 def test_a_prompt_that_is_none() -> None:
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "'a'", "None", "token ids"):
         make_engine().submit(Request("a", None))  # type: ignore[arg-type]
-    sentence(error.value, "'a'", "None", "token ids")
 
 
 def test_a_prompt_may_be_a_list() -> None:

@@ -15,19 +15,6 @@ SCRIPT = ROOT / "benchmarks" / "scheduler.py"
 names = runpy.run_path(str(SCRIPT))
 
 
-def test_the_cases_are_those_of_the_aim() -> None:
-    full = names["cases"](quick=False)
-    assert {case.waiting for case in full if case.what == "queue"} == {100, 1000, 10_000, 100_000}
-    assert {case.running for case in full if case.what == "batch"} == {16, 64, 256, 1000}
-    assert {case.blocks for case in full if case.what == "blocks"} == {1000, 10_000, 100_000}
-    assert all(case.prompt == 2048 for case in full if case.what == "sharing")
-    assert [case.waiting for case in full if case.kind == "run"] == [100_000, 100_000, 100]
-    for case in full:
-        if case.what in ("queue", "batch", "blocks"):
-            blocks = -(-(case.prompt + case.new) // case.block_size)
-            assert case.running * blocks <= case.blocks, f"not all of {case} fit"
-
-
 def test_a_summary_is_of_the_same_round() -> None:
     def round_of(seconds: float) -> dict[str, float]:
         return {"iteration_s": seconds, "running": 8.0}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, make_real_engine, run_all, sentence
+from helpers import asks, make_engine, make_real_engine, refusal, run_all, sentence
 
 from minifuse.core.errors import RequestRefused
 from minifuse.core.request import Request
@@ -40,9 +40,8 @@ def test_prompts_of_one_request_are_submitted_as_one() -> None:
 )
 def test_prompts_that_are_not_one_request(prompts: list[Request], parts: list[str]) -> None:
     engine = make_engine(capacity=70)
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, *parts):
         engine.submit(*prompts)
-    sentence(error.value, *parts)
     assert not engine.requests.unfinished
     engine.submit(asks("b"))  # the refused request left nothing behind
 
@@ -51,12 +50,10 @@ def test_a_group_and_a_request_have_different_ids() -> None:
     engine = make_engine()
     engine.submit(asks("x"))
     engine.submit(asks("g/0", group="g"))
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "group 'x' has the id of a request"):
         engine.submit(asks("x/0", group="x"), asks("x/1", group="x"))
-    sentence(error.value, "group 'x' has the id of a request")
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "'g' has the id of a group"):
         engine.submit(asks("g"))
-    sentence(error.value, "'g' has the id of a group")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +72,8 @@ def test_a_group_and_a_request_have_different_ids() -> None:
 def test_times_and_priorities_have_limits(given: dict[str, Any], parts: list[str]) -> None:
     engine = make_engine(settings={"batching.order": "priority", "batching.ageing": 2.0})
     engine.submit(asks("a"))
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "'b'", *parts):
         engine.submit(asks("b", **given))
-    sentence(error.value, "'b'", *parts)
     assert [step.plan.sequences for step in engine.run()] == [["a"]] * 3
 
 
@@ -103,9 +99,8 @@ def test_a_group_is_submitted_once() -> None:
     engine = make_engine("fusion", settings={"memory.slots": 2})
     engine.submit(asks("a", group="g"), asks("b", group="g"))
     for again in ((asks("c", group="g"), asks("d", group="g")), (asks("e", group="g"),)):
-        with pytest.raises(RequestRefused) as error:
+        with refusal(RequestRefused, "group 'g'", "before"):
             engine.submit(*again)
-        sentence(error.value, "group 'g'", "before")
     assert len(list(engine.run())) > 0
     assert set(engine.finished) == {"a", "b"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -117,28 +116,6 @@ def _threaded(run: Any, workers: int = 2) -> ServingEngine:
     run = run or torch_runner(small_model(LLAMA), memory, attention)
     executor = RealExecutor(run, clock, workers)
     return ServingEngine(Pinned(workers), memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
-
-
-def test_two_workers_in_threads() -> None:
-    """The first two plans meet at a barrier, so they really run at the same time."""
-    engine = _threaded(None)
-    barrier = threading.Barrier(2)
-    compute = engine.executor._run  # type: ignore[attr-defined]
-
-    def meet(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        if plan.step < 2:
-            barrier.wait(timeout=60)
-        return compute(plan, sequences)
-
-    engine.executor._run = meet  # type: ignore[attr-defined]
-    requests = [replace(request, arrival_s=0.0) for request in CROWD]
-    try:
-        steps = run_all(engine, requests)
-    finally:
-        engine.executor.close()
-    assert answers_of(engine) == expected_answers(LLAMA, requests)
-    assert {step.plan.worker for step in steps} == {0, 1}
-    assert engine.memory.usage().reserved == 0
 
 
 def test_an_error_in_a_workers_thread_reaches_the_caller() -> None:

@@ -337,10 +337,7 @@ def test_single_queries_in_the_serving_dtypes(heads: int, kv_heads: int, dtype: 
     cache.values.normal_(generator=generator)
     sequences = {f"s{n}": Sequence(asks(f"s{n}", n, 8)) for n in lengths}
     plan = Plan(
-        0,
-        0,
-        tuple(Work(f"s{n}", n - 1, n) for n in lengths),
-        tuple(Extent(12 * i, 12) for i in range(len(lengths))),
+        0, 0, tuple(Work(f"s{n}", n - 1, n) for n in lengths), tuple(Extent(12 * i, 12) for i in range(len(lengths)))
     )
     q = torch.randn(3, heads, 4, generator=generator).to(dtype)
     k, v = (torch.randn(3, kv_heads, 4, generator=generator).to(dtype) for _ in "kv")

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
-from helpers import asks
+from helpers import asks, breach
 
 from minifuse.attention.batch import Batch
-from minifuse.attention.layouts import PaddedStage, PagedStage, SlotsStage
 from minifuse.attention.padded import PaddedAttention
-from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
-from minifuse.attention.stage import PerSequenceStage
 from minifuse.attention.storage import KVStorage
-from minifuse.core.errors import LawBroken
-from minifuse.core.places import Pages
-from minifuse.core.plan import Extent, Layout, Placement, Plan, Span, Work
+from minifuse.core.plan import Extent, Layout, Plan, Work
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.kernels.operators import TORCH
-from minifuse.memory.rows.window import Entry, Window
 from minifuse.model.text.config import ModelConfig, Rotary
 
 CONFIG = ModelConfig("llama", 50, 8, 2, 2, 1, 4, 8, 64, rotary=Rotary(4))
@@ -97,67 +90,6 @@ def test_padded_batch_by_hand() -> None:
     assert seen[2][:3] == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
 
 
-def _seen(window: Window, computed: Span, tokens: dict[str, tuple[int, ...]], *work: Work) -> tuple[Any, Any, Any]:
-    """Of an iteration of a window: its tokens by row, the columns that each computed one sees, and the KV's shape."""
-    sequences = {name: _sequence(name, text) for name, text in tokens.items()}
-    places = tuple(window.place(item.sequence) for item in work)
-    plan = Plan(0, 0, work, places, admitted=("query3",), layout=Layout(shape=window.rectangle(computed)))
-    batch = PaddedAttention().batch(plan, sequences, _storage(window.stride * 3))
-    (wave,) = batch.waves
-    seen = (wave.reads.mask[:, 0] == 0).int()
-    if (shape := window.rectangle(computed)).wraps:  # whole rows are read: in the order of the columns instead
-        seen = seen[..., [column % shape.stride for column in range(shape.begin, shape.stop)]]
-    return batch.token_ids.view(3, -1).tolist(), seen.tolist(), tuple(wave.reads.keys[0].shape)
-
-
-TEXTS = {"query0": (10, 11, 12, 13), "query1": (20, 21, 22, 23, 24), "query3": (30, 31)}
-
-
-def _three_running(embed: bool) -> Window:
-    """Baton, 4.1: three queries in columns 0 to 3, of which query2 has just ended."""
-    window = Window(3, 10, embed=embed)
-    window.enter([Entry("query0", 2, 2, 10), Entry("query1", 3, 3, 10), Entry("query2", 3, 3, 10)])
-    window.enter(())
-    window.leave("query2")
-    return window
-
-
-def test_vector_shaping_as_in_figure_4() -> None:
-    """query3 of l_q = 2 tokens: inputs B x l_q, masks of l_am + l_q - 1 = 5 + 2 - 1 columns; then single tokens."""
-    window = _three_running(embed=False)
-    computed = window.enter([Entry("query3", 2, 2, 6)])
-    work = (Work("query0", 3, 4), Work("query1", 4, 5), Work("query3", 0, 2))
-    tokens, seen, shape = _seen(window, computed, TEXTS, *work)
-    assert tokens == [[13, 0], [24, 0], [30, 31]]
-    assert seen[0] == [[0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]]  # an idle token sees what comes before it, and itself
-    assert seen[1] == [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
-    assert seen[2] == [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 1]]  # what query2 had is masked
-    assert shape == (3, 1, 6, 4)
-    computed = window.enter(())
-    longer = {name: (*text, 7) for name, text in TEXTS.items()}
-    work = (Work("query0", 4, 5), Work("query1", 5, 6), Work("query3", 2, 3))
-    tokens, seen, shape = _seen(window, computed, longer, *work)
-    assert tokens == [[7], [7], [7]]
-    assert seen == [[[0, 1, 1, 1, 1, 0, 1]], [[1, 1, 1, 1, 1, 0, 1]], [[0, 0, 0, 0, 1, 1, 1]]]  # the gap in column 5
-    assert shape == (3, 1, 7, 4)
-
-
-@pytest.mark.parametrize(
-    ("length", "width", "query3"), [(2, 5, [0, 0, 0, 1, 1]), (7, 7, [1, 1, 1, 1, 1, 1, 1])], ids=["shorter", "longer"]
-)
-def test_vector_embedding_as_in_4_2(length: int, width: int, query3: list[int]) -> None:
-    """l_q <= l_kv: it is padded in front; l_q > l_kv: the others are. Inputs are B x 1, KV B x (l_kv + 1), or a row."""
-    window = _three_running(embed=True)
-    computed = window.enter([Entry("query3", length, 1, length)])
-    texts = {**TEXTS, "query3": tuple(range(30, 30 + length))}
-    work = (Work("query0", 3, 4), Work("query1", 4, 5), Work("query3", length - 1, length))
-    tokens, seen, shape = _seen(window, computed, texts, *work)
-    assert tokens == [[13], [24], [29 + length]]
-    front = [0] * (width - 5)
-    assert seen == [[[*front, 0, 1, 1, 1, 1]], [[*front, 1, 1, 1, 1, 1]], [query3]]
-    assert shape == (3, 1, width if length < 5 else window.stride, 4)  # the longer one wraps around
-
-
 def test_slots_batch_by_hand() -> None:
     """Buffers of 8 slots. The region [1, 4) holds r2 at its 5th token, an idle buffer, and r1 at its 2nd."""
     sequences = {"r1": _sequence("r1", (10, 11)), "r2": _sequence("r2", (20, 21, 22, 23, 24))}
@@ -212,25 +144,5 @@ def test_a_plan_that_samples_no_token() -> None:
 
 def test_padded_needs_a_rectangle() -> None:
     plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),))
-    with pytest.raises(LawBroken, match="without a rectangle") as error:
+    with breach("layout", "without a rectangle"):
         PaddedAttention().batch(plan, {"a": _sequence("a", (1, 2))}, _storage(5))
-    assert error.value.law == "layout"
-
-
-def test_layouts_without_tensors() -> None:
-    work = (Work("a", 0, 3), Work("b", 0, 2))
-    all_work = (Span(0, 2),)
-    rectangle = Rectangle(0, 2, 6, 0, 3)
-    placement = Placement((Extent(0, 6), Extent(7, 5)), rectangle)
-    assert PerSequenceStage().layout(work, placement) == Layout(all_work)
-    assert PaddedStage().layout(work, placement) == Layout(all_work, rectangle)
-    region = Region(2, 3, 6)
-    assert SlotsStage().layout(work, Placement((Extent(12, 6), Extent(24, 6)), region)) == Layout(all_work)
-    single = (Work("a", 2, 3), Work("b", 0, 1))
-    assert SlotsStage().layout(single, Placement((Extent(12, 6), Extent(24, 6)), region)) == Layout(all_work, region)
-    pages = Placement((Pages((4, 1), 3), Pages((2,), 3)))
-    assert PagedStage().layout(work, pages) == Layout(all_work)
-    assert isinstance(PagedStage().backend(), PagedAttention)
-    assert isinstance(SlotsStage().backend(), SlotsAttention)
-    assert isinstance(PerSequenceStage().backend(), PerSequenceAttention)
-    assert isinstance(PaddedStage().backend(), PaddedAttention)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from helpers import asks
+from helpers import asks, breach
 
 from minifuse.attention.backend import lay_out
 from minifuse.attention.ragged import ragged
-from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Runs
 from minifuse.core.plan import Extent, Layout, Plan, Span, Work
 from minifuse.core.request import Sequence
@@ -82,9 +80,8 @@ def test_the_window_of_a_rectangle_without_gaps_is_read_from_its_first_column() 
 
 
 def test_runs_with_gaps_are_refused_outside_a_rectangle() -> None:
-    with pytest.raises(LawBroken, match="consecutive slots") as error:
+    with breach("layout", "consecutive slots"):
         _of(Plan(0, 0, (Work("b", 2, 3), Work("c", 0, 1)), (Runs(((3, 2), (8, 1))), Extent(20, 4))))
-    assert error.value.law == "layout"
 
 
 def test_adjacent_buffers_are_sequences_of_one_query() -> None:

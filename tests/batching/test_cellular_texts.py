@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from minifuse.attention.layouts import PagedStage
 from minifuse.attention.stage import PerSequenceStage
 from minifuse.batching import Cellular
 from minifuse.core.clock import VirtualClock
@@ -10,7 +9,7 @@ from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Request
 from minifuse.execute import VirtualExecutor
-from minifuse.memory import Contiguous, Paged
+from minifuse.memory import Contiguous
 from minifuse.model.text.reader import TextReader
 from minifuse.options import parse_options
 from minifuse.serve.engine import ServingEngine
@@ -40,23 +39,3 @@ def _in_flight(engine: ServingEngine) -> list[Plan]:
     executor = engine.executor
     assert isinstance(executor, VirtualExecutor)
     return [plan for _, _, plan, _ in executor._running] + [plan for plan, _ in executor._queued]
-
-
-def test_a_shared_prompt_is_not_computed_again() -> None:
-    """Where memory already holds the beginning of a prompt, the first iteration starts behind it."""
-    clock = VirtualClock()
-    memory = Paged(16, parse_options("test", Paged.Options, {"share": "on", "block_size": "4"}))
-    engine = ServingEngine(
-        Cellular(parse_options("test", Cellular.Options, {"max_tasks": 1})),
-        memory,
-        PagedStage(),
-        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: (5,) for w in plan.work})),
-        clock,
-        reader=TextReader(20, 50),
-    )
-    prompt = tuple(range(9))
-    engine.submit(Request("a", prompt, 4))
-    engine.submit(Request("b", prompt, 2, arrival_s=0.5))
-    works = [work for step in engine.run() for work in step.plan.work]
-    assert next((work.start, work.stop) for work in works if work.sequence == "b") == (8, 9)
-    memory.check_integrity()

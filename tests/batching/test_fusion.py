@@ -126,17 +126,6 @@ def test_a_short_prompt_may_overtake_a_long_one_in_pre_processing() -> None:
 # --- several prompts
 
 
-def test_the_prompts_of_a_request_join_together() -> None:
-    for preprocess in ("worker", "inline"):
-        prompts = [asks(f"g/{i}", 2 + 3 * i, 2, group="g") for i in range(3)]
-        engine = _fusion(batching_preprocess=preprocess)
-        engine.submit(asks("a", 3, 4))
-        engine.submit(*prompts)
-        steps = _main(list(engine.run()))
-        joined = [{name for name in step.tokens if name != "a"} for step in steps]
-        assert [names for names in joined if names] == [{"g/0", "g/1", "g/2"}] * 2
-
-
 def test_a_request_of_several_prompts_waits_until_all_of_them_fit() -> None:
     engine = _fusion(memory_slots=3)
     for request in (asks("a", 2, 3), asks("b", 2, 6)):

@@ -53,13 +53,6 @@ def test_a_request_waits_for_a_free_instance() -> None:
     assert started == {"a": 0.0, "b": 0.0, "c": 2.0}
 
 
-def test_memory_with_room_for_one_request() -> None:
-    steps = run_all(make_engine("instances", capacity=5), [asks(n, 3, 2) for n in "ab"])
-    assert {(r.code, r.sequence) for step in steps for r in step.plan.reasons} == {("memory-full", "b")}
-    started = {work.sequence: step.started_s for step in reversed(steps) for work in step.plan.work}
-    assert started == {"a": 0.0, "b": 2.0}
-
-
 def test_instances_in_threads_give_the_oracles_tokens() -> None:
     """The first plans of three instances meet at a barrier, so they really run at the same time."""
     engine = make_engine("instances", model="llama")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from helpers import asks, sentence
+from helpers import asks, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,9 +80,8 @@ def test_rank() -> None:
 
 
 def test_ageing_without_priorities_is_refused() -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "batching.ageing is 2 s", "give batching.order=priority", "not fcfs"):
         parse_options("batching 'iteration'", Iteration.Options, {"ageing": "2s"})
-    sentence(error.value, "batching.ageing is 2 s", "give batching.order=priority", "not fcfs")
     options = parse_options("batching 'iteration'", Iteration.Options, {"ageing": "2s", "order": "priority"})
     assert (options.order, options.ageing, options.max_batch) == ("priority", 2.0, 8)
     for wrong in ("0s", "-1s"):
@@ -99,9 +98,8 @@ def test_a_policy_has_an_order_or_a_rank(own_register: None) -> None:
         return None
 
     members = {"Options": Own, "admission": admission}
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "Orderless", "QueueOptions", "a rank of its own"):
         register(type("Orderless", (QueuePolicy,), {"name": "orderless", **members}))
-    sentence(error.value, "Orderless", "QueueOptions", "a rank of its own")
     ranking = {"name": "ranking", "rank": lambda self, sequence: 0, **members}
     assert register(type("Ranking", (QueuePolicy,), ranking)).overtaken_at_most is None
     assert (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, run_all, sentence
+from helpers import asks, breach, make_engine, refusal, run_all
 
 from minifuse.batching import Decoupled, Rebatch
-from minifuse.core.errors import LawBroken, RequestRefused, UsageError
+from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.plan import Reason
 from minifuse.core.report import StepReport
 from minifuse.core.request import Phase, Request
@@ -151,9 +151,8 @@ def test_the_law_names_a_policy_that_does_not_look_at_prompts_to_be_computed(mon
     case = TEXTS.case(TECHNIQUES["baton-pd"], scenario)
     observe(case)
     monkeypatch.setattr(Decoupled, "admission", Rebatch.admission)
-    with pytest.raises(LawBroken, match=r"low1 joined at 4\.0, and high has a higher priority") as broken:
+    with breach("queue", r"low1 joined at 4\.0, and high has a higher priority"):
         observe(case)
-    assert broken.value.law == "queue"
 
 
 def test_without_priorities_no_request_is_evicted() -> None:
@@ -303,15 +302,13 @@ def test_all_laws_hold_where_all_is_shaped_embedded_evicted_and_scaled_in_one_ru
 )
 def test_a_request_that_needs_more_than_the_threshold_allows(capacity: int, threshold: float, words: str) -> None:
     engine = make_engine("baton", capacity=capacity, settings={**TWO_ROWS, "memory.threshold": threshold})
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "'a'", "row of 11", "one of 10", words, "--kv-memory"):
         engine.submit(asks("a", 8, 4))
-    sentence(error.value, "'a'", "row of 11", "one of 10", words, "--kv-memory")
 
 
 def test_a_threshold_that_leaves_no_row() -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "20 KV tokens", "threshold 0.01", "--kv-memory"):
         make_engine("baton", capacity=20, settings={"memory.threshold": 0.01})
-    sentence(error.value, "20 KV tokens", "threshold 0.01", "--kv-memory")
 
 
 @pytest.mark.parametrize(
@@ -323,13 +320,11 @@ def test_a_threshold_that_leaves_no_row() -> None:
     ],
 )
 def test_stages_that_do_not_fit(row: str, stages: dict[str, str], words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, *words):
         mix(TECHNIQUES[row], **stages)
-    sentence(error.value, *words)
 
 
 def test_a_prompt_that_has_no_room_apart() -> None:
     engine = make_engine("baton-pd", capacity=40, settings={**TWO_ROWS, "memory.prefill": 0.1})
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "'a'", "5 tokens", "4 apart", "memory.prefill"):
         engine.submit(asks("a", 5, 1))
-    sentence(error.value, "'a'", "5 tokens", "4 apart", "memory.prefill")

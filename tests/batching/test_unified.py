@@ -79,11 +79,6 @@ def test_the_newest_is_suspended_when_memory_runs_out_and_waits_again() -> None:
     assert [move.kind for step in steps for move in step.plan.moves] == ["swap_out", "swap_in"]
 
 
-def test_a_request_waits_for_the_last_of_its_conversation() -> None:
-    steps = run_all(_engine(), _turns("c", 3, 2, 4))
-    assert schedule(steps) == ["0: c0[0:3)", "1: c0[3:4)", "2: c1[4:7)", "3: c1[7:8)", "4: c2[8:13)", "5: c2[13:14)"]
-
-
 # Device and host are so small that all of it happens in one run.
 SMALL: dict[str, Any] = {"memory.chunk": 4, "memory.host": 48, "batching.max_batch": 3}
 CAPACITY = 32

@@ -133,8 +133,6 @@ def test_ctrl_c_before_there_is_an_answer(talk: Cli, monkeypatch: pytest.MonkeyP
         (["--state", "."], ["--state", "Is a directory"]),
         (["--state", "/no/such/folder/s"], ["--state", "No such file"]),
         (["--top-k", "3"], ["--top-k", "add --temperature"]),
-        (["--technique", "cellulite"], ["cellulite"]),
-        (["--set", "memory.chunks=3"], ["no option 'chunks'", "give chunk"]),
         (["--clock", "virtual"], ["--clock"]),
     ],
 )

@@ -288,11 +288,7 @@ class Divides(Iteration):
 
 @pytest.mark.parametrize(
     ("method", "words"),
-    [
-        ("propse", "did you mean 'propose'?"),
-        ("rank", "is called as rank(sequence)"),
-        ("__init__", "cannot be made"),
-    ],
+    [("propse", "did you mean 'propose'?"), ("rank", "is called as rank(sequence)"), ("__init__", "cannot be made")],
 )
 def test_a_class_that_cannot_be_a_stage_is_bad_usage(minifuse: Cli, plugin: Path, method: str, words: str) -> None:
     parameters = "self" if method == "rank" else "self, *arguments"
@@ -408,29 +404,13 @@ def test_without_hypothesis(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     ("typed", "words"),
     [
         ((), "No stage was named"),
-        (("iteraton",), 'did you mean "iteration"?'),
         (("orca", "--quick", "--scenarios", "3"), "both given"),
         (("orca", "--limit", "10"), '--limit is "10"'),
-        (("orca", "--set", "batching.max_batch"), "give stage.option=value"),
         (("orca", "--limit", "1ms"), "from 1s"),
     ],
 )
 def test_bad_usage_is_one_sentence(minifuse: Cli, typed: tuple[str, ...], words: str) -> None:
     minifuse("check", *typed).refused(words)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("batching.max_bach=3", 'did you mean "batching.max_batch"'),
-        ("batching.max_batch=0", "at least 1"),
-        ("batching.ageing=1s", "give batching.order=priority"),
-    ],
-)
-def test_a_bad_option_is_one_sentence(minifuse: Cli, given: str, words: str) -> None:
-    done = minifuse("check", "orca", "--set", given)
-    assert (done.code, done.out) == (2, "")
-    assert words in done.err.splitlines()[-1]
 
 
 def test_a_timeline() -> None:

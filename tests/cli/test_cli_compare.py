@@ -19,8 +19,7 @@ VIRTUAL = ("--model", "random:small", "--clock", "virtual", "--requests", 3, "--
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
-    [(RuntimeError("no luck"), 1), (LawBroken("progress", "it stands still"), 1), (MemoryError(), 3)],
+    ("error", "code"), [(RuntimeError("no luck"), 1), (LawBroken("progress", "it stands still"), 1), (MemoryError(), 3)]
 )
 def test_a_technique_that_fails_is_named_and_the_others_go_on(
     minifuse: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int

@@ -38,12 +38,7 @@ def test_a_request_that_the_device_cannot_attend(minifuse: Cli, tiny: str) -> No
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        (("--set", "attention.lanes=0"), ("lanes of the attention stage 'packed' is '0'", "at least 1")),
-        (("--set", "attention.balance=0"), ("balance of the attention stage 'packed'", "from 0.01")),
-        (("--set", "memory.buffer=0.7"), ("buffer of the memory stage 'waves'", "from 0 to 0.5")),
-        (("--set", "memory.host=0"), ("host of the memory stage 'waves'", "from 1 to 100000000")),
         (("--set", "memory.host=3"), ("memory.host is 3, less than a block of 16 tokens",)),
-        (("--set", "batching.token_budget=0"), ("token_budget of the batching stage 'fluid'", "at least 1")),
         (("--max-batch", "8"), ("--max-batch", "fluid")),
         (("--batching", "instances"), ("'waves' may use all of the device for one plan", "'instances'")),
         (("--batching", "cellular"), ("'waves' may use all of the device", "'cellular'")),

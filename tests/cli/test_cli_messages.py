@@ -182,10 +182,7 @@ class Endless(io.RawIOBase):
 
 @pytest.mark.parametrize(
     ("typed", "part"),
-    [
-        *((typed, part) for typed in READERS for part in (b"a", b"\n")),
-        (("chat",), b"a"),
-    ],
+    [*((typed, part) for typed in READERS for part in (b"a", b"\n")), (("chat",), b"a")],
     ids=lambda value: value[0] if isinstance(value, tuple) else repr(value),
 )
 def test_standard_input_without_an_end(

@@ -117,18 +117,6 @@ def test_a_closed_pipe_ends_the_command(start: Cli) -> None:
     assert run.stderr.read().startswith("note: ")
 
 
-@posix
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-def test_a_full_disk(start: Cli) -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "minifuse", "list"], stdout=full, stderr=subprocess.PIPE, text=True
-        )
-    assert done.returncode == 3
-    assert "No space left" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 WITHOUT_TORCH = (
     "--help",
     "run --help",
@@ -170,13 +158,7 @@ def sent_by(command: list[str], columns: int, **environment: str) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1", **environment}
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        command,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**inherited, **environment},
-    )
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**inherited, **environment})
     os.close(theirs)
     sent = b""
     try:

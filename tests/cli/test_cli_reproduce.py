@@ -78,12 +78,7 @@ def test_all_figures_of_a_paper_as_one_json_object(minifuse: Cli) -> None:
         assert set(figure["fused_tokens_per_s"]) == {"1", "2", "4", "8", "16", "32"}
         assert all(set(point) == COLUMN_KEYS for panel in figure["panels"] for point in panel["points"])
     fig8 = found["figures"][1]["panels"][0]["points"]
-    assert fig8[1]["paper"] == {
-        "overlap": 0.818,
-        "iterations": 616,
-        "iterations_per_token": 616 / 512,
-        "speedup": 11.1,
-    }
+    assert fig8[1]["paper"] == {"overlap": 0.818, "iterations": 616, "iterations_per_token": 616 / 512, "speedup": 11.1}
     assert "Poisson" in said.err
 
 
@@ -171,13 +166,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
     minifuse: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], words: list[str]
 ) -> None:
     monkeypatch.setattr(findings, "Progress", None)  # nothing may begin to run: a figure can take an hour
-    said = minifuse("reproduce", *arguments, "--out", tmp_path)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
-    assert said.err.rstrip().endswith(".")
-    for word in words:
-        assert word in said.err
+    minifuse("reproduce", *arguments, "--out", tmp_path).refused(*words)
     assert not list(tmp_path.iterdir())
 
 
@@ -186,11 +175,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_once(minifuse: Cli, tm
     file = tmp_path / "file"
     file.touch()
     given = {"missing": tmp_path / "none", "a file": file, "zero byte": "a\0b"}[kind]
-    said = minifuse("reproduce", "flover", *VIRTUAL, "--out", given)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.count("\n") == 1
-    assert "--out is" in said.err
-    assert "give a folder that exists" in said.err
+    minifuse("reproduce", "flover", *VIRTUAL, "--out", given).refused("--out is", "give a folder that exists")
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -58,31 +58,6 @@ def test_two_requests_of_one_conversation_in_a_file_wait_their_turn_in_its_order
     assert "follows 'r4', which was refused" in rows["r5"]["error"]
 
 
-def _lines(path: Path) -> None:
-    path.write_text('{"prompt": "one"}\n' * 50)
-
-
-def _sqlite(path: Path) -> None:
-    with sqlite3.connect(path) as file:
-        file.execute("CREATE TABLE bookmarks (url TEXT)")
-    file.close()
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (Path.mkdir, ["--state", "Is a directory", "give a file"]),
-        (_lines, ["is not a state file", "give one that --state made"]),
-        (_sqlite, ["another program", "give one that --state made"]),
-    ],
-)
-def test_files_that_are_no_state_files(
-    make: Callable[[Path], None], words: list[str], minifuse: Cli, requests: Cli, state: Path
-) -> None:
-    make(state)
-    minifuse("run", "--prompts", requests(*FACTS), "--state", state).refused(str(state), *words)
-
-
 def test_a_missing_folder_and_a_file_in_use(minifuse: Cli, requests: Cli, state: Path) -> None:
     path = requests(*FACTS)
     minifuse("run", "--prompts", path, "--state", state.parent / "no" / "s").refused(

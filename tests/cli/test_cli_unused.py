@@ -69,9 +69,3 @@ def test_many_refusals_are_a_few_lines(minifuse: Cli, requests: Cli) -> None:
     ]
     outputs = minifuse(*run, "--json").json()["outputs"]
     assert sum("error" in output for output in outputs) == 405
-
-
-def test_refusals_of_many_causes_end_in_others(minifuse: Cli, requests: Cli) -> None:
-    words = [{"id": f"r{i}", "prompt_token_ids": [1], "word" + "x" * i: 1} for i in range(20)]
-    errors = minifuse("run", "--clock", "virtual", "--prompts", requests(*words)).err.splitlines()
-    assert len([line for line in errors if line.startswith("error:")]) <= 8 + 3 + 1

@@ -105,7 +105,6 @@ def test_groups_of_cells(minifuse: Cli) -> None:
         (("run", *VIRTUAL, "--by", "user"), ["--by is user", "no request has one", "--users 4"]),
         (("compare", "orca", "vllm", *VIRTUAL, "--by", "conversation"), ["no request has one", "--workload sharegpt"]),
         (("run", *VIRTUAL, "--by", "usr"), ['--by is "usr"', 'mean "user"']),
-        (("run", *VIRTUAL, "--users", "0"), ["number of users", "from 1 to 1000"]),
         (("run", "count", "--users", "2"), ["--users is for synthetic requests", "typed prompts"]),
     ],
 )

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import asks
+from helpers import asks, breach
 
 from minifuse.attention.stage import PerSequenceStage
-from minifuse.core.errors import LawBroken
 from minifuse.core.measured import Measured
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.report import KVUsage, StepReport
@@ -67,10 +66,7 @@ def test_a_wave_may_reuse_the_slots_of_an_earlier_one() -> None:
     books = books_before()
     books.begin(plan(*IN_TURN), sequences())
     books.complete(report(plan(*IN_TURN), 8), {"a", "b"})
-    assert books.slots == {
-        "a": [("host", slot) for slot in range(4)],
-        "b": [("device", slot) for slot in range(4)],
-    }
+    assert books.slots == {"a": [("host", slot) for slot in range(4)], "b": [("device", slot) for slot in range(4)]}
     assert books.twins == {("device", slot): [("host", 4 + slot)] for slot in range(4)}  # b's is on both tiers
 
 
@@ -91,9 +87,8 @@ def test_out_of_turn_breaks_conservation(moves: tuple[Move, ...]) -> None:
         books.begin(plan(*moves), sequences())
         books.complete(report(plan(*moves), 8), {"a", "b"})
 
-    with pytest.raises(LawBroken) as broken:
+    with breach("conservation"):
         run()
-    assert broken.value.law == "conservation"
 
 
 def _runner() -> GhostRunner:
@@ -121,9 +116,8 @@ def test_the_shadow_follows_the_waves_and_so_do_the_tokens() -> None:
 @pytest.mark.parametrize("missing", [UP_A, UP_B])
 def test_the_shadow_sees_what_is_not_there(missing: Move) -> None:
     moves = tuple(move for move in IN_TURN if move != missing)
-    with pytest.raises(LawBroken) as broken:
+    with breach("ghost"):
         _answers(*prompts(), plan(*moves))
-    assert broken.value.law == "ghost"
 
 
 @pytest.mark.parametrize("wrong", [{"ended_s": 0.5}, {"measured": Measured(to_host_bytes=6, to_device_bytes=8)}])
@@ -133,6 +127,5 @@ def test_bytes_and_seconds_are_those_of_the_moves(wrong: dict[str, Any]) -> None
     right = report(told, 8)
     measured = Measured(to_host_bytes=8, to_host_s=0.5, to_device_bytes=6, to_device_s=0.25, exposed_s=0.25)
     timed = replace(right, measured=measured)
-    with pytest.raises(LawBroken) as broken:
+    with breach("counting"):
         books.complete(replace(timed, **wrong), {"a", "b"})
-    assert broken.value.law == "counting"

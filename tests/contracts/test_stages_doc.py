@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
 import json
 import pickle
 import re
@@ -97,21 +95,6 @@ def test_a_leak_is_looked_for_in_its_own_methods(kind: Kind, plugin: Path) -> No
         "Boxes.commit",
         "Boxes.release",
     ]
-
-
-def _run(*arguments: object) -> dict[str, list[int]]:
-    """The tokens of every answer."""
-    typed = ["--model", "random:small", "--dtype", "float64", "--requests", "3", "--prompt-length", "5"]
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        code = main([*map(str, arguments), *typed, "--output-length", "3", "--json"])
-    assert code == 0
-    return {output["id"]: output["token_ids"] for output in json.loads(out.getvalue())["outputs"]}
-
-
-@pytest.mark.parametrize("kind", SHOWN)
-def test_it_runs_and_answers_as_the_shipped_stages_do(kind: Kind, plugin: Path) -> None:
-    assert _run("--plugin", plugin, "run", f"--{kind}", SHOWN[kind][1]) == _run("run")
 
 
 @pytest.mark.parametrize("kind", ["attention"])

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 from conformance.replaying import ReplayExecutor
-from helpers import asks
+from helpers import asks, run_all
 from torch import Tensor
 
 from minifuse.core.clock import VirtualClock
@@ -141,9 +141,7 @@ def test_the_laws_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(engine: ServingEngine, requests: list[Request]) -> list:  # type: ignore[type-arg]
-    for request in requests:
-        engine.submit(request)
-    return list(engine.run())
+    return run_all(engine, requests)
 
 
 def test_a_turn_may_follow_as_after_an_abort() -> None:

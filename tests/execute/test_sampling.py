@@ -16,29 +16,20 @@ from minifuse.execute.sampling import keep_top, sample
 from minifuse.kernels import noise as noise_module
 from minifuse.kernels.noise import gumbel_noise
 from minifuse.kernels.operators import TORCH
+from minifuse.naive.sampling import kept
 
 VOCAB = 12
-INT64 = st.integers(-(2**63), 2**63 - 1)
-MASK = (1 << 64) - 1
 
 
 def _logits(seed: int, rows: int = 1, vocab: int = VOCAB, spread: float = 2.0) -> Tensor:
     return spread * torch.randn(rows, vocab, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def _kept(logits: list[float], top_k: int, top_p: float) -> dict[int, float]:
-    """Token -> probability after top-k and top-p, one token at a time in plain Python."""
-    order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[: top_k or None]
-    weights = [math.exp(logits[token] - logits[order[0]]) for token in order]
-    kept: dict[int, float] = {}
-    reached = 0.0
-    for token, weight in zip(order, weights, strict=True):
-        if kept and top_p < 1 and reached >= top_p * math.fsum(weights):
-            break
-        kept[token] = weight
-        reached += weight
-    total = math.fsum(kept.values())
-    return {token: weight / total for token, weight in kept.items()}
+def _probabilities(logits: list[float], top_k: int, top_p: float) -> dict[int, float]:
+    """The probability of each token that the oracle keeps."""
+    weights = {token: math.exp(logits[token] - max(logits)) for token in kept(logits, top_k, top_p)}
+    total = math.fsum(weights.values())
+    return {token: weight / total for token, weight in weights.items()}
 
 
 # --- the distribution
@@ -58,7 +49,7 @@ def _kept(logits: list[float], top_k: int, top_p: float) -> dict[int, float]:
 def test_draws_follow_the_softmax(params: Sampling, vary: str) -> None:
     """Chi-square against the exact probabilities, over positions of one seed and over seeds at one position."""
     logits = _logits(4, spread=1.0)
-    wanted = _kept((logits[0] / params.temperature).tolist(), params.top_k, params.top_p)
+    wanted = _probabilities((logits[0] / params.temperature).tolist(), params.top_k, params.top_p)
     n = 20_000
     seeds = [17] * n if vary == "position" else list(range(n))
     places = list(range(n)) if vary == "position" else [5] * n
@@ -87,24 +78,6 @@ def test_neighbours_are_independent(axis: str) -> None:
     for lag in (1, 2, 64):
         pair = torch.stack((noise[:-lag], noise[lag:]))
         assert abs(torch.corrcoef(pair)[0, 1].item()) < 4 / math.sqrt(n)
-
-
-def _splitmix(x: int) -> int:
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
-    return x ^ (x >> 31)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(INT64, st.integers(0, 2**40), st.integers(1, 9))
-def test_noise_is_the_hash_in_integer_arithmetic(seed: int, position: int, vocab: int) -> None:
-    """The same on every machine: the reference is SplitMix64 in Python's own integers."""
-    got = gumbel_noise(torch.tensor([seed]), torch.tensor([position]), vocab)[0].tolist()
-    key = _splitmix(_splitmix(seed & MASK) ^ position)
-    for token in range(vocab):
-        uniform = ((_splitmix(key ^ _splitmix(token)) >> 11) + 0.5) / 2**53
-        assert got[token] == pytest.approx(-math.log(-math.log(uniform)), rel=1e-12)
 
 
 @pytest.mark.parametrize("bits", [0, -1])
@@ -143,7 +116,7 @@ def test_a_cold_draw_is_greedy() -> None:
 def test_top_sets_are_exact(seed: int, vocab: int, top_k: int, top_p: float) -> None:
     logits = _logits(seed, vocab=vocab)
     out = keep_top(logits, [top_k], [top_p])[0]
-    wanted = _kept(logits[0].tolist(), top_k, top_p)
+    wanted = kept(logits[0].tolist(), top_k, top_p)
     assert set(out.isfinite().nonzero().flatten().tolist()) == set(wanted)
     for token in wanted:
         assert out[token] == logits[0, token]
@@ -152,18 +125,18 @@ def test_top_sets_are_exact(seed: int, vocab: int, top_k: int, top_p: float) -> 
 def test_top_sets_by_hand() -> None:
     logits = torch.tensor([0.5, 0.125, 0.25, 0.125], dtype=torch.float64).log()[None]
 
-    def kept(top_k: int, top_p: float) -> list[int]:
+    def left(top_k: int, top_p: float) -> list[int]:
         return keep_top(logits, [top_k], [top_p])[0].isfinite().nonzero().flatten().tolist()
 
-    assert kept(0, 1.0) == [0, 1, 2, 3]
-    assert kept(3, 1.0) == [0, 1, 2]  # 1 and 3 are as likely: the lower id stays
-    assert kept(99, 1.0) == [0, 1, 2, 3]
-    assert kept(0, 0.4) == [0]
-    assert kept(0, 0.6) == [0, 2]
-    assert kept(0, 0.8) == [0, 1, 2]
-    assert kept(2, 0.7) == [0, 2]  # of the two kept, the first has 2/3
-    assert kept(2, 0.6) == [0]
-    assert kept(0, 0.0) == [0]
+    assert left(0, 1.0) == [0, 1, 2, 3]
+    assert left(3, 1.0) == [0, 1, 2]  # 1 and 3 are as likely: the lower id stays
+    assert left(99, 1.0) == [0, 1, 2, 3]
+    assert left(0, 0.4) == [0]
+    assert left(0, 0.6) == [0, 2]
+    assert left(0, 0.8) == [0, 1, 2]
+    assert left(2, 0.7) == [0, 2]  # of the two kept, the first has 2/3
+    assert left(2, 0.6) == [0]
+    assert left(0, 0.0) == [0]
 
 
 def test_of_many_equal_logits_the_lowest_ids_are_kept() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from minifuse.core.plan import Move
 from minifuse.execute.tiered_storage import TieredStorage
@@ -63,13 +61,3 @@ def test_out_to_the_host_and_back() -> None:
     assert torch.equal(storage.keys[:, :2], before.keys[:, 3:5])
     assert torch.equal(storage.values[:, :2], before.values[:, 3:5])
     assert torch.equal(storage.values[:, 2:], before.values[:, 2:])
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.integers(0, 8), st.integers(0, 8), st.integers(1, 4))
-def test_any_move_is_a_copy_of_what_was_there(source: int, target: int, count: int) -> None:
-    storage = _numbered()
-    wanted = storage.keys[0, :, 0, 0].tolist()
-    wanted[target : target + count] = wanted[source : source + count]
-    storage.move(Move("shuffle", source, target, count))
-    assert storage.keys[0, :, 0, 0].tolist() == wanted

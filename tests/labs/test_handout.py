@@ -227,13 +227,9 @@ def test_another_user_has_no_group_of_the_grader() -> None:
 HOSTILE = {
     "prints": "import sys\nprint('{\"score\": 100}')\nsys.exit(0)\n",
     "exits": "import os\nos._exit(0)\n",
-    "writes": "open('results.json', 'w').write('{\"score\": 100}')\n",
     "patches": "import minifuse.labs.judge as judge\njudge.judge = lambda *a, **k: []\n",
     "reads": "print(open('{grader}/lab/tests/hidden/properties.py').read())\n",
-    "loops": "while True:\n    pass\n",
     "loops at the end": "import itertools\nmoves = window_offset = lambda *all: sum(itertools.repeat(1))\n",
-    "forks": "import os\nwhile True:\n    os.fork()\n",
-    "memory": "x = [0] * 10**10\n",
     "nothing": "",
     "secret": "raise ValueError(open('{grader}/secret.txt').read())\n",
 }

@@ -116,11 +116,7 @@ def test_a_students_process_ends_with_its_pipe_and_at_its_limit(seconds: int, co
     """By itself: sleeping counts, too."""
     (tmp_path / "solution.py").write_text(f"import time\n\n\ndef sleep():\n    time.sleep({seconds})\n")
     (read_calls, calls), (replies, write_replies) = os.pipe(), os.pipe()
-    settings = {
-        "judge": os.getpid(),
-        "file": str(tmp_path / "solution.py"),
-        "withheld": [],
-    }
+    settings = {"judge": os.getpid(), "file": str(tmp_path / "solution.py"), "withheld": []}
     settings |= {"imports": [], "names": False, "steps": 10, "memory_mb": 100, "seconds": 1, "patience": 1.0}
     settings |= {"calls": read_calls, "replies": write_replies}
     started = [sys.executable, "-I", "-B", "-u", student.__file__, json.dumps(settings)]

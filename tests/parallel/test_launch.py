@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from helpers import asks, make_engine, run_all, sentence
+from helpers import asks, make_engine, refusal, run_all
 
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.core.clock import RealClock
@@ -77,9 +77,8 @@ def test_one_rank_needs_no_followers() -> None:
         for request in REQUESTS:
             tokens = tuple(token for step in steps for token in step.tokens.get(request.id, ()))
             assert tokens == expected_answer("opt", request)
-        with pytest.raises(UsageError) as refused:
+        with refusal(UsageError, "in use", "close"):
             start(size=1)
-        sentence(refused.value, "in use", "close")
     assert not dist.is_initialized()
 
 
@@ -88,9 +87,8 @@ def test_a_model_that_cannot_be_split_starts_no_process(
     size: int, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
-    with pytest.raises(UsageError) as refused:
+    with refusal(UsageError, *parts):
         start(size=size)
-    sentence(refused.value, *parts)
     assert not dist.is_initialized()
 
 
@@ -102,9 +100,8 @@ def test_close_leaves_no_process_behind() -> None:
     assert all_stopped(run)
     assert [process.returncode for process in run.followers.processes] == [0]
     run.close()
-    with pytest.raises(MachineError) as refused:
+    with refusal(MachineError, "stopped", "launch them again"):
         run_all(make_engine("orca", run=run), REQUESTS)
-    sentence(refused.value, "stopped", "launch them again")
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
@@ -118,18 +115,16 @@ def test_a_follower_that_dies_is_named(workers: int) -> None:
         executor = RealExecutor(kill, clock, 2)
         reader = TextReader(VOCAB, CONTEXT)
         engine = ServingEngine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
-    with pytest.raises(MachineError) as failed:
+    with refusal(MachineError, "Rank 1 of 2", "ended by signal 9"):
         run_all(engine, REQUESTS)
-    sentence(failed.value, "Rank 1 of 2", "ended by signal 9")
     assert all_stopped(run)
     engine.executor.close()
 
 
 def test_a_follower_that_fails_reports_why() -> None:
     run = start(Failing(TORCH))
-    with pytest.raises(MachineError) as failed:
+    with refusal(MachineError, "Rank 1 of 2", "ValueError: only here"):
         run_all(make_engine("orca", run=run), REQUESTS)
-    sentence(failed.value, "Rank 1 of 2", "ValueError: only here")
     assert all_stopped(run)
 
 
@@ -140,9 +135,8 @@ def test_a_follower_that_is_stopped_is_named_and_ended(monkeypatch: pytest.Monke
     run = start()
     pid = run.followers.processes[0].pid
     engine = make_engine("orca", run=at_step(step, lambda: os.kill(pid, signal.SIGSTOP), run))
-    with pytest.raises(MachineError) as failed:
+    with refusal(MachineError, "Rank 1 of 2", f"process {pid}", "stopped", "SIGSTOP"):
         run_all(engine, REQUESTS)
-    sentence(failed.value, "Rank 1 of 2", f"process {pid}", "stopped", "SIGSTOP")
     assert all_stopped(run)
 
 
@@ -192,9 +186,8 @@ def test_a_rank_that_is_slow_or_was_suspended_is_waited_for(monkeypatch: pytest.
 
 def test_weights_that_cannot_be_loaded(tmp_path: Path) -> None:
     source = TextSource("nowhere", CONFIGS["opt"], tmp_path)
-    with pytest.raises(ModelError) as failed:
+    with refusal(ModelError, "model.safetensors"):
         launch(Setup(source, PerSequenceAttention(TORCH), CAPACITY, 2, dtype="float64"))
-    sentence(failed.value, "model.safetensors")
     assert not dist.is_initialized()
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 import torch.distributed as dist
-from helpers import layers_logits, random_model, sentence
+from helpers import layers_logits, random_model, refusal
 
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.storage import KVStorage
@@ -170,9 +170,8 @@ def test_an_empty_message_is_not_sent() -> None:
 def test_a_rank_that_does_not_answer() -> None:
     def reduce(rank: int, comm: Communicator) -> None:
         if rank == 0:
-            with pytest.raises(RankLost) as lost:
+            with refusal(RankLost, "cannot be reached", "start again"):
                 comm.all_reduce(torch.ones(2))
-            sentence(lost.value, "cannot be reached", "start again")
 
     with ranks(2, timeout_s=0.5) as on_every_rank:
         on_every_rank(reduce)
@@ -194,6 +193,5 @@ def test_a_rank_that_does_not_answer() -> None:
     ],
 )
 def test_a_shape_that_cannot_be_split_is_refused(changes: dict[str, int], size: int, parts: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError) as refused:
+    with refusal(UsageError, *parts):
         shard_config(random_model("llama", **changes).config, size)
-    sentence(refused.value, *parts)

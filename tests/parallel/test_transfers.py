@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from ahead_of_time import AheadOfTime
 from helpers import asks, run_all
 
 from minifuse.attention.layouts import PagedStage
@@ -56,9 +55,4 @@ def test_overlapped_swaps(ranks: ParallelRunner) -> None:
 def test_conversations(ranks: ParallelRunner) -> None:
     memory = Tiered(TIGHT, Tiered.Options(chunk=2, host=2 * TIGHT))
     steps = serve_all(ranks, memory)
-    assert {move.moment for step in steps for move in step.plan.moves} == {"before", "behind"}
-
-
-def test_ahead_of_time(ranks: ParallelRunner) -> None:
-    steps = serve_all(ranks, AheadOfTime(TIGHT))
     assert {move.moment for step in steps for move in step.plan.moves} == {"before", "behind"}

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from helpers import asks, lines_of, make_engine, sentence
+from helpers import asks, lines_of, make_engine, refusal, sentence
 
 from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.request import FinishReason, Request
@@ -168,15 +168,13 @@ def test_a_conversation_that_is_damaged_is_refused_and_the_others_are_served(sta
 
 
 def test_what_a_state_file_is_not_for(state: Path) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, str(state), "lstm", "made of cells"):
         Conversations(state, resolve("lstm:hidden=16"))
-    sentence(error.value, str(state), "lstm", "made of cells")
     assert not state.exists()
     engine = make_engine()
     engine.trace.header["model"] = "tiny"
-    with Conversations(state, SOURCE) as conversations, pytest.raises(UsageError) as error:
+    with Conversations(state, SOURCE) as conversations, refusal(UsageError, "random:small", "tiny", "give both"):
         serve(engine, [asks("a")], conversations=conversations)
-    sentence(error.value, "random:small", "tiny", "give both")
 
 
 def test_placeholders_are_not_stored(state: Path) -> None:

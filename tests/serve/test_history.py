@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from helpers import sentence
+from helpers import refusal, sentence
 
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.serve.history import APPLICATION, History, ModelIdentity, Turn
@@ -144,9 +144,8 @@ def _folder(path: Path) -> None:
 def test_files_that_are_refused(make: Callable[[Path], None], parts: list[str], path: Path) -> None:
     make(path)
     before = path.read_bytes() if path.is_file() else None
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, str(path), *parts):
         History(path)
-    sentence(error.value, str(path), *parts)
     assert (path.read_bytes() if path.is_file() else None) == before  # a file of another program is left as it is
 
 
@@ -161,16 +160,14 @@ def test_a_name_that_sqlite_gives_a_meaning_is_a_file_as_any_other(
 
 
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "cannot be opened", "folder that exists"):
         History(tmp_path / "no" / "state.sqlite")
-    sentence(error.value, "cannot be opened", "folder that exists")
 
 
 def test_a_file_that_is_in_use(path: Path) -> None:
     with History(path) as history:
-        with pytest.raises(UsageError) as error:
+        with refusal(UsageError, str(path), "in use by another process", "wait until"):
             History(path)
-        sentence(error.value, str(path), "in use by another process", "wait until")
         history.add("c", TINY, [FIRST])
     History(path).close()
 
@@ -178,9 +175,8 @@ def test_a_file_that_is_in_use(path: Path) -> None:
 def test_a_file_that_is_read_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     History(path).close()
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write to whatever its mode forbids
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, str(path), "may not be written to", "make it and its folder writable"):
         History(path)
-    sentence(error.value, str(path), "may not be written to", "make it and its folder writable")
 
 
 @pytest.fixture
@@ -194,9 +190,8 @@ def full(path: Path) -> Iterator[History]:
 
 
 def test_a_full_disk_loses_nothing_that_was_there_and_adds_all_turns_or_none(full: History, path: Path) -> None:
-    with pytest.raises(MachineError) as error:
+    with refusal(MachineError, str(path), "the disk is full", "free some of the disk"):
         full.add("c", TINY, [SECOND, Turn(tuple(range(5000)), (1,), "stop")])
-    sentence(error.value, str(path), "the disk is full", "free some of the disk")
     assert full.turns("c") == [FIRST]
     full.add("c", TINY, [SECOND])  # which fits
     full.close()
@@ -247,9 +242,8 @@ def test_a_disk_that_fails_when_a_turn_is_committed(path: Path) -> None:
 def test_a_file_that_was_removed_while_it_was_in_use(ending: str, path: Path) -> None:
     with History(path) as history:
         Path(f"{path}{ending}").unlink()
-        with pytest.raises(MachineError) as error:
+        with refusal(MachineError, str(path), "has been removed"):
             history.add("c", TINY, [FIRST])
-        sentence(error.value, str(path), "has been removed")
 
 
 @pytest.mark.parametrize(
@@ -268,9 +262,8 @@ def test_a_turn_that_is_damaged_is_named_and_the_other_conversations_are_read(ch
         history.add("c", TINY, [FIRST, SECOND])
         history.add("other", TINY, [FIRST])
         history._file.execute(f"{change} AND conversation = 'c'")
-        with pytest.raises(MachineError) as error:
+        with refusal(MachineError, str(path), "is damaged"):
             history.text("c")
-        sentence(error.value, str(path), "is damaged")
         assert history.turns("other") == [FIRST]
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import sentence
+from helpers import refusal
 
 import minifuse
 from minifuse.core.errors import MachineError, UsageError
@@ -73,9 +73,8 @@ def test_rows_by_group_are_what_the_rows_of_their_requests_sum_up(by: str) -> No
 
 
 def test_rows_by_what_is_no_group() -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "'usr'", "user", "priority", "conversation"):
         served().rows(by="usr")
-    sentence(error.value, "'usr'", "user", "priority", "conversation")
 
 
 def test_what_never_happened_is_none() -> None:

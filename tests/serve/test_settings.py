@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import sentence
+from helpers import refusal
 
 from minifuse.core.errors import UsageError
 from minifuse.serve.settings import Settings
@@ -45,9 +45,8 @@ def test_on_simulated_hardware_the_weights_leave_the_rest_of_90_percent() -> Non
     ],
 )
 def test_what_is_not_allowed(given: dict[str, Any], parts: list[str]) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, *parts):
         Settings(**given)
-    sentence(error.value, *parts)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, make_real_engine, sentence
+from helpers import asks, make_engine, make_real_engine, refusal
 
 from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.request import FinishReason, Request
@@ -81,9 +81,8 @@ def test_a_refused_turn_changes_nothing() -> None:
     with pytest.raises(RequestRefused):
         talk.say((), max_new_tokens=2)
     first = talk.say((5, 6), max_new_tokens=2).answer
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "turn-3", f"context is {CONTEXT}"):
         talk.say((7,), max_new_tokens=CONTEXT)
-    sentence(error.value, "turn-3", f"context is {CONTEXT}")
     text = (5, 6, *first.token_ids, 8)
     assert talk.say((8,), max_new_tokens=2).answer.token_ids == expected_answer("llama", Request("", text, 2))
     assert talk.num_turns == 2
@@ -119,12 +118,10 @@ def test_what_shows_an_answer_may_fail_and_the_conversation_goes_on() -> None:
 
 @pytest.mark.parametrize("name", ["", "\udcff"])
 def test_what_is_no_name_of_a_conversation(name: str) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "conversation", repr(name), "UTF-8 can spell"):
         Talk(make_engine(model="llama"), name)
-    sentence(error.value, "conversation", repr(name), "UTF-8 can spell")
-    with pytest.raises(RequestRefused) as refused:
+    with refusal(RequestRefused, "'a'", repr(name), "UTF-8 can spell"):
         make_engine(model="llama").submit(asks("a", 2, 1, conversation=name))
-    sentence(refused.value, "'a'", repr(name), "UTF-8 can spell")
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -152,7 +149,6 @@ def test_a_talk_goes_on_in_the_next_process(real: bool, tmp_path: Path) -> None:
 def test_a_talk_of_another_model(tmp_path: Path) -> None:
     with Conversations(tmp_path / "state.sqlite", SOURCE) as conversations:
         Talk(make_engine(model="llama"), "c", conversations).say((5,), max_new_tokens=1)
-    with Conversations(tmp_path / "state.sqlite", resolve("random:medium")) as conversations:
-        with pytest.raises(UsageError) as error:
-            Talk(make_engine(model="llama"), "c", conversations)
-        sentence(error.value, "'c'", "random:small", "random:medium")
+    other = Conversations(tmp_path / "state.sqlite", resolve("random:medium"))
+    with other as conversations, refusal(UsageError, "'c'", "random:small", "random:medium"):
+        Talk(make_engine(model="llama"), "c", conversations)

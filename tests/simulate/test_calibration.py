@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import sentence
+from helpers import refusal
 
 from minifuse.attention.paged import PagedAttention
 from minifuse.core.errors import MachineError, UsageError
@@ -121,20 +121,13 @@ def test_kv_that_does_not_fit(problem: Exception, monkeypatch: pytest.MonkeyPatc
         raise problem
 
     monkeypatch.setattr(calibration, "KVStorage", refuse)
-    with pytest.raises(MachineError) as error:
+    with refusal(MachineError, "KV of 8 tokens", "cpu", "shorter context"):
         measure(small_model("llama"), (4, 8), chunk=4)
-    sentence(error.value, "KV of 8 tokens", "cpu", "shorter context")
 
 
 @pytest.mark.parametrize(
     ("chunk", "longest", "contexts"),
-    [
-        (32, 256, (32, 64, 128, 256)),
-        (48, 300, (64, 128, 256)),
-        (1, 4, (1, 2, 4)),
-        (33, 63, ()),
-        (5, 4, ()),
-    ],
+    [(32, 256, (32, 64, 128, 256)), (48, 300, (64, 128, 256)), (1, 4, (1, 2, 4)), (33, 63, ()), (5, 4, ())],
 )
 def test_powers_of_two(chunk: int, longest: int, contexts: tuple[int, ...]) -> None:
     assert powers_of_two(chunk, longest) == contexts
@@ -142,7 +135,6 @@ def test_powers_of_two(chunk: int, longest: int, contexts: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize(("chunk", "most"), [(33, 32), (64, 32), (200, 32)])
 def test_a_chunk_too_large_for_the_model(chunk: int, most: int) -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, f"{chunk} tokens", "toy is 100", f"at most {most}"):
         contexts_of(chunk, 100, "toy")
-    sentence(error.value, f"{chunk} tokens", "toy is 100", f"at most {most}")
     assert len(contexts_of(most, 100, "toy")) == 2

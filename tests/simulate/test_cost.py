@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers import sentence
+from helpers import refusal
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
@@ -132,9 +132,8 @@ def test_hardware() -> None:
     for name, machine in HARDWARE.items():
         assert hardware(name) is machine
         assert min(machine.bandwidth, machine.flops, machine.overhead_s) > 0
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "'a100'", "a100-40g", *HARDWARE):
         hardware("a100")
-    sentence(error.value, "'a100'", "a100-40g", *HARDWARE)
 
 
 def test_recomputation_by_hand() -> None:

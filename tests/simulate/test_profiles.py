@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from full_disk import full_disk
-from helpers import sentence
+from helpers import refusal, sentence
 
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.memory.tiered.profile import Profile
@@ -72,17 +72,15 @@ def test_a_damaged_file_is_named_and_how_to_make_it_anew(text: str) -> None:
 def test_a_folder_in_its_place_is_damage_too() -> None:
     kept = _kept()
     kept.path.mkdir(parents=True)
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, str(kept.path), "minifuse calibrate"):
         kept.read("toy")
-    sentence(error.value, str(kept.path), "minifuse calibrate")
 
 
 def test_a_write_that_fails_leaves_the_old_file_whole() -> None:
     kept = _kept()
     kept.write(PROFILE.text())
-    with full_disk(16), pytest.raises(MachineError) as error:
+    with full_disk(16), refusal(MachineError, "File too large", str(kept.path)):
         kept.write("new" * 100)
-    sentence(error.value, "File too large", str(kept.path))
     assert kept.read("toy") == PROFILE
     assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
 
@@ -90,9 +88,8 @@ def test_a_write_that_fails_leaves_the_old_file_whole() -> None:
 def test_a_folder_that_cannot_be_written(folder: Path) -> None:
     (folder / "minifuse").touch()
     for write in (_kept().check, lambda: _kept().write("text")):
-        with pytest.raises(UsageError) as error:
+        with refusal(UsageError, str(folder / "minifuse"), "XDG_CACHE_HOME", "--out"):
             write()
-        sentence(error.value, str(folder / "minifuse"), "XDG_CACHE_HOME", "--out")
 
 
 def test_without_a_cache_folder_of_its_own_it_is_that_of_the_home(

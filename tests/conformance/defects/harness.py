@@ -24,7 +24,6 @@ import pytest
 from minifuse.core.errors import LawBroken
 from minifuse.core.turns import Turns
 from minifuse.serve.requests import ServedRequests
-from minifuse.techniques import Technique
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, laws_of, observe
 from minifuse.testing.drawn import try_each
 from minifuse.testing.waiting import WaitingBooks
@@ -130,21 +129,19 @@ class _Caught(BaseException):
         self.broken = broken
 
 
-def caught(defect: Defect, row: Technique | None = None) -> LawBroken | None:
-    """What is raised on the first scenario of up to 600 that breaks a law; `row`: of a technique that is no mix.
+def caught(defect: Defect) -> LawBroken | None:
+    """What is raised on the first scenario of up to 600 that breaks a law.
 
     Where a seed is known whose first scenarios show the defect, they are tried before (see `first.py`).
     """
     known = json.loads(FIRST.read_text()).get(defect.id)
-    broken = None if known is None else search(defect, row, known, SIMPLEST)[0]
-    return broken or search(defect, row)[0]
+    broken = None if known is None else search(defect, known, SIMPLEST)[0]
+    return broken or search(defect)[0]
 
 
-def search(
-    defect: Defect, row: Technique | None = None, seed: int = 0, examples: int = 600
-) -> tuple[LawBroken | None, int]:
+def search(defect: Defect, seed: int = 0, examples: int = 600) -> tuple[LawBroken | None, int]:
     """As `caught`, with so many scenarios of a seed; and the number of the one that shows the defect."""
-    row = row or MIXES[defect.subject.kind][defect.technique]
+    row = MIXES[defect.subject.kind][defect.technique]
     law = laws_of(defect.subject)[defect.check]
     number = -1
 

@@ -10,6 +10,7 @@ from conformance.defects.harness import Patch, defect, instead_of
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
 from minifuse.core.plan import Move, Placement, Proposal, Span
+from minifuse.core.shapes import Rectangle
 from minifuse.memory.rows import host_runs, shaped, window
 from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.memory.rows.prefilled import Prefilled
@@ -144,3 +145,47 @@ def a_gap_is_taken_for_text(patch: Patch) -> None:
         return view._replace(held=[[(min(held)[0], max(held)[1])] if held else [] for held in view.held])
 
     patch.setattr(padded, "view_of", wrong)
+
+
+# --- under a policy that admits a newcomer only if every answer has room to its end
+
+
+@defect("iteration+shaped+padded", "layout", memory__insert="embed")
+@instead_of(Window, "enter")
+def a_column_that_is_still_read_is_released(enter: Any, self: Window, newcomers: Any) -> Any:
+    begin = self.begin
+    computed = enter(self, newcomers)
+    self.begin += self.begin > begin
+    return computed
+
+
+@defect("iteration+shaped+padded", "conservation", memory__insert="shape")
+@defect("iteration+shaped+padded", "conservation", memory__insert="embed")
+def the_row_that_began_first_counts_as_free(patch: Patch) -> None:
+    patch.setattr(Shaped, "check_integrity", lambda self: None)
+    enter = Window.enter
+
+    def wrong(self: Window, newcomers: Any) -> Any:
+        if newcomers and self.rows:
+            self.free.insert(0, next(iter(self.rows.values())))
+        return enter(self, newcomers)
+
+    patch.setattr(Window, "enter", wrong)
+
+
+@defect("iteration+shaped+padded", "layout", "ghost", "budget", memory__insert="shape")
+def the_window_grows_into_its_own_first_columns(patch: Patch) -> None:
+    patch.setattr(Shaped, "check_integrity", lambda self: None)
+    full = ShapedTrial._full
+
+    def wrong(self: ShapedTrial, *arguments: Any) -> tuple[str, str]:
+        found = full(self, *arguments)
+        return found if found[0] == "rows-full" else ("", "")
+
+    patch.setattr(ShapedTrial, "_full", wrong)
+
+
+@defect("iteration+shaped+padded", "conservation", "budget", "layout", memory__insert="embed")
+def rows_do_not_wrap_around(patch: Patch) -> None:
+    """A window that is extended before their beginning takes the end of the row before."""
+    patch.setattr(Rectangle, "slot", lambda self, row, column: self.offset + row * self.stride + column)

@@ -53,11 +53,7 @@ BATCHINGS = [
         "admits another one", "return replace(p, admit=(*p.admit, Sequence(p.admit[0].request)))", "not yet released"
     ),
     _proposal("admits without work", "return Proposal(admit=p.admit)", "without work that admits"),
-    _proposal(
-        "evicts a newcomer",
-        "return replace(p, work=p.work[1:], evict=p.admit[:1])",
-        "r0, which is received",
-    ),
+    _proposal("evicts a newcomer", "return replace(p, work=p.work[1:], evict=p.admit[:1])", "r0, which is received"),
     _proposal(
         "evicts under a memory that cannot",
         "running = tuple(self.running)[:1]\nif len(self.running) < 2 or p.admit: return p\n"
@@ -65,9 +61,7 @@ BATCHINGS = [
         "only a memory with evicts = True",
     ),
     _proposal(
-        "evicts and computes",
-        "return p if p.admit else replace(p, evict=tuple(self.running)[:1])",
-        "and to work on it",
+        "evicts and computes", "return p if p.admit else replace(p, evict=tuple(self.running)[:1])", "and to work on it"
     ),
     _proposal("a reason of no request", "return replace(p, reasons=(Reason('a', 'r99', 'b'),))", "the id of a request"),
     _proposal("asks for now", "return Proposal(wake_at=now)", "later than now"),

@@ -124,13 +124,7 @@ CASES = {
         (1e-3, 1e-3),
     ),
     "lstm": Case(
-        lstm_cell,
-        lstm_cell_torch,
-        stepped,
-        drawn_gates,
-        [*NARROW, (2, 1024), (2, 1025)],
-        (2e-6, 1e-7),
-        (1e-3, 1e-5),
+        lstm_cell, lstm_cell_torch, stepped, drawn_gates, [*NARROW, (2, 1024), (2, 1025)], (2e-6, 1e-7), (1e-3, 1e-5)
     ),
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -12,14 +12,7 @@ from minifuse.core.request import Sampling
 from minifuse.execute.sampling import keep_top, sample
 from minifuse.kernels.noise import gumbel_noise
 from minifuse.kernels.operators import TORCH
-from minifuse.kernels.sampling import (
-    BLOCK,
-    NOISY_BLOCK,
-    argmax,
-    argmax_torch,
-    gumbel_argmax,
-    gumbel_argmax_torch,
-)
+from minifuse.kernels.sampling import BLOCK, NOISY_BLOCK, argmax, argmax_torch, gumbel_argmax, gumbel_argmax_torch
 from minifuse.kernels.triton_operators import TritonOperators
 
 INF, NAN = float("inf"), float("nan")

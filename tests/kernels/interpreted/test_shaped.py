@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import asks
+from helpers import asks, run_all
 from torch import Tensor
 
 from minifuse.attention.layouts import PaddedStage
@@ -58,9 +58,7 @@ def _serve(memory: Any, layout: Any, numerics: str) -> tuple[ServingEngine, dict
         clock, lambda plan: 0.01, MovingRunner(run, PlanTransfers(cache, run.attention.operators))
     )
     engine = ServingEngine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
-    for request in REQUESTS:
-        engine.submit(request)
-    return engine, run.recorded, [step.plan for step in engine.run()]
+    return engine, run.recorded, [step.plan for step in run_all(engine, REQUESTS)]
 
 
 OPTIONS = PaddedStage.Options(backend="triton")

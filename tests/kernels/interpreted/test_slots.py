@@ -58,14 +58,15 @@ def attend(buffers: Buffers, dtype: torch.dtype = torch.float32, **options) -> T
 UNEVEN = [1, 31, 32, 33, 64, 100, 1, 97]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "region"), shapes_by_layout(SHAPES, [(0, 100), (3, 101), (1, 128)])
-)
+LAYOUTS = [(0, 100, torch.float32), (3, 101, torch.float16), (1, 128, torch.float32)]  # offset, width, dtype
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "layout"), shapes_by_layout(SHAPES, LAYOUTS))
 def test_bits_are_those_of_contiguous_sequences(
-    heads: int, kv_heads: int, dim: int, region: tuple[int, int], dtype: torch.dtype
+    heads: int, kv_heads: int, dim: int, layout: tuple[int, int, torch.dtype]
 ) -> None:
     """Lengths below, at and above the size of one split and of several; a full buffer beside others."""
+    *region, dtype = layout
     buffers = Buffers(UNEVEN, *region, heads, kv_heads, dim)
     q, keys, values, lengths = buffers.arguments(dtype)
     tables = torch.tensor(buffers.firsts, dtype=torch.int32)[:, None]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-from conformance.defects.harness import MIXES, Defect, caught
 from helpers import asks, make_engine
 from hypothesis import Phase as Steps
 from hypothesis import given, settings
@@ -21,8 +20,6 @@ from minifuse.core.report import Ran
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Rectangle
 from minifuse.memory import Embedded, Shaped
-from minifuse.memory.rows.shaped import ShapedTrial
-from minifuse.memory.rows.window import Window
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing import TEXTS, observe
 from minifuse.testing.laws import of_one_run
@@ -34,12 +31,6 @@ def row_of(insert: str) -> Technique:
     """Orca's policy over this memory, which then admits a newcomer only if every answer has room to its end."""
     options = {"memory.insert": insert, "batching.max_batch": 9}
     return replace(TECHNIQUES["static"], name=insert, batching="iteration", memory="shaped", options=options)
-
-
-@pytest.fixture
-def mixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for insert in ("shape", "embed"):
-        monkeypatch.setitem(MIXES["transformer"], insert, row_of(insert))
 
 
 # --- by hand
@@ -206,68 +197,3 @@ def test_a_row_that_is_not_cleared_is_noticed(name: str, monkeypatch: pytest.Mon
     with pytest.raises(LawBroken) as broken:
         _run_spoiled(TECHNIQUES[name], "fast")
     assert broken.value.law in ("exact", "ghost")
-
-
-# --- defects, and the law that names each
-
-
-def _releasing_too_much(patch: pytest.MonkeyPatch) -> None:
-    """The column behind the released ones is released too, and read by the sequence that begins there."""
-    enter = Window.enter
-
-    def wrong(self: Window, newcomers: Any) -> Any:
-        begin = self.begin
-        computed = enter(self, newcomers)
-        self.begin += self.begin > begin
-        return computed
-
-    patch.setattr(Window, "enter", wrong)
-
-
-def _giving_rows_away(patch: pytest.MonkeyPatch) -> None:
-    """The row of the sequence that began first counts as free."""
-    patch.setattr(Shaped, "check_integrity", lambda self: None)
-    enter = Window.enter
-
-    def wrong(self: Window, newcomers: Any) -> Any:
-        if newcomers and self.rows:
-            self.free.insert(0, next(iter(self.rows.values())))
-        return enter(self, newcomers)
-
-    patch.setattr(Window, "enter", wrong)
-
-
-def _outgrowing_rows(patch: pytest.MonkeyPatch) -> None:
-    """The window grows on the right until it meets its own first columns."""
-    patch.setattr(Shaped, "check_integrity", lambda self: None)
-    full = ShapedTrial._full
-
-    def wrong(self: ShapedTrial, joining: Any, growing: bool) -> tuple[str, str]:
-        found = full(self, joining, growing)
-        return found if found[0] == "rows-full" else ("", "")
-
-    patch.setattr(ShapedTrial, "_full", wrong)
-
-
-def _over_another_row(patch: pytest.MonkeyPatch) -> None:
-    """Rows do not wrap around: a window that is extended before their beginning takes the end of the row before."""
-    patch.setattr(Rectangle, "slot", lambda self, row, column: self.offset + row * self.stride + column)
-
-
-@pytest.mark.parametrize(
-    ("seed", "insert", "laws"),
-    [
-        (_releasing_too_much, "embed", ("layout",)),
-        (_giving_rows_away, "shape", ("conservation",)),
-        (_giving_rows_away, "embed", ("conservation",)),
-        (_outgrowing_rows, "shape", ("layout", "ghost", "budget")),
-        (_over_another_row, "embed", ("conservation", "budget", "layout")),
-    ],
-)
-def test_defects_are_caught(
-    seed: Any, insert: str, laws: tuple[str, ...], mixes: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seed(monkeypatch)
-    broken = caught(Defect(seed, TEXTS, insert, laws, "of_one_run", (), {}))
-    assert broken is not None, "the defect went unnoticed"
-    assert broken.law in laws, str(broken)

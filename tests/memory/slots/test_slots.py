@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers import asks, sentence
+from helpers import asks, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,22 +205,19 @@ def test_slots_divide_memory_equally() -> None:
     memory = Slots(43, Slots.Options(4))
     assert memory.width == 10
     assert memory.usage() == KVUsage(0, 0, 43)
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "4 slots", "3 tokens", "memory.slots", "--kv-memory"):
         Slots(3, Slots.Options(4))
-    sentence(error.value, "4 slots", "3 tokens", "memory.slots", "--kv-memory")
 
 
 def test_a_request_that_never_fits_is_refused() -> None:
     memory = _slots(2)
     memory.check(asks("fits", 8, 3))
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "'long'", "11 tokens", "2 slots", "holds 10", "memory.slots", "--kv-memory"):
         memory.check(asks("long", 8, 4))
-    sentence(error.value, "'long'", "11 tokens", "2 slots", "holds 10", "memory.slots", "--kv-memory")
     prompts = [asks(f"many/{i}", 2, 2, group="many") for i in range(3)]
     memory.check(*prompts[:2])
-    with pytest.raises(RequestRefused) as error:
+    with refusal(RequestRefused, "'many'", "3 prompts", "slots for 2", "memory.slots"):
         memory.check(*prompts)
-    sentence(error.value, "'many'", "3 prompts", "slots for 2", "memory.slots")
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from helpers import sentence
+from helpers import refusal
 
 from minifuse.core.errors import UsageError
 from minifuse.memory import Tiered
@@ -111,21 +111,18 @@ def test_a_profile_of_other_chunks_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_profile_is_refused(changes: dict[str, object], tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({**json.loads(PROFILE.text()), **changes}))
-    with pytest.raises(UsageError) as refused:
+    with refusal(UsageError, "profile.json", "minifuse calibrate"):
         Profile.read(str(path))
-    sentence(refused.value, "profile.json", "minifuse calibrate")
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "\xff"])
 def test_a_file_that_is_no_json_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(UsageError) as refused:
+    with refusal(UsageError, "profile.json", "minifuse calibrate"):
         Profile.read(str(path))
-    sentence(refused.value, "profile.json", "minifuse calibrate")
 
 
 def test_a_file_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError) as refused:
+    with refusal(UsageError, "nowhere.json", "minifuse calibrate"):
         Profile.read("nowhere.json")
-    sentence(refused.value, "nowhere.json", "minifuse calibrate")

@@ -175,12 +175,7 @@ def test_deep_trees_do_not_exceed_pythons_recursion_limit() -> None:
 
 @pytest.mark.parametrize(
     ("text", "tree"),
-    [
-        ("(3 (2 12) (2 (1 5) (2 7)))", (12, (5, 7))),
-        ("(2 5)", 5),
-        ("( 3 (2 1)\n(2 4) )", (1, 4)),
-        ("(3 (2 5))", (5,)),
-    ],
+    [("(3 (2 12) (2 (1 5) (2 7)))", (12, (5, 7))), ("(2 5)", 5), ("( 3 (2 1)\n(2 4) )", (1, 4)), ("(3 (2 5))", (5,))],
 )
 def test_treebank_trees_are_read(text: str, tree: Any) -> None:
     assert read_tree(text) == tree

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RAW, model_directory, random_model, raw_config, sentence
+from helpers import RAW, model_directory, random_model, raw_config, refusal, sentence
 from safetensors.torch import load_file, save_file
 
 from minifuse.core.errors import MachineError, ModelError, UsageError
@@ -89,13 +89,6 @@ def test_precision_may_be_lowered_when_writing(tmp_path: Path) -> None:
     assert torch.equal(stored["transformer.h.0.mlp.c_fc.weight"], up.t().half())
 
 
-def test_tied_embeddings_are_one_tensor(tmp_path: Path) -> None:
-    model_directory(tmp_path, "llama", tie_word_embeddings=True)
-    assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
-    model = load_weights(resolve_text(str(tmp_path)), "float64")
-    assert model.lm_head.weight.data_ptr() == model.embedding.weight.data_ptr()
-
-
 def test_end_of_sequence_ids() -> None:
     def eos(value: Any) -> tuple[int, ...]:
         return read_config(raw_config("llama", eos_token_id=value)).eos_ids
@@ -125,12 +118,10 @@ def test_unknown_names() -> None:
         resolve_text("no/such/model")
     sentence(error.value, "'no/such/model'", "tiny", "random:PRESET", "llama-7b")
     assert "random:no" not in str(error.value)
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "'llama-7b'", "random:llama-7b"):
         resolve_text("llama-7b")
-    sentence(error.value, "'llama-7b'", "random:llama-7b")
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "'llama-8b'", "llama-3-8b"):
         resolve_text("random:llama-8b")
-    sentence(error.value, "'llama-8b'", "llama-3-8b")
 
 
 def test_a_preset_needs_no_directory() -> None:
@@ -149,9 +140,8 @@ def _config_error(tmp_path: Path, raw: Any) -> ModelError:
 
 
 def test_no_config(tmp_path: Path) -> None:
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, str(tmp_path), "no config.json"):
         resolve_text(str(tmp_path))
-    sentence(error.value, str(tmp_path), "no config.json")
 
 
 @pytest.mark.parametrize("text", ["{", "", "\x00", "NaN}"])
@@ -161,9 +151,8 @@ def test_config_that_is_not_json(text: str, tmp_path: Path) -> None:
 
 def test_config_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b'{"model_type": "\xff"}')
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, "config.json", "JSON"):
         resolve_text(str(tmp_path))
-    sentence(error.value, "config.json", "JSON")
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"llama"'])
@@ -229,9 +218,8 @@ def test_fields_that_do_not_describe_a_model(changes: dict[str, Any], named: str
 def test_missing_tensor(tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     _change(tmp_path, model__layers__1__self_attn__k_proj__weight=None)
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, "'model.layers.1.self_attn.k_proj.weight'", str(tmp_path)):
         _load(tmp_path)
-    sentence(error.value, "'model.layers.1.self_attn.k_proj.weight'", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -246,19 +234,8 @@ def test_missing_tensor(tmp_path: Path) -> None:
 def test_misshapen_tensor(family: str, name: str, wanted: list[int], tmp_path: Path) -> None:
     model_directory(tmp_path, family)
     _change(tmp_path, **{name.replace(".", "__"): torch.zeros(5, 7)})
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, f"{name!r}", "[5, 7]", str(wanted), str(tmp_path)):
         _load(tmp_path)
-    sentence(error.value, f"{name!r}", "[5, 7]", str(wanted), str(tmp_path))
-
-
-def test_a_transposed_rectangle_is_refused(tmp_path: Path) -> None:
-    model_directory(tmp_path, "gpt2")
-    name = "transformer.h.0.attn.c_attn.weight"
-    stored = load_file(tmp_path / WEIGHTS)[name]
-    _change(tmp_path, **{name.replace(".", "__"): stored.t().contiguous()})
-    with pytest.raises(ModelError) as error:
-        _load(tmp_path)
-    sentence(error.value, "[72, 24]", "[24, 72]")
 
 
 @pytest.mark.parametrize("keep", [0, 7, 100, 0.5, -1])
@@ -268,18 +245,16 @@ def test_truncated_weights(keep: float, sharded: bool, tmp_path: Path) -> None:
     path = _shard(tmp_path)[1] if sharded else tmp_path / WEIGHTS
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep) if isinstance(keep, float) else keep])
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, str(path), "truncated"):
         _load(tmp_path)
-    sentence(error.value, str(path), "truncated")
 
 
 def test_missing_shard(tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     shard = _shard(tmp_path)[2]
     shard.unlink()
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, shard.name, str(tmp_path)):
         _load(tmp_path)
-    sentence(error.value, shard.name, str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -289,24 +264,21 @@ def test_broken_index(text: str, tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     _shard(tmp_path)
     (tmp_path / INDEX).write_text(text)
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, INDEX, "download it again"):
         _load(tmp_path)
-    sentence(error.value, INDEX, "download it again")
 
 
 def test_no_safetensors(tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     (tmp_path / WEIGHTS).rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, str(tmp_path), WEIGHTS, "safetensors only"):
         _load(tmp_path)
-    sentence(error.value, str(tmp_path), WEIGHTS, "safetensors only")
 
 
 def test_weights_too_large_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "free_bytes", lambda device: 3 * 2**30)
-    with pytest.raises(MachineError) as error:
+    with refusal(MachineError, "random:llama-7b", "12.6 GiB", "3.0 GiB", "float16", "cpu"):
         load_weights(resolve_text("random:llama-7b"), "float16")
-    sentence(error.value, "random:llama-7b", "12.6 GiB", "3.0 GiB", "float16", "cpu")
 
 
 def test_weights_are_loaded_where_free_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,28 +293,13 @@ def test_weights_are_loaded_where_free_memory_is_unknown(monkeypatch: pytest.Mon
 def test_no_tokenizer(tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     for name in (str(tmp_path), "random:small"):
-        with pytest.raises(ModelError) as error:
+        with refusal(ModelError, name, "tokenizer.json", "prompt_token_ids"):
             resolve_text(name).tokenizer()
-        sentence(error.value, name, "tokenizer.json", "prompt_token_ids")
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"model": {"type": "BPE"}}', "[]"])
 def test_broken_tokenizer(text: str, tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     (tmp_path / "tokenizer.json").write_text(text)
-    with pytest.raises(ModelError) as error:
+    with refusal(ModelError, "tokenizer.json", "download it again"):
         resolve_text(str(tmp_path)).tokenizer()
-    sentence(error.value, "tokenizer.json", "download it again")
-
-
-def test_tokenizer_encodes_and_decodes(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    made = Tokenizer(models.WordLevel({"<eos>": 0, "one": 1, "two": 2}, unk_token="<eos>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.add_special_tokens(["<eos>"])
-    model_directory(tmp_path, "llama")
-    made.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = resolve_text(str(tmp_path)).tokenizer()
-    assert tokenizer.encode("two one two") == (2, 1, 2)
-    assert tokenizer.decode([1, 2, 0]) == "one two"

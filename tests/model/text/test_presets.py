@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers import RAW, sentence
+from helpers import RAW, refusal
 
 from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import UsageError
@@ -55,13 +55,6 @@ def test_every_published_preset_is_checked() -> None:
     assert set(NAMED) == set(PRESETS) - {"small", "medium", "small-opt"} - set(LONG)
 
 
-def test_the_benchmarks_shapes() -> None:
-    small, medium = preset("small"), preset("medium")
-    assert (small.hidden_size, small.num_layers, small.num_heads, small.num_kv_heads) == (256, 4, 8, 4)
-    assert small.vocab_size == 4096
-    assert (medium.hidden_size, medium.num_layers, medium.num_heads, medium.num_kv_heads) == (768, 12, 12, 4)
-
-
 def test_kv_bytes_of_a_token_by_hand() -> None:
     # LLaMA-7B: 32 layers, a key and a value, 32 heads of 128 numbers, 2 bytes each: half a MiB
     assert preset("llama-7b").kv_bytes_per_token("float16") == 2 * 32 * 32 * 128 * 2 == 524288
@@ -98,6 +91,5 @@ def test_biases_and_norms_of_a_published_shape_are_negligible() -> None:
 
 
 def test_unknown_preset() -> None:
-    with pytest.raises(UsageError) as error:
+    with refusal(UsageError, "'llama-9b'", *PRESETS):
         preset("llama-9b")
-    sentence(error.value, "'llama-9b'", *PRESETS)
