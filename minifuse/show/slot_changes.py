@@ -50,28 +50,30 @@ class SlotChanges:
 
     def _changes(self, tier: str, slots: Iterable[tuple[str, int]], held: Slots) -> list[int]:
         found: list[int] = []
-        first = count = -1
-        last: tuple[Any, ...] = ()
+        last, following = FREE, -1
+        look: tuple[Any, ...] = ()
         for number in sorted([slot for one, slot in slots if one == tier]):
-            owners, state, token, twin = held.get((tier, number), FREE)
-            if tier == "host" or token is None:
-                token = -1
-            twin = -1 if twin is None else twin
-            offset = number - first
-            alike = (owners, state, token if token < 0 else token - offset, twin if twin < 0 else twin - offset)
-            if offset == count and alike == last:
-                count += 1
-                found[-5] = count
-                continue
-            first, count, last = number, 1, (owners, state, token, twin)
-            found += [number, 1, self.sets.setdefault(owners, len(self.sets)), STATES.index(state), twin + 1, token + 1]
+            one = held.get((tier, number), FREE)
+            if number != following or one is not last:
+                last, before = one, look
+                look = owners, state, twin, token = (
+                    one.owners,
+                    one.state,
+                    one.twin,
+                    one.token if tier == "device" else None,
+                )
+                if number != following or look != before:
+                    found += [number, 0, self.sets.setdefault(owners, len(self.sets)), STATES.index(state)]
+                    found += [0 if offset is None else number + offset + 1 for offset in (twin, token)]
+            found[-5] += 1
+            following = number + 1
         if found:
             self.sizes[tier] = max(self.sizes[tier], found[-6] + found[-5])
         return found
 
 
 def _differing(wave: Slots, held: Slots) -> set[tuple[str, int]]:
-    return {slot for slot, one in wave.items() if held.get(slot) is not one} | (held.keys() - wave.keys())
+    return {slot for slot, one in wave.items() if held.get(slot, FREE) is not one}
 
 
 def _runs(slots: Iterable[int]) -> list[int]:

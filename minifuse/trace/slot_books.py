@@ -9,21 +9,26 @@ it ends. Plans begin and end in the order of their times, so one may begin befor
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from minifuse.trace.log import Event, whole_tables
 from minifuse.trace.slots import block_size, slots_of
+from minifuse.trace.step import num_alike
 
 
 class Held(NamedTuple):
-    """A slot's owners and state: reserved, written, kept, or copy (also on the host)."""
+    """A slot's owners and state: reserved, written, kept, or copy (also on the host).
+
+    Token and twin are differences from the slot's own number: consecutive slots of consecutive tokens are held alike.
+    """
 
     owners: frozenset[str]
     state: str
-    token: int | None = None  # its number in the owners' texts, while the owners have a place
-    twin: int | None = None  # the slot of the other tier with the same KV
+    token: int | None = None  # its number in the owners' texts, less the slot's, while the owners have a place
+    twin: int | None = None  # the number of the slot with the same KV in the other tier, less this slot's
 
 
 Slot = tuple[str, int]  # on the "device" or on the "host"
@@ -44,7 +49,7 @@ class Window(NamedTuple):
 class Effects(NamedTuple):
     """What happens to slots when a plan begins."""
 
-    waves: tuple[Slots, ...] = ()  # during each wave, if there are several or layers take turns
+    waves: tuple[Slots, ...] = ()  # device slots held otherwise during each wave; if several, or layers take turns
     sources: tuple[frozenset[str], ...] = ()  # the owners of what each move reads
     moved: Mapping[tuple[str, str], int] = {}  # tokens moved for a request, by kind of move
     windows: tuple[Window, ...] = ()  # of a shuffle that admits nothing
@@ -60,6 +65,13 @@ class Frame(NamedTuple):
     held: Slots
     changed: set[Slot]
     effects: Effects
+
+    def during(self, wave: int | None) -> Slots:
+        """Return every slot held during a wave, or `held`."""
+        if wave is None:
+            return self.held
+        every = self.held | self.effects.waves[wave]
+        return {slot: held for slot, held in every.items() if held is not FREE}
 
 
 def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window, ...]:
@@ -83,132 +95,131 @@ class _Books:
         self.conversations = {e["id"]: e.get("conversation") for e in events if e["event"] == "request"}
         self.layered = is_layered(events[0])
         self.keeps = any(any(event.get("kept", ())) for event in events)
-        self.offloads = any(move[0] == "offload" for event in events for move in event.get("moves", ()))
         self.capacity = events[0].get("kv_capacity_tokens", 0)
         self.block = block
         self.held: Slots = {}
         self.changed: set[Slot] = set()
-        self.owned: dict[str, set[Slot]] = {}
+        self.waves: dict[int, list[Slots]] = {}  # step that runs -> what each wave had in slots changed since
+        self.owned: defaultdict[tuple[str, str], set[Slot]] = defaultdict(set)  # tier and request -> slots
         self.places: dict[str, tuple[list[Any], list[int]]] = {}  # request -> its place in the trace, and the slots
+        self.stale: set[str] = set()  # requests whose slots may have changed since they were placed
         self.lost: dict[int, list[tuple[int, str]]] = {}  # step -> states (slot, owner) that it reads last
         self.gone: set[str] = set()  # requests that have ended
 
-    def put(self, slot: Slot, held: Held) -> None:
-        """Change a slot."""
-        before = self.held.get(slot, FREE)
-        self.changed.add(slot)
-        if held is FREE:
-            self.held.pop(slot, None)
-        else:
-            self.held[slot] = held
-        if held.owners is not before.owners:
+    def put(self, slots: Iterable[Slot], held: Held) -> None:
+        """Change slots of one tier. Twins that they have no longer are separated from them: their KV will differ."""
+        for found, alike in groupby(slots, self.held.get):
+            before, run = found or FREE, [*alike]
+            tier = run[0][0]
+            self.changed.update(run)
+            if tier == "device":
+                for wave in chain.from_iterable(self.waves.values()):
+                    for slot in run:
+                        wave.setdefault(slot, before)
+            self.held.update(dict.fromkeys(run, held))
+            if held is FREE:
+                for slot in run:
+                    del self.held[slot]
+            if before.twin is not None and before.twin != held.twin:
+                twins = [(OTHER_TIER[tier], number + before.twin) for _, number in run]
+                for twin, linked in groupby(twins, self.held.get):
+                    if twin and twin.twin == -before.twin:
+                        self.put([*linked], twin._replace(twin=None))
             for name in before.owners - held.owners:
-                self.owned[name].discard(slot)
+                self.owned[tier, name].difference_update(run)
+                self.stale.add(name)
             for name in held.owners - before.owners:
-                self.owned.setdefault(name, set()).add(slot)
+                self.owned[tier, name].update(run)
 
-    def unlink(self, slot: Slot) -> Slot | None:
-        """Separate a slot and its twin: their KV will differ. Returns the twin."""
-        held = self.held.get(slot, FREE)
-        if held.twin is None:
-            return None
-        twin = (OTHER_TIER[slot[0]], held.twin)
-        for one in (slot, twin):
-            self.put(one, Held(*self.held[one][:3]))
-        return twin
+    def remove(self, slots: list[Slot], name: str) -> None:
+        """Take slots that are held alike from a request."""
+        held = self.held[slots[0]]
+        rest = held.owners - {name}
+        self.put(slots, held._replace(owners=rest) if rest else FREE)
 
-    def clear(self, slot: Slot) -> None:
-        self.unlink(slot)
-        if slot in self.held:
-            self.put(slot, FREE)
+    def owned_on(self, tier: str, name: str) -> list[tuple[Held, list[Slot]]]:
+        """Return a request's slots, in runs that are held alike."""
+        return [(held, [*run]) for held, run in groupby(sorted(self.owned[tier, name]), self.held.__getitem__)]
 
-    def remove(self, slot: Slot, name: str) -> None:
-        """Take a slot from a request."""
-        held = self.held[slot]
-        if rest := held.owners - {name}:
-            self.put(slot, held._replace(owners=rest))
-        else:
-            self.clear(slot)
-
-    def owned_on(self, tier: str, name: str) -> list[Slot]:
-        return [slot for slot in self.owned.get(name, ()) if slot[0] == tier]
-
-    def move(self, move: list[Any], evicted: list[str]) -> set[str]:
-        """Move KV. Returns the requests that are the only owner of a moved slot."""
+    def move(self, move: list[Any], evicted: list[str]) -> tuple[frozenset[str], set[str]]:
+        """Move KV. Returns the owners of moved slots, and those that own one alone."""
         kind, first, target, count, tier, target_tier, *_ = move
+        every: set[str] = set()
         alone: set[str] = set()
         twins = tier != target_tier and kind != "swap_in"
-        for i in range(count):
-            source, to = (tier, first + i), (target_tier, target + i)
-            owners, state, token, twin = held = self.held.get(source, FREE)
+        way = target - first
+        for found, run in groupby([(tier, first + i) for i in range(count)], self.held.get):
+            sources = [*run]
+            owners, state, token, _ = held = found or FREE
+            every |= owners
             if state == "written" and len(owners) == 1:
                 alone |= owners
-            if twin != to[1] or not twins:
-                self.unlink(to)
-                self.unlink(source)
             state = "kept" if state == "kept" else "written"
-            if twins and held is not FREE:
-                self.put(source, Held(owners, held.state, token, to[1]))
+            if twins and found:
+                self.put(sources, held._replace(twin=way))
             elif kind == "copy":
                 owners = FREE.owners  # the copy gets its owner with a place
-            elif not twins:
-                self.clear(source)
+            elif found and not twins:
+                self.put(sources, FREE)
             if target_tier == "host":  # of requests that share a slot, only evicted ones leave
-                owners = owners & {*evicted} or owners
-            self.put(to, Held(owners, state, token, first + i if twins and held is not FREE else None))
+                owners = owners.intersection(evicted) or owners
+            token = None if token is None else token - way
+            moved = Held(owners, state, token, -way if twins and found else None)
+            self.put([(target_tier, number + way) for _, number in sources], moved)
         if target_tier == "host":  # a host block has one chunk: slots behind it are empty
-            for number in range(target + count, -(-(target + count) // self.block) * self.block):
-                self.clear(("host", number))
-        return alone
+            end = target + count
+            behind = [("host", number) for number in range(end, -(-end // self.block) * self.block)]
+            self.put([slot for slot in behind if slot in self.held], FREE)
+        self.stale |= every
+        return frozenset(every), alone
 
     def give_back(self, name: str) -> None:
         """Mark the device slots of one request as copies: its KV is on the host."""
-        for slot in self.owned_on("device", name):
-            held = self.held[slot]
+        self.stale.add(name)
+        for held, run in self.owned_on("device", name):
             if held.state == "reserved":
-                self.remove(slot, name)
+                self.remove(run, name)
             elif held.state == "written" and len(held.owners) == 1:
-                self.put(slot, held._replace(state="copy"))
+                self.put(run, held._replace(state="copy"))
 
-    def place(self, name: str, place: list[Any], first: int, again: bool) -> None:
+    def place(self, name: str, place: list[Any], first: int) -> None:
         """Give a request a place; `first` is the first token that is computed in it."""
         told, old = self.places.get(name, ([], []))
-        if told == place and not again:
+        if told == place and name not in self.stale:
             return
         slots = slots_of(place)
         self.places[name] = place, slots
-        same = _alike(old, slots)
+        same = num_alike(old, slots)
         for left in {*old[same:]} - {*slots}:
-            if name in self.held.get(("device", left), FREE).owners:
-                self.remove(("device", left), name)
+            if ("device", left) in self.owned["device", name]:
+                self.remove([("device", left)], name)
         mine = self.conversations.get(name)
-        for token in range(0 if again else same, len(slots)):
-            slot = ("device", slots[token])
-            held = self.held.get(slot, FREE)
+        start = 0 if name in self.stale else same
+
+        def look(token: int) -> tuple[Held, int, bool]:
+            return self.held.get(("device", slots[token]), FREE), token - slots[token], token < first
+
+        for (held, token, before), tokens in groupby(range(start, len(slots)), look):
+            run = [("device", slots[one]) for one in tokens]
             if name in held.owners and held.state in ("reserved", "written"):
                 if held.token != token:
-                    self.put(slot, held._replace(token=token))
+                    self.put(run, held._replace(token=token))
                 continue
             alike = any(one == name or (mine is not None and self.conversations[one] == mine) for one in held.owners)
-            has = held.state in ("written", "kept") and (token < first or alike)
-            others = {one for one in held.owners if one in self.places} if has and held.state == "written" else set()
-            if not has:
-                self.unlink(slot)
-            elif held.state == "kept" and (twin := self.unlink(slot)) is not None:
-                self.put(twin, FREE)  # the request may write to it, so the host's copy is given up
-            twin_number = self.held.get(slot, FREE).twin
-            self.put(slot, Held(frozenset(others | {name}), "written" if has else "reserved", token, twin_number))
-
-    def write(self, name: str, slot: Slot, token: int | None) -> None:
-        """Write a request's token, or state, into a slot."""
-        self.unlink(slot)
-        owners = self.held.get(slot, FREE).owners
-        self.put(slot, Held(owners if name in owners else frozenset({name}), "written", token))
+            has = held.state in ("written", "kept") and (before or alike)
+            owners, twin = {name}, None
+            if has and held.state == "written":
+                owners |= self.places.keys() & held.owners
+                twin = held.twin
+            elif has and held.twin is not None:  # the request may write to it, so the host's copy is given up
+                self.put([("host", number + held.twin) for _, number in run], FREE)
+            self.put(run, Held(frozenset(owners), "written" if has else "reserved", token, twin))
+        self.stale.discard(name)
 
     def begin(self, step: Event) -> Effects:
         """Let a plan begin."""
         windows = self.windows(step)
-        waves: list[Slots] = []
+        waves = self.waves[step["step"]] = []
         sources: dict[int, frozenset[str]] = {}
         moved: Counter[tuple[str, str]] = Counter()
         arriving: list[list[Any]] = []  # moves to the device with a target that is in no place yet
@@ -220,15 +231,12 @@ class _Books:
                 if (move[6], move[7]) != (moment, wave):
                     continue
                 kind, first, _, count, tier, target_tier, *_ = move
-                sources[k] = frozenset[str]().union(
-                    *{self.held.get((tier, first + i), FREE).owners for i in range(count)}
-                )
                 if target_tier == "device":
                     arriving.append(move)
                 else:
                     leaves = self.held.get((tier, first), FREE).owners - self.gone
                     moved.update({(name, kind): count for name in leaves if name not in working or kind == "offload"})
-                alone = self.move(move, step["evicted"])
+                sources[k], alone = self.move(move, step["evicted"])
                 leaving |= alone if target_tier == "host" else set()
             for name in leaving:
                 self.give_back(name)
@@ -237,13 +245,13 @@ class _Books:
             do_moves(moment, 0)
         for name in step["evicted"]:
             self.places.pop(name, None)
-            self.leave_device(name, self.keeps)
+            self.give_up("device", name, self.keeps)
         for wave, (start, stop) in enumerate(step["waves"]):
             if wave:
                 do_moves("before", wave)
             self.compute(step, start, stop)
             if len(step["waves"]) > 1 or self.layered:
-                waves.append(dict(self.held))
+                waves.append({})
             for move in [*arriving]:
                 if names := self.held.get(("device", move[2]), FREE).owners & working:
                     moved.update({(name, move[0]): move[3] for name in names})
@@ -260,13 +268,12 @@ class _Books:
             firsts.setdefault(name, token)
         for (name, token, end, *cell), place in works:
             if cell:
-                if ("device", place[1]) in self.held:
-                    self.put(("device", place[1]), FREE)
-                self.write(name, ("device", place[1]), None)
+                self.put([("device", place[1])], Held(frozenset({name}), "written"))
                 continue
-            self.place(name, place, firsts[name], self.offloads or (self.keeps and name in step["admitted"]))
-            for i, slot in enumerate(self.places[name][1][token:end], start=token):
-                self.write(name, ("device", slot), i)
+            self.place(name, place, firsts[name])
+            slots = [("device", slot) for slot in self.places[name][1][token:end]]
+            for held, run in groupby(slots, self.held.__getitem__):
+                self.put([*run], Held(held.owners, "written", held.token))
 
     def windows(self, step: Event) -> tuple[Window, ...]:
         """Return the windows of a step's shuffle.
@@ -288,43 +295,32 @@ class _Books:
         shown = sorted(every, key=lambda one: (one[:2] != chosen, one.copies))[:MOST_WINDOWS]
         return tuple(sorted(shown))
 
-    def leave_device(self, name: str, keep: bool) -> None:
-        for slot in self.owned_on("device", name):
-            held = self.held[slot]
+    def give_up(self, tier: str, name: str, keep: bool) -> None:
+        """Take the slots of a tier from a request, or keep what it alone has in them."""
+        for held, run in self.owned_on(tier, name):
             if keep and held.state in ("written", "kept", "copy") and len(held.owners) == 1:
-                self.put(slot, held._replace(state="kept", token=None))
+                self.put(run, held._replace(state="kept", token=None))
             else:
-                self.remove(slot, name)
+                self.remove(run, name)
 
     def leave(self, name: str) -> None:
         """Let a request end."""
         keep = self.keeps and self.conversations.get(name) is not None
         self.places.pop(name, None)
         self.gone.add(name)
-        self.leave_device(name, keep)
-        for slot in self.owned_on("host", name):
-            if keep:
-                self.put(slot, self.held[slot]._replace(state="kept"))
-            else:
-                self.remove(slot, name)
+        for tier in OTHER_TIER:
+            self.give_up(tier, name, keep)
 
     def end(self, step: Event) -> None:
         """Let a plan end."""
+        self.waves.pop(step["step"], None)
         for number, name in self.lost.get(step["step"], ()):
             if name in self.held.get(("device", number), FREE).owners:
-                self.clear(("device", number))
+                self.put([("device", number)], FREE)
         for name in {*step["finished"], *(work[0] for work in step["work"] if work[0] in self.gone)}:
             self.leave(name)
         if self.layered:  # the device held one layer after the other: nothing on it is read again
-            for slot in [slot for slot in self.held if slot[0] == "device"]:
-                self.clear(slot)
-
-
-def _alike(one: list[int], other: list[int]) -> int:
-    """Count the slots that both lists begin with."""
-    if other[: len(one)] == one:
-        return len(one)
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+            self.put([slot for slot in self.held if slot[0] == "device"], FREE)
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:

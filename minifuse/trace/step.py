@@ -64,6 +64,13 @@ def _named(shape: Shape | None) -> dict[str, Any] | None:
     return {"kind": type(shape).__name__, **fields}
 
 
+def num_alike(one: Seq[int], other: Seq[int]) -> int:
+    """Count the numbers that both begin with."""
+    if other[: len(one)] == one:
+        return len(one)
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))
+
+
 class BlockTables:
     """Writes block tables step by step: of each, only what is new since last time.
 
@@ -87,11 +94,9 @@ class BlockTables:
         if not isinstance(place, Pages):
             assert isinstance(place, tuple)
             return list(place)
-        blocks, last = place.blocks, self.last.get(name, ())
+        blocks = place.blocks
+        kept = num_alike(self.last.get(name, ()), blocks)
         self.last[name] = blocks
-        kept = len(last)
-        if blocks is not last and blocks[:kept] != last:
-            kept = next((i for i, (a, b) in enumerate(zip(blocks, last, strict=False)) if a != b), len(blocks))
         return [kept, list(blocks[kept:]), place.size]
 
     def whole(self, name: str, told: list[Any]) -> list[Any]:

@@ -77,11 +77,11 @@ def named(run: dict[str, Any], tier: str, slots: Told) -> Slots:
     """The same as books have it."""
     ids = [request["id"] for request in run["requests"]]
 
-    def held(owners: int, state: int, twin: int, token: int) -> Held:
+    def held(slot: int, owners: int, state: int, twin: int, token: int) -> Held:
         names = frozenset(ids[r] for r in run["slots"]["sets"][owners])
-        return Held(names, STATES[state], token - 1 if token else None, twin - 1 if twin else None)
+        return Held(names, STATES[state], token - 1 - slot if token else None, twin - 1 - slot if twin else None)
 
-    return {(tier, slot): held(*one) for slot, one in slots.items()}
+    return {(tier, slot): held(slot, *one) for slot, one in slots.items()}
 
 
 def without_token(slots: Slots) -> Slots:
@@ -101,8 +101,9 @@ def test_changes_add_up_to_what_the_books_have(kind: str) -> None:
     for step, frame in zip(run["steps"], books(events), strict=True):
         device, host = apply(device, step.get("s", [])), apply(host, step.get("h", []))
         assert named(run, "device", device) | named(run, "host", host) == without_token(frame.held)
-        for changes, wave in zip(step.get("wd", [[]] * len(frame.effects.waves)), frame.effects.waves, strict=True):
-            right = {slot: held for slot, held in wave.items() if slot[0] == "device"}
+        waves = range(len(frame.effects.waves))
+        for changes, wave in zip(step.get("wd", [[]] * len(waves)), waves, strict=True):
+            right = {slot: held for slot, held in frame.during(wave).items() if slot[0] == "device"}
             assert named(run, "device", apply(device, changes)) == right
         states |= {held.state for held in frame.held.values()}
     assert max([*device, 0]) < run["slots"]["device"]
@@ -194,6 +195,10 @@ def test_kept_slots_are_as_many_as_the_trace_counts() -> None:
     assert max(seen) > 0
 
 
+def twin_of(slot: Slot, held: Held) -> Slot | None:
+    return None if held.twin is None else (OTHER_TIER[slot[0]], slot[1] + held.twin)
+
+
 def steps_of(kind: str) -> list[tuple[Event, Slots]]:
     """The steps of a run, and the slots during each."""
     return [
@@ -208,8 +213,8 @@ def test_as_many_slots_are_on_the_host_alone_as_the_trace_counts(kind: str) -> N
     """Those without a twin on the device, and those whose twin there may be overwritten."""
     counts = set()
     for step, slots in steps_of(kind):
-        twins = [held.twin for (tier, _), held in slots.items() if tier == "host"]
-        alone = sum(twin is None or slots["device", twin].state == "copy" for twin in twins)
+        twins = [twin_of(*one) for one in slots.items() if one[0][0] == "host"]
+        alone = sum(twin is None or slots[twin].state == "copy" for twin in twins)
         assert alone == step["kv"][3] + step.get("kept", (0, 0))[1], f"step {step['step']}"
         counts.add(alone)
     assert len(counts) > 2
@@ -217,9 +222,6 @@ def test_as_many_slots_are_on_the_host_alone_as_the_trace_counts(kind: str) -> N
 
 @pytest.mark.parametrize("kind", ["prompts make way", "shared blocks swapped", "waves", "tiers"])
 def test_of_two_slots_with_the_same_kv_each_is_the_others_twin(kind: str) -> None:
-    def twin_of(slot: Slot, held: Held) -> Slot | None:
-        return None if held.twin is None else (OTHER_TIER[slot[0]], held.twin)
-
     some = False
     for _, slots in steps_of(kind):
         pairs = {slot: twin for slot, held in slots.items() if (twin := twin_of(slot, held)) is not None}
@@ -234,8 +236,9 @@ def test_where_layers_take_turns_the_device_has_kv_only_while_a_wave_is_attended
         if frame.event["event"] == "step":
             assert frame.event["kv"][0] == 0
             assert all(held.state != "written" for (tier, _), held in frame.held.items() if tier == "device")
-            for wave in frame.effects.waves:
-                assert any(held.state == "written" for (tier, _), held in wave.items() if tier == "device")
+            for wave in range(len(frame.effects.waves)):
+                held_then = frame.during(wave).items()
+                assert any(held.state == "written" for (tier, _), held in held_then if tier == "device")
 
 
 @pytest.mark.parametrize("kind", ["waves", "blocks swapped", "region", "prompts apart"])

@@ -70,7 +70,7 @@ class Map:
         axes = self.axes
         seen: set[str] = set()
         for panel in self.panels:
-            held = self.frame.held if panel.wave is None else self.frame.effects.waves[panel.wave]
+            held = self.frame.during(panel.wave)
             for box in panel.boxes(0, panel.count):
                 axes.add_patch(Rectangle((box.x, box.y), box.wide, 1, facecolor=FREE, edgecolor="white", gid="ground"))
             axes.text(0, panel.top + 0.8, self._headline(panel), va="bottom", zorder=5, **HEADLINE)
@@ -210,9 +210,8 @@ class Map:
         used, _, capacity, host = event["kv"]
         later = 0
         if self.played.of_cells:  # slots of later tasks are set aside, and have no owner before these run
-            slots = {
-                slot for held in (self.frame.held, *self.frame.effects.waves) for tier, slot in held if tier == "device"
-            }
+            waves = (None, *range(len(self.frame.effects.waves)))
+            slots = {slot for wave in waves for tier, slot in self.frame.during(wave) if tier == "device"}
             later = max(0, used - len(slots))
         parts = [f"{used - later} of {capacity} slots in use"] if event["work"] else ["moves alone"]
         parts += [f"{later} more set aside for later tasks"] if later else []
