@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from uuid import uuid4
 
 from minifuse.core.errors import MinifuseError, ModelError, RequestRefused
@@ -60,6 +61,7 @@ class Completions:
         self.gateway, self.source, self.settings = gateway, source, settings
         self.tokenizer, self.template, self.dialogues = tokenizer, template, dialogues
         self.name = settings.name or source.name  # of the model, as clients name it
+        self._numbers = count()  # of requests, as the engine and its trace name them
 
     # --- what is asked
 
@@ -115,8 +117,8 @@ class Completions:
         logprobs: int | None,
         held: Held | None = None,
     ) -> Asking:
-        name = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid4().hex}"
-        count = len(prompts) * (form.n or 1)
+        name = f"r{next(self._numbers)}"
+        num_choices = len(prompts) * (form.n or 1)
         first = Request(
             name,
             (),
@@ -125,7 +127,7 @@ class Completions:
             ignore_eos=form.ignore_eos,
             priority=form.priority,
             conversation=None if held is None else held.dialogue.name,
-            group=name if count > 1 else None,
+            group=name if num_choices > 1 else None,
             user=tenant or form.user or None,
             logprobs=logprobs,
             clip=max_new is None,
@@ -134,18 +136,19 @@ class Completions:
         requests = tuple(
             replace(
                 first,
-                id=f"{name}-{i}",
+                id=f"{name}.{i}" if num_choices > 1 else name,
                 prompt=prompts[i // (form.n or 1)],
                 sampling=replace(sampling, seed=sampling.seed + i % (form.n or 1)),
             )
-            for i in range(count)
+            for i in range(num_choices)
         )
         choices = [
             Choice(i, i // (form.n or 1), one, TextStream(self.tokenizer.decode, form.stops, trim=kind == "chat"))
             for i, one in enumerate(requests)
         ]
         num_prompt = sum(map(len, prompts)) + (0 if held is None else len(held.dialogue.tokens))
-        return Asking(requests, Reply(kind, name, self.name, self.tokenizer, choices, num_prompt), held)
+        answer_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid4().hex}"
+        return Asking(requests, Reply(kind, answer_id, self.name, self.tokenizer, choices, num_prompt), held)
 
     def _sampling(self, form: Asked) -> Sampling:
         default = self.settings.sampling

@@ -26,11 +26,12 @@ class EngineGateway(Gateway):
 
     Args:
         model: the run's, as for `build_engine`.
+        number: of the engine among several.
     """
 
-    def __init__(self, run: ResolvedRun, model: Any, settings: ServerSettings, texts: Texts) -> None:
+    def __init__(self, run: ResolvedRun, model: Any, settings: ServerSettings, texts: Texts, number: int = 0) -> None:
         super().__init__(settings.most_unfinished)
-        self._metrics = ServerMetrics(settings.name or run.source.name)
+        self._metrics = ServerMetrics(settings.name or run.source.name, number)
         self.recording = Recording()
         self.engine = build_engine(run, model, into=self._metrics.read, observers=(self.recording,))
         self.recording.header.update(self.engine.trace.header)

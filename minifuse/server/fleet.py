@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -22,6 +22,7 @@ from minifuse.server.engine_gateway import EngineGateway
 from minifuse.server.failures import Refused
 from minifuse.server.gateway import Gateway, Texts
 from minifuse.server.loop import Piece
+from minifuse.server.metrics import joined
 from minifuse.server.settings import ServerSettings
 
 APPLICATION = "minifuse"
@@ -34,18 +35,23 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
 
     def initialize_state(self, **_: Any) -> None:
         self._homes: OrderedDict[str, ReplicaID] = OrderedDict()  # by conversation
-        self._unfinished: dict[ReplicaID, int] = {}
+        self._unfinished: Counter[ReplicaID] = Counter()
+        self._routed: Counter[ReplicaID] = Counter()
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
+        if pending_request is not None and (number := pending_request.kwargs.get("replica")) is not None:
+            in_order = sorted(candidate_replicas, key=lambda one: one.replica_id.unique_id)
+            return [[in_order[number % len(in_order)]]] if in_order else []
         home = None if pending_request is None else self._homes.get(_conversation(pending_request))
-        by_load = sorted(candidate_replicas, key=lambda one: self._unfinished.get(one.replica_id, 0))
+        by_load = sorted(candidate_replicas, key=self._load)
         own = [one for one in by_load if one.replica_id == home]
         return [own] if own else [[one] for one in by_load]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        self._unfinished[replica_id] = self._unfinished.get(replica_id, 0) + 1
+        self._unfinished[replica_id] += 1
+        self._routed[replica_id] += 1
         if name := _conversation(pending_request):
             self._homes[name] = replica_id
             self._homes.move_to_end(name)
@@ -53,7 +59,11 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
                 self._homes.popitem(last=False)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        self._unfinished[replica_id] = max(0, self._unfinished.get(replica_id, 0) - 1)
+        self._unfinished[replica_id] = max(0, self._unfinished[replica_id] - 1)
+
+    def _load(self, replica: RunningReplica) -> tuple[int, int]:
+        """Return a replica's unfinished requests; of two with as many, the one that was given fewer comes first."""
+        return self._unfinished[replica.replica_id], self._routed[replica.replica_id]
 
 
 def _conversation(pending: PendingRequest) -> str:
@@ -78,11 +88,10 @@ class Replica:
             text: what precedes each prompt.
             conversation: by which the router chooses.
         """
-        if self._gateway is None:  # its event loop runs now
-            self._gateway = EngineGateway(self._run, self._model, self._settings, self._text)
+        gateway = self._started()
         self._texts |= dict.fromkeys([prompt.id for prompt in prompts], text)
         try:
-            async with self._gateway.served(prompts) as pieces:
+            async with gateway.served(prompts) as pieces:
                 async for piece in pieces:
                     yield piece
         except Refused as refused:
@@ -91,8 +100,23 @@ class Replica:
             for prompt in prompts:
                 self._texts.pop(prompt.id, None)
 
+    async def metrics(self, replica: int) -> tuple[int, bytes]:
+        """Return this replica's rank and its metrics; the router has chosen it by number."""
+        return _rank(), await self._started().metrics()
+
+    def _started(self) -> EngineGateway:
+        """Return the gateway, which begins with the first call: from then on an event loop runs."""
+        if self._gateway is None:
+            self._gateway = EngineGateway(self._run, self._model, self._settings, self._text, _rank())
+        return self._gateway
+
     def _text(self, request: Request) -> tuple[int, ...]:
         return self._texts.get(request.id, ())
+
+
+def _rank() -> int:
+    """Return the number of the replica that calls this; its successor gets the same one."""
+    return int(serve.get_replica_context().rank.rank)
 
 
 class Fleet(Gateway):
@@ -105,6 +129,7 @@ class Fleet(Gateway):
     def __init__(self, run: ResolvedRun, settings: ServerSettings, num_replicas: int, texts: Texts) -> None:
         super().__init__(settings.most_unfinished)
         self._texts = texts
+        self._num_replicas = num_replicas
         self._num_unfinished = 0
         router = RequestRouterConfig(request_router_class=ConversationRouter)
         deployment = serve.deployment(
@@ -115,7 +140,8 @@ class Fleet(Gateway):
             graceful_shutdown_timeout_s=settings.drain_s,
         )(Replica)
         application: Any = deployment.bind(run, settings)
-        self._handle = serve.run(application, name=APPLICATION, route_prefix=None).options(stream=True)
+        self._replicas = serve.run(application, name=APPLICATION, route_prefix=None)
+        self._streams = self._replicas.options(stream=True)
 
     @property
     def num_unfinished(self) -> int:
@@ -139,7 +165,7 @@ class Fleet(Gateway):
         unfinished = {prompt.id for prompt in prompts}
         for _ in range(TRIES):
             known = dict(sent)  # tokens that this replica draws again
-            stream = self._handle.pieces.remote(prompts, text, conversation=prompts[0].conversation)
+            stream = self._streams.pieces.remote(prompts, text, conversation=prompts[0].conversation)
             try:
                 async for piece in stream:
                     if isinstance(piece, str):
@@ -166,7 +192,10 @@ class Fleet(Gateway):
         """Let prompts of a request run on: its replica aborts all of them when the request ends."""
 
     async def metrics(self) -> bytes:
-        raise Refused(404, "Replicas have no metrics in common: Ray's dashboard shows each.")
+        """Return the metrics of every replica that answers, with its rank as the label `engine`."""
+        asked = [self._replicas.metrics.remote(replica=i) for i in range(self._num_replicas)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        return joined(dict(one for one in found if not isinstance(one, BaseException)).values())
 
     async def close(self) -> int:
         self.draining = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from minifuse.core.request import FinishReason
@@ -20,15 +21,19 @@ TPOT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
 E2E_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 REMEMBERED = 64  # iterations that may still tell of a request that has ended
-LABELS = ("model_name",)
+LABELS = ("model_name", "engine")
 
 
 class ServerMetrics:
-    """Counts what an engine does, from the events of its trace."""
+    """Counts what an engine does, from the events of its trace.
 
-    def __init__(self, model: str) -> None:
+    Args:
+        engine: its number among several.
+    """
+
+    def __init__(self, model: str, engine: int = 0) -> None:
         self.registry = CollectorRegistry()
-        self._model = model
+        self._labels = model, str(engine)
         self._run = RunningMetrics()
         self._ended: deque[tuple[int, str]] = deque()  # the iteration with which a request ended
         self._num_steps = 0
@@ -48,14 +53,14 @@ class ServerMetrics:
         self._success = Counter("vllm:request_success", "Requests that have ended.", labels, registry=self.registry)
 
     def _counter(self, name: str, what: str) -> Counter:
-        return Counter(f"vllm:{name}", what, LABELS, registry=self.registry).labels(self._model)
+        return Counter(f"vllm:{name}", what, LABELS, registry=self.registry).labels(*self._labels)
 
     def _histogram(self, name: str, what: str, buckets: Sequence[float]) -> Histogram:
-        return Histogram(f"vllm:{name}", what, LABELS, registry=self.registry, buckets=buckets).labels(self._model)
+        return Histogram(f"vllm:{name}", what, LABELS, registry=self.registry, buckets=buckets).labels(*self._labels)
 
     def watch(self, engine: ServingEngine) -> None:
         """Show the engine's load at the moment when the metrics are asked for."""
-        self.registry.register(_Load(self._model, engine))
+        self.registry.register(_Load(self._labels, engine))
 
     def read(self, event: Event) -> None:
         """Count an event; the engine's thread calls this."""
@@ -92,7 +97,7 @@ class ServerMetrics:
         life: Life = self._run.lives[name]
         self._ended.append((self._num_steps, name))
         reason = "abort" if life.reason == FinishReason.ABORTED.value else life.reason
-        self._success.labels(self._model, reason).inc()
+        self._success.labels(*self._labels, reason).inc()
         self._prompt.observe(life.prompt_tokens)
         self._generation.observe(len(life.token_times))
         if life.finished:
@@ -106,8 +111,8 @@ class ServerMetrics:
 class _Load(Collector):
     """What an engine does at this moment."""
 
-    def __init__(self, model: str, engine: ServingEngine) -> None:
-        self._model, self._engine = model, engine
+    def __init__(self, labels: tuple[str, ...], engine: ServingEngine) -> None:
+        self._labels, self._engine = labels, engine
 
     def collect(self) -> list[GaugeMetricFamily]:
         load = self._engine.load()
@@ -120,6 +125,27 @@ class _Load(Collector):
         families = []
         for name, what, value in values:
             family = GaugeMetricFamily(f"vllm:{name}", what, labels=LABELS)
-            family.add_metric([self._model], value)
+            family.add_metric(self._labels, value)
             families.append(family)
         return families
+
+
+class _Joined(Collector):
+    """Metrics of several engines, each with its own label."""
+
+    def __init__(self, texts: Iterable[bytes]) -> None:
+        self._families: dict[str, Metric] = {}
+        for text in texts:
+            for family in text_string_to_metric_families(text.decode()):
+                self._families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                self._families[family.name].samples += family.samples
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families.values()
+
+
+def joined(texts: Iterable[bytes]) -> bytes:
+    """Join the metrics of several engines, in Prometheus's text format."""
+    registry = CollectorRegistry()
+    registry.register(_Joined(texts))
+    return generate_latest(registry)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from server.conftest import Running, running
+from server.conftest import Running
 
 from minifuse.cli import main
 from minifuse.cli.bench import summary
@@ -29,7 +29,7 @@ def bench(server: Running, capsys: pytest.CaptureFixture[str], *arguments: str) 
 
 
 def test_clients_see_what_the_trace_tells_and_never_less(capsys: pytest.CaptureFixture[str]) -> None:
-    with running() as server:
+    with Running() as server:
         code, seen = bench(server, capsys, "--requests", "30", "--arrival", "poisson:10ms")
         text = httpx.get(f"{server.url}/metrics").text
     assert code == 0
@@ -63,7 +63,7 @@ def test_requests_that_fail_are_counted_and_the_first_is_told(
 def test_no_server_and_a_wrong_key_end_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--url", "http://127.0.0.1:1"]) == 2
     assert "No server of OpenAI's API answers at http://127.0.0.1:1/v1" in capsys.readouterr().err
-    with running(api_keys=("key",)) as server:
+    with Running(api_keys=("key",)) as server:
         assert main(["bench", "--url", server.url, "--api-key", "other"]) == 2
         assert "401" in capsys.readouterr().err
         assert main(["bench", "--url", server.url, "--api-key", "key", "--requests", "2"]) == 0

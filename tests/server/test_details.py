@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.checks import not_a_server_error
-from server.conftest import Running, running, tiny
+from server.conftest import Running, tiny
 
 from minifuse.naive import oracle
 
@@ -28,7 +28,7 @@ def metrics(server: Running) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[Running]:
-    with running(api_keys=("secret",)) as one:
+    with Running(api_keys=("secret",)) as one:
         yield one
 
 
@@ -59,7 +59,7 @@ def test_log_probabilities_of_a_chat_come_with_its_chunks(served: Running) -> No
 
 
 def test_metrics_count_what_was_served() -> None:
-    with running() as server:
+    with Running() as server:
         url = f"{server.url}/v1/completions"
         before = metrics(server)
         assert before["vllm:num_requests_running"] == before["vllm:num_requests_waiting"] == 0

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from server.test_process import process
 
 pytest.importorskip("ray")
@@ -26,6 +28,11 @@ def replicas() -> dict[int, int]:
     return {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) for pid in ids}
 
 
+def metrics(url: str, name: str) -> list[Sample]:
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=60).text)
+    return [one for family in families for one in family.samples if one.name == name]
+
+
 def test_chats_go_to_the_replica_that_has_their_kv_and_on_when_it_is_killed(tmp_path: Path) -> None:
     with process("--replicas", "2", "--state", str(tmp_path / "s.sqlite")) as server:
         chats: list[list[dict[str, str]]] = [[], [], []]
@@ -34,6 +41,9 @@ def test_chats_go_to_the_replica_that_has_their_kv_and_on_when_it_is_killed(tmp_
                 known = server.say(chat, f"remember {name} {10 * (i + 1) + number}")
                 assert (known > 0) == (number > 0)  # wherever the others went meanwhile
         assert len(replicas()) == 2
+        served = {one.labels["engine"]: one.value for one in metrics(server.url, "vllm:request_success_total")}
+        assert set(served) == {"0", "1"}
+        assert sum(served.values()) == len(NAMES) * len(chats)
 
         before = replicas()
         body = {"prompt": "count from 3 to 250", "max_tokens": 400, "stream": True}

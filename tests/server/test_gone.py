@@ -11,14 +11,14 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from server.conftest import Running, running
+from server.conftest import Running
 
 LONG = {"messages": [{"role": "user", "content": "count from 3 to 299"}], "ignore_eos": True, "temperature": 1}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with running(kv_memory=2**25) as one:
+    with Running(kv_memory=2**25) as one:
         yield one
 
 
@@ -36,7 +36,7 @@ def is_idle(server: Running) -> bool:
     load = engine.load()
     engine.memory.check_integrity()  # type: ignore[attr-defined]
     known = engine.requests.first_token_s or engine.finished or engine.arrivals.prompts_of("x")
-    return not (load.running or load.waiting or load.usage.reserved or server.http.gateway.num_unfinished or known)
+    return not (load.running or load.waiting or load.usage.reserved or server.gateway.num_unfinished or known)
 
 
 def is_healthy(server: Running) -> bool:
@@ -61,7 +61,7 @@ def test_a_client_that_goes_away_aborts_its_request(server: Running, stream: boo
 
 
 def test_a_client_that_goes_away_while_its_request_waits() -> None:
-    with running("serial") as server:
+    with Running("serial") as server:
         first = sent(server, {**LONG, "max_tokens": 900})
         assert soon(lambda: server.engine.load().running == 1)
         second = sent(server, LONG)
@@ -119,14 +119,14 @@ def test_half_open_connections_and_endless_headers(server: Running) -> None:
 
 
 def test_a_body_that_is_too_large_and_a_queue_that_is_full() -> None:
-    with running("serial", most_unfinished=2, most_body_bytes=10_000) as server:
+    with Running("serial", most_unfinished=2, most_body_bytes=10_000) as server:
         url = f"{server.url}/v1/completions"
         for headers in ({}, {"Transfer-Encoding": "chunked"}):
             content = json.dumps({"prompt": "a" * 20_000}).encode()
             answer = httpx.post(url, content=iter([content]) if headers else content, headers=headers)
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
         waiting = [sent(server, {**LONG, "stream": True}) for _ in range(2)]
-        assert soon(lambda: server.http.gateway.num_unfinished == 2), server.log
+        assert soon(lambda: server.gateway.num_unfinished == 2), server.log
         answer = httpx.post(url, json={"prompt": "add 17 and 25"})
         assert answer.status_code == 429
         assert int(answer.headers["Retry-After"]) >= 1

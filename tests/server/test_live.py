@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from server.conftest import Running, running
+from server.conftest import Running
 from server.test_gone import soon
 
 from minifuse.server import live
@@ -15,7 +15,7 @@ from minifuse.server import live
 
 @pytest.fixture
 def server() -> Iterator[Running]:
-    with running() as one:
+    with Running() as one:
         yield one
 
 
@@ -44,7 +44,7 @@ def test_a_stream_tells_when_there_is_more_to_draw(server: Running) -> None:
 def test_a_full_recording_begins_anew_when_nothing_is_served(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MOST_EVENTS", 4)
     ask(server, "count from 3 to 30", max_tokens=20)
-    recording = server.http.gateway.recording
+    recording = server.gateway.recording
     assert recording is not None
     assert soon(lambda: len(list(recording.kept())) == 1)
     assert recording.count > 20

@@ -6,7 +6,7 @@ import asyncio
 
 import openai
 import pytest
-from server.conftest import Running, running
+from server.conftest import Running
 
 from minifuse.model.tiny.tasks import crowd
 
@@ -84,7 +84,7 @@ def test_each_turn_of_a_chat_finds_the_kv_of_the_turns_before(served: Running) -
 
 
 def test_a_chat_that_was_changed_or_is_another_tenants_is_computed_whole() -> None:
-    with running(api_keys=("key-a", "key-b")) as server:
+    with Running(api_keys=("key-a", "key-b")) as server:
         first = [{"role": "user", "content": "remember ann 17"}]
         said = client(server, "key-a").chat.completions.create(model="tiny", messages=first)  # type: ignore[arg-type]
         answer = said.choices[0].message.content or ""

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from server.test_gone import soon
 
 from minifuse.cli import main
 
@@ -74,8 +75,8 @@ def test_sigterm_lets_answers_end() -> None:
         answers: list[Any] = []
         asking = threading.Thread(target=lambda: answers.append(server.chat(asked).json()))
         asking.start()
-        while 'vllm:num_requests_running{model_name="tiny"} 1.0' not in httpx.get(f"{server.url}/metrics").text:
-            pass
+        running = re.compile(r"^vllm:num_requests_running{.*} 1.0$", re.MULTILINE)
+        assert soon(lambda: running.search(httpx.get(f"{server.url}/metrics").text) is not None)
         assert server.end() == 0
         asking.join()
         assert answers[0]["choices"][0]["message"]["content"].endswith(" 250")
