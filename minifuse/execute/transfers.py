@@ -107,7 +107,7 @@ class CopyThread:
 
 
 class PlanTransfers:
-    """Makes the moves of all plans on one KV cache; it alone copies between slots.
+    """Schedules the moves of all plans on one KV cache, whose `move` copies.
 
     On a GPU, copies that run beside the computing go to a stream for each direction, with events in each layer; on a
     CPU to a thread, as torch's copies release the interpreter. Moves behind everything are copied layer by layer by

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -17,6 +17,7 @@ from sse_starlette.sse import AppStatus
 from starlette.exceptions import HTTPException
 
 from minifuse import __version__
+from minifuse.server.answers import Choice, Reply
 from minifuse.server.completions import Asking, Completions
 from minifuse.server.failures import Refused
 from minifuse.server.forms import ChatForm, CompletionForm
@@ -25,6 +26,7 @@ from minifuse.server.live import add_routes
 
 DONE = "[DONE]"
 PING_S = 15  # between comments that keep a stream open while nothing is generated
+MOST_PARAM = 100  # characters of a wrong field's name that are told
 READ_S = 60  # that a client may take to read an event
 AppStatus.enable_automatic_graceful_drain = False  # it would cut streams at SIGTERM, whose deadline is the server's
 
@@ -86,7 +88,7 @@ async def _answered(
     answer = completions.answer(asking)
     if form.stream:
         first = await anext(answer, None)  # what is refused has a status of its own
-        chunks = _chunks(reply, answer, first, form.includes_usage)
+        chunks = _chunks(reply, answer, first, form, request)
         return EventSourceResponse(
             chunks, ping=PING_S, sep="\n", send_timeout=READ_S, headers={"Cache-Control": "no-cache"}
         )
@@ -100,9 +102,13 @@ async def _answered(
     finally:
         for task in (collecting, gone):
             task.cancel()
-    usage = reply.usage()
-    request.state.told = {"prompt_tokens": usage["prompt_tokens"], "completion_tokens": usage["completion_tokens"]}
+    _log_usage(reply, request)
     return JSONResponse(reply.whole())
+
+
+def _log_usage(reply: Reply, request: Request) -> None:
+    usage = reply.usage()
+    request.state.told = {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
 
 
 async def _collect(answer: AsyncIterator[Any]) -> None:
@@ -116,7 +122,9 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def _chunks(reply: Any, answer: Any, first: Any, with_usage: bool) -> AsyncIterator[dict[str, str]]:
+async def _chunks(
+    reply: Reply, answer: AsyncGenerator[tuple[Choice, str]], first: Any, form: Any, request: Request
+) -> AsyncIterator[dict[str, str]]:
     """Yield the events of a stream."""
     opened: set[int] = set()
     try:
@@ -125,13 +133,15 @@ async def _chunks(reply: Any, answer: Any, first: Any, with_usage: bool) -> Asyn
             if reply.kind == "chat" and choice.index not in opened:
                 opened.add(choice.index)
                 yield _event(reply.opening(choice))
-            yield _event(reply.delta(choice, text))
+            chunk = reply.delta(choice, text)
+            yield _event(chunk | {"usage": reply.usage()} if form.includes_usage_so_far else chunk)
             first = await anext(answer, None)
-        if with_usage:
+        if form.includes_usage:
             yield _event(reply.closing())
     except Refused as refused:
         yield _event(refused.body)
     finally:
+        _log_usage(reply, request)
         await answer.aclose()
     yield {"data": DONE}
 
@@ -142,6 +152,7 @@ def _event(told: Mapping[str, Any]) -> dict[str, str]:
 
 async def _refused(request: Request, refused: Exception) -> Response:
     assert isinstance(refused, Refused)
+    request.state.told = {"error": refused.message}
     return refused.response
 
 
@@ -150,13 +161,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()[0]
     where = [str(part) for part in found["loc"] if part != "body"]
-    param = ".".join(where) or None
+    param = ".".join(where)[:MOST_PARAM] or None
     why = found["msg"].removeprefix("Value error, ")
-    return Refused(400, f"{param}: {why}" if param else why, param=param, code=found["type"]).response
+    return await _refused(request, Refused(400, f"{param}: {why}" if param else why, param=param, code=found["type"]))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
     why = f"There is no {what} here: see /docs for what there is." if error.status_code == 404 else str(error.detail)
-    return Refused(error.status_code, why, headers=error.headers or {}).response
+    return await _refused(request, Refused(error.status_code, why, headers=error.headers or {}))

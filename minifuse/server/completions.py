@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from uuid import uuid4
@@ -163,7 +163,7 @@ class Completions:
 
     # --- what is answered
 
-    async def answer(self, asking: Asking) -> AsyncIterator[tuple[Choice, str]]:
+    async def answer(self, asking: Asking) -> AsyncGenerator[tuple[Choice, str]]:
         """Serve a request; yields each choice that has gone on, and its new text.
 
         Raises:

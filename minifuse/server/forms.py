@@ -32,6 +32,7 @@ class Form(BaseModel):
 class StreamOptions(Form):
     include_usage: StrictBool = False
     include_obfuscation: StrictBool = False  # none is ever added
+    continuous_usage_stats: StrictBool = False  # vLLM's: the usage so far in every chunk
 
 
 class Asked(Form):
@@ -69,6 +70,10 @@ class Asked(Form):
     @property
     def includes_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def includes_usage_so_far(self) -> bool:
+        return self.includes_usage and self.stream_options.continuous_usage_stats  # type: ignore[union-attr]
 
 
 class CompletionForm(Asked):

@@ -80,6 +80,7 @@ class Guards:
         except Refused as refused:
             if status:  # the answer has begun
                 raise
+            state["told"] = {"error": refused.message}
             await refused.response(scope, receive, labelled)
         finally:
             line = {

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.checks import not_a_server_error
 from server.conftest import Running, tiny
+from server.test_gone import soon
 
 from minifuse.naive import oracle
 
@@ -80,10 +81,8 @@ def test_a_request_has_an_id_and_a_line_in_the_log(keyed: Running) -> None:
     headers = {"Authorization": "Bearer secret", "X-Request-Id": "mine-1"}
     answer = httpx.post(f"{keyed.url}/v1/completions", json={"prompt": "add 17 and 25"}, headers=headers)
     assert answer.headers.get_list("X-Request-Id") == ["mine-1"]
-    lines = [line for line in keyed.log if "mine-1" in line]
-    while not lines:  # it is written when the answer has been sent
-        lines = [line for line in keyed.log if "mine-1" in line]
-    told = json.loads(lines[0])
+    assert soon(lambda: any("mine-1" in line for line in keyed.log))  # it is written when the answer has been sent
+    told = json.loads(next(line for line in keyed.log if "mine-1" in line))
     assert (told["request_id"], told["status"], told["completion_tokens"]) == ("mine-1", 200, 2)
     other = httpx.get(f"{keyed.url}/health", headers={"X-Request-Id": "not one\u00e9".encode("latin-1")})  # type: ignore[dict-item]
     assert other.headers["X-Request-Id"].startswith("req-")
@@ -119,6 +118,8 @@ def test_a_wrong_body_is_answered_with_400(served: Running, body: bytes, param: 
     error = answer.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert error["message"]
+    request_id = answer.headers["X-Request-Id"]
+    assert soon(lambda: any(request_id in line and '"error"' in line for line in served.log))
     if param in ("prompt_", "n"):
         assert error["param"] == param
 

@@ -43,6 +43,13 @@ def test_a_stream_is_the_same_text_in_pieces(served: Running) -> None:
     assert chunks[-1].usage.completion_tokens == 11
 
 
+def test_each_chunk_has_the_usage_so_far_if_asked(served: Running) -> None:
+    told = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {"model": "tiny", "prompt": "count from 3 to 6", "stream": True, "stream_options": told}
+    chunks = list(client(served).completions.create(**asked))
+    assert [chunk.usage.completion_tokens for chunk in chunks] == [1, 2, 3, 4, 5, 5]
+
+
 def test_a_stream_of_a_completion(served: Running) -> None:
     chunks = list(client(served).completions.create(model="tiny", prompt="sort 7 2 5", stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == " 2 5 7"
