@@ -107,6 +107,9 @@ def serve(options: ServeOptions) -> int:
     )  # fmt: skip
     with loading(source.name):
         resolved = resolve_run(choices, source, options.settings)
+    settings.check_apart(resolved)
+    if options.replicas is not None and resolved.settings.tensor_parallel > 1:
+        raise UsageError("--replicas has whole models, and --tensor-parallel divides one: give one of them.")
     with listening(settings) as opened, _history(options.state) as history:
         gateway = _gateway(resolved, settings, options.replicas)
         host, port, *_ = opened.getsockname()

@@ -193,10 +193,8 @@ class Turns(Arrivals):
         if sequence is None:
             return
         conversation, group = sequence.request.conversation, sequence.request.group
-        if conversation is not None and name in (turns := self._turns.get(conversation, [])):
-            turns.remove(name)
-            if not turns:
-                del self._turns[conversation]
+        if conversation is not None and name in self._turns.get(conversation, ()):
+            self._leave(conversation, name)
         if group is not None and not any(prompt in self._submitted for prompt in self._groups.get(group, ())):
             self._groups.pop(group, None)
 
@@ -214,7 +212,13 @@ class Turns(Arrivals):
         """End a request that no other can follow; its conversation continues the one before."""
         self._without_text.add(request.id)
         if request.conversation is not None:
-            self._turns[request.conversation].remove(request.id)
+            self._leave(request.conversation, request.id)
+
+    def _leave(self, conversation: str, name: str) -> None:
+        turns = self._turns[conversation]
+        turns.remove(name)
+        if not turns:
+            del self._turns[conversation]
 
     def withdraw_all(self) -> list[Request]:
         found = list(self._pending.values())

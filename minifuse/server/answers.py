@@ -16,6 +16,7 @@ from minifuse.server.text_stream import TextStream
 
 Kind = Literal["chat", "completion"]
 REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORTED: "abort"}
+REPLACED = "\N{REPLACEMENT CHARACTER}"
 OBJECTS = {"chat": "chat.completion", "completion": "text_completion"}
 CHUNKS = {"chat": "chat.completion.chunk", "completion": "text_completion"}
 
@@ -155,7 +156,8 @@ class Reply:
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self.tokenizer.decode([token]) or self.tokenizer.special(token)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+        spelled = None if REPLACED in text else list(text.encode())  # a part of a character has no text
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": spelled}
 
     def _logprobs(self, choice: Choice, told: list[dict[str, Any]]) -> dict[str, Any] | None:
         if choice.request.logprobs is None:

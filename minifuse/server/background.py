@@ -17,6 +17,7 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.serve.history import History
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
+from minifuse.server.dialogues import Dialogues
 from minifuse.server.engine_gateway import EngineGateway
 from minifuse.server.running import HttpServer, listening
 from minifuse.server.settings import ServerSettings
@@ -58,6 +59,7 @@ class BackgroundServer:
             raise UsageError(f"A server reads text, and {source.name} has no tokenizer: choose another model.")
         run = resolve_run(technique(name), source, engine or Settings())
         settings = ServerSettings(**{"port": 0, "drain_s": 1.0, **more})
+        settings.check_apart(run)
         with ExitStack() as resources:
             opened = resources.enter_context(listening(settings))
             history = None if state is None else resources.enter_context(History(state))
@@ -76,6 +78,10 @@ class BackgroundServer:
     def gateway(self) -> EngineGateway:
         assert isinstance(self._http.gateway, EngineGateway)
         return self._http.gateway
+
+    @property
+    def dialogues(self) -> Dialogues:
+        return self._http.dialogues
 
     @property
     def engine(self) -> ServingEngine:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from uuid import uuid4
 
+from minifuse.core.errors import MinifuseError
 from minifuse.core.request import Request
 from minifuse.serve.history import History, ModelIdentity, Turn
 from minifuse.server.template import Said
@@ -36,6 +37,7 @@ class Dialogue:
     name: str
     stored: str
     tokens: tuple[int, ...] = ()
+    digest: str | None = None  # of what it has said; None: nothing yet
 
 
 class Dialogues:
@@ -55,7 +57,7 @@ class Dialogues:
         self._num_tokens = 0
         self._taken: dict[str, Dialogue] = {}  # by name
         self._lock = threading.Lock()
-        self.failure: str | None = None  # why the last turn that could not be stored could not
+        self.failure: str | None = None  # why the state file could not be read, or a turn not be stored, the last time
 
     def take(self, tenant: str, chat: Sequence[Said]) -> tuple[Dialogue, int]:
         """Return the conversation that a chat continues, and how many of its messages that has said.
@@ -64,12 +66,8 @@ class Dialogues:
             A new conversation and 0 if none has said what the chat begins with.
         """
         count = max((i + 1 for i, one in enumerate(chat) if one.role == "assistant"), default=0)
-        with self._lock:
-            found = self._found(digest_of(tenant, chat[:count])) if count else None
-            if found is not None:
-                self._taken[found.name] = found
-                return found, count
-        return self.begin(tenant), 0
+        found = self._found(digest_of(tenant, chat[:count])) if count else None
+        return (self.begin(tenant), 0) if found is None else (found, count)
 
     def begin(self, tenant: str) -> Dialogue:
         """Begin a conversation of a tenant's."""
@@ -80,17 +78,30 @@ class Dialogues:
         return dialogue
 
     def _found(self, digest: str) -> Dialogue | None:
-        if (known := self._known.pop(digest, None)) is not None:
-            self._num_tokens -= len(known.tokens)
-            return known
+        """Take the conversation that has said this, from memory or from the file, which is read without the lock."""
+        with self._lock:
+            if (known := self._known.pop(digest, None)) is not None:
+                self._num_tokens -= len(known.tokens)
+                self._taken[known.name] = known
+                return known
+        found = self._read(digest)
+        with self._lock:
+            if found is None or any(one.stored == found.stored for one in self._taken.values()):
+                return None
+            self._taken[found.name] = found
+            return found
+
+    def _read(self, digest: str) -> Dialogue | None:
         if self._history is None:
             return None
-        stored = self._history.said(digest)
-        if stored is None or any(one.stored == stored for one in self._taken.values()):
+        try:
+            stored = self._history.said(digest)
+            if stored is None or self._history.model(stored) != self._model:
+                return None
+            return Dialogue(uuid4().hex, stored, self._history.text(stored), digest)
+        except MinifuseError as error:  # the chat is computed whole
+            self.failure = str(error)
             return None
-        if self._history.model(stored) != self._model:
-            return None
-        return Dialogue(uuid4().hex, stored, self._history.text(stored))
 
     def text(self, request: Request) -> tuple[int, ...]:
         """Return the tokens in front of a request's prompt (`Turns.stored`)."""
@@ -112,13 +123,26 @@ class Dialogues:
                 self._taken.pop(dialogue.name, None)
         tokens = dialogue.tokens + turn.prompt + turn.answer
         with self._lock:
-            self._known[digest] = Dialogue(dialogue.name, dialogue.stored, tokens)
-            self._num_tokens += len(tokens)
-            while self._num_tokens > self._most and len(self._known) > 1:
-                _, oldest = self._known.popitem(last=False)
-                self._num_tokens -= len(oldest.tokens)
+            self._remember(digest, Dialogue(dialogue.name, dialogue.stored, tokens, digest))
 
-    def given_up(self, dialogue: Dialogue) -> None:
-        """Give a conversation up: the engine may have KV of more than was answered."""
+    def put_back(self, dialogue: Dialogue) -> None:
+        """Let another request continue a conversation, of which the engine has seen no more than was answered."""
         with self._lock:
             self._taken.pop(dialogue.name, None)
+            if dialogue.digest is not None:
+                self._remember(dialogue.digest, dialogue)
+
+    def given_up(self, dialogue: Dialogue) -> None:
+        """Give up a conversation: the engine may have KV of tokens that were not answered."""
+        with self._lock:
+            self._taken.pop(dialogue.name, None)
+
+    def _remember(self, digest: str, dialogue: Dialogue) -> None:
+        """Remember a conversation, instead of another that has said the same; forget the least recently used."""
+        if (same := self._known.pop(digest, None)) is not None:
+            self._num_tokens -= len(same.tokens)
+        self._known[digest] = dialogue
+        self._num_tokens += len(dialogue.tokens)
+        while self._num_tokens > self._most and len(self._known) > 1:
+            _, oldest = self._known.popitem(last=False)
+            self._num_tokens -= len(oldest.tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +12,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -25,7 +26,7 @@ from minifuse.server.loop import Piece
 from minifuse.server.metrics import joined
 from minifuse.server.settings import ServerSettings
 
-APPLICATION = "minifuse"
+METRICS_S = 5  # that a replica may take to tell its metrics
 MOST_HOMES = 100_000  # conversations whose replica is remembered
 TRIES = 3  # replicas that a request is given to, if each is lost
 
@@ -79,10 +80,15 @@ class Replica:
         self._texts: dict[str, tuple[int, ...]] = {}  # by unfinished request
         self._gateway: EngineGateway | None = None
 
+    def check_health(self) -> None:
+        """Raise what the engine has failed with, so that Ray Serve begins another replica."""
+        if self._gateway is not None and self._gateway.failure is not None:
+            raise self._gateway.failure
+
     async def pieces(
         self, prompts: Sequence[Request], text: tuple[int, ...], conversation: str | None
-    ) -> AsyncIterator[Piece | str]:
-        """Serve the prompts of a request; yields its pieces, or why it is refused.
+    ) -> AsyncIterator[Piece | tuple[int, str]]:
+        """Serve the prompts of a request; yields its pieces, or the status and the reason of a refusal.
 
         Args:
             text: what precedes each prompt.
@@ -95,7 +101,7 @@ class Replica:
                 async for piece in pieces:
                     yield piece
         except Refused as refused:
-            yield refused.message
+            yield refused.status, refused.message
         finally:
             for prompt in prompts:
                 self._texts.pop(prompt.id, None)
@@ -127,8 +133,9 @@ class Fleet(Gateway):
     """
 
     def __init__(self, run: ResolvedRun, settings: ServerSettings, num_replicas: int, texts: Texts) -> None:
-        super().__init__(settings.most_unfinished)
+        super().__init__(settings)
         self._texts = texts
+        self._application = f"minifuse-{os.getpid()}"
         self._num_replicas = num_replicas
         self._num_unfinished = 0
         router = RequestRouterConfig(request_router_class=ConversationRouter)
@@ -140,7 +147,7 @@ class Fleet(Gateway):
             graceful_shutdown_timeout_s=settings.drain_s,
         )(Replica)
         application: Any = deployment.bind(run, settings)
-        self._replicas = serve.run(application, name=APPLICATION, route_prefix=None)
+        self._replicas = serve.run(application, name=self._application, route_prefix=None)
         self._streams = self._replicas.options(stream=True)
 
     @property
@@ -161,26 +168,31 @@ class Fleet(Gateway):
     async def _pieces(self, prompts: Sequence[Request]) -> AsyncIterator[Piece]:
         """Yield the pieces of a request, from another replica if one is lost."""
         text = self._texts(prompts[0])
-        sent = {prompt.id: 0 for prompt in prompts}  # tokens
+        sent: dict[str, list[int]] = {prompt.id: [] for prompt in prompts}
         unfinished = {prompt.id for prompt in prompts}
         for _ in range(TRIES):
-            known = dict(sent)  # tokens that this replica draws again
+            again = {name: list(tokens) for name, tokens in sent.items()}  # that this replica draws once more
             stream = self._streams.pieces.remote(prompts, text, conversation=prompts[0].conversation)
             try:
                 async for piece in stream:
-                    if isinstance(piece, str):
-                        raise Refused(400, piece)
+                    if isinstance(piece, tuple):
+                        status, why = piece
+                        if status == 503:  # its engine has failed
+                            break
+                        raise Refused(status, why)
                     if piece.request not in unfinished:
                         continue
-                    again = min(known[piece.request], len(piece.tokens))
-                    known[piece.request] -= again
-                    piece = replace(piece, tokens=piece.tokens[again:], logprobs=piece.logprobs[again:])
-                    sent[piece.request] += len(piece.tokens)
+                    piece = _rest(piece, again[piece.request])
+                    sent[piece.request] += piece.tokens
                     if piece.answer is not None:
+                        self.note_end()
                         unfinished.discard(piece.request)
                     if piece.tokens or piece.answer is not None or piece.reused is not None:
                         yield piece
-                return
+                else:
+                    return
+            except RayTaskError as error:
+                raise Refused(500, f"A replica has failed: {' '.join(str(error.cause).split())}") from None
             except RayError:
                 continue
             finally:
@@ -194,13 +206,29 @@ class Fleet(Gateway):
     async def metrics(self) -> bytes:
         """Return the metrics of every replica that answers, with its rank as the label `engine`."""
         asked = [self._replicas.metrics.remote(replica=i) for i in range(self._num_replicas)]
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        return joined(dict(one for one in found if not isinstance(one, BaseException)).values())
+        tasks = [asyncio.ensure_future(one) for one in asked]
+        done, late = await asyncio.wait(tasks, timeout=METRICS_S)
+        for task in late:
+            task.cancel()
+        return joined(dict(task.result() for task in done if task.exception() is None).values())
 
     async def close(self) -> int:
         self.draining = True
-        await asyncio.to_thread(serve.delete, APPLICATION)
+        await asyncio.to_thread(serve.delete, self._application)
         return self._num_unfinished
+
+
+def _rest(piece: Piece, again: list[int]) -> Piece:
+    """Leave out the tokens of a piece that were sent before; they are taken from `again`.
+
+    Raises:
+        Refused: the replica has drawn others, so the answer cannot go on.
+    """
+    count = min(len(again), len(piece.tokens))
+    if tuple(again[:count]) != piece.tokens[:count]:
+        raise Refused(503, "A replica was lost, and another one answers differently: ask again.")
+    del again[:count]
+    return replace(piece, tokens=piece.tokens[count:], logprobs=piece.logprobs[count:])
 
 
 def connect() -> None:

@@ -21,6 +21,7 @@ def _spelled(text: str) -> str:
 
 
 Text = Annotated[str, Field(strict=True), AfterValidator(_spelled)]
+Stop = Annotated[Text, Field(min_length=1)]
 Token = Annotated[StrictInt, Field(ge=0, le=INT64)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -44,7 +45,7 @@ class Asked(Form):
     model: Text | None = None
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
-    stop: Annotated[list[Text], Field(max_length=MOST_STOPS)] | Text | None = None
+    stop: Annotated[list[Stop], Field(max_length=MOST_STOPS)] | Stop | None = None
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     seed: Annotated[StrictInt, Field(ge=-INT64, le=INT64)] | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
@@ -65,7 +66,7 @@ class Asked(Form):
 
     @property
     def stops(self) -> list[str]:
-        return [text for text in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if text]
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
     def includes_usage(self) -> bool:
@@ -108,7 +109,7 @@ class Message(Form):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | list[Part]
-    name: Text | None = None
+    name: None = None
     refusal: None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -11,27 +14,29 @@ from minifuse.core.request import Request
 from minifuse.server.failures import Refused
 from minifuse.server.live import Recording
 from minifuse.server.loop import Piece
+from minifuse.server.settings import ServerSettings
 
 Texts = Callable[[Request], tuple[int, ...]]  # what precedes a request's prompt
-RETRY_S = 1  # what a client is told to wait
+RETRY_S = 1, 60  # what a client is told to wait, at least and at most
+ENDS = 32  # of requests, by which the time of the next is estimated
 
 
 class Gateway(ABC):
     """What serves requests, as the web server sees it.
 
-    Args:
-        most_unfinished: requests that may run and wait at one time; more are refused with 429.
-
     Attributes:
         draining: nothing more is taken in.
+        num_expired: requests that were unfinished at the deadline of the drain; None before.
         failure: of a stage or of the model; nothing more is served.
         failed: is set then.
         recording: of what is served, if it can be shown live.
     """
 
-    def __init__(self, most_unfinished: int) -> None:
-        self.most_unfinished = most_unfinished
+    def __init__(self, settings: ServerSettings) -> None:
+        self.most_unfinished = settings.most_unfinished
         self.draining = False
+        self.num_expired: int | None = None
+        self._ends: deque[float] = deque(maxlen=ENDS)  # when the last requests ended
         self.failure: BaseException | None = None
         self.failed = asyncio.Event()
         self.recording: Recording | None = None
@@ -62,17 +67,38 @@ class Gateway(ABC):
     async def close(self) -> int:
         """Give up what is unfinished. Returns how many requests that were."""
 
+    def expire(self) -> None:
+        """Give up what is unfinished at the deadline of a drain; it ends with an error."""
+        self.num_expired = self.num_unfinished
+
+    def note_end(self) -> None:
+        """Note that a request has ended."""
+        self._ends.append(time.monotonic())
+
+    @property
+    def retry_s(self) -> int:
+        """Estimate when the next request will end, in seconds, by how fast the last ones ended."""
+        least, most = RETRY_S
+        if len(self._ends) < 2:
+            return least
+        return max(least, min(most, math.ceil((self._ends[-1] - self._ends[0]) / (len(self._ends) - 1))))
+
     def check_open(self, num_prompts: int) -> None:
-        """Raise `Refused` if so many prompts are not taken in now."""
+        """Raise `Refused` if so many prompts are not taken in now, or could never be."""
+        if num_prompts > self.most_unfinished:
+            most = self.most_unfinished
+            raise Refused(400, f"{num_prompts} answers are asked for, and the server takes {most}: ask for fewer.")
         if self.failure is not None:
             raise Refused(503, "The engine has failed, and nothing is served any more: restart the server.")
         if self.draining:
-            raise Refused(503, "The server is shutting down: ask another one.", headers={"Retry-After": str(RETRY_S)})
+            raise Refused(
+                503, "The server is shutting down: ask another one.", headers={"Retry-After": str(RETRY_S[0])}
+            )
         if self.num_unfinished + num_prompts > self.most_unfinished:
             raise Refused(
                 429,
                 f"{self.num_unfinished} requests are unfinished, and the server takes {self.most_unfinished} at most: "
                 "try again later.",
                 code="rate_limit_exceeded",
-                headers={"Retry-After": str(RETRY_S)},
+                headers={"Retry-After": str(self.retry_s)},
             )

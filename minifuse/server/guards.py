@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -16,6 +17,7 @@ from minifuse.server.failures import Refused
 
 REQUEST_ID = b"x-request-id"
 ALLOWED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+BODY_S = 30  # that the next part of a body may take
 OPEN = ("/health", "/ready", "/metrics")  # paths that need no key
 
 
@@ -46,22 +48,29 @@ class Guards:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id.decode()
         begun, status, num_bytes = time.perf_counter(), 0, 0
-        is_too_large = False
+        is_complete = False
+        refusal: Refused | None = None  # of the body
 
         async def counted() -> Message:
-            """Receive a part of the body; refuse it when all of it is too large."""
-            nonlocal num_bytes, is_too_large
-            message = await receive()
+            """Receive a part of the body; refuse a body that is too large or too slow."""
+            nonlocal num_bytes, refusal, is_complete
+            try:
+                message = await asyncio.wait_for(receive(), None if is_complete else BODY_S)
+            except TimeoutError:
+                why = f"The next part of the body did not come within {BODY_S} s: send it faster."
+                refusal = Refused(408, why, headers={"Connection": "close"})
+                raise refusal from None
             if message["type"] == "http.request":
+                is_complete = not message.get("more_body", False)
                 num_bytes += len(message.get("body", b""))
                 if num_bytes > self.most_bytes:
-                    is_too_large = True
-                    raise self._too_large()
+                    refusal = self._too_large()
+                    raise refusal
             return message
 
         async def labelled(message: Message) -> None:
             nonlocal status
-            if is_too_large and not status:  # the application answers that it could not read the body
+            if refusal is not None and not status:  # the application answers that it could not read the body
                 return
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -74,10 +83,10 @@ class Guards:
                 raise self._too_large()
             state["tenant"] = self._tenant(scope["path"], headers.get(b"authorization", b""))
             await self.app(scope, counted, labelled)
-            if is_too_large:
-                is_too_large = False
-                raise self._too_large()
+            if refusal is not None:
+                raise refusal
         except Refused as refused:
+            refusal = None
             if status:  # the answer has begun
                 raise
             state["told"] = {"error": refused.message}

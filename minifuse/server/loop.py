@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from minifuse.contracts.fault import blaming
-from minifuse.core.errors import UsageError
+from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.report import StepReport, TokenLogprobs
 from minifuse.core.request import Request
 from minifuse.serve.engine import ServingEngine
@@ -48,9 +48,14 @@ class EngineLoop:
         self._thread.start()
 
     def submit(self, *prompts: Request) -> None:
-        """Submit a request from any thread, see `ServingEngine.submit`."""
-        with blaming(self.engine.batching, self.engine.memory):
-            self.engine.submit(*prompts)
+        """Submit a request from any thread, see `ServingEngine.submit`; one that is refused is forgotten."""
+        try:
+            with blaming(self.engine.batching, self.engine.memory):
+                self.engine.submit(*prompts)
+        except RequestRefused:
+            for prompt in prompts:
+                self.engine.forget(prompt.id)
+            raise
         self._asked.set()
 
     def abort(self, names: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import signal
 import socket
 import sys
@@ -23,10 +24,11 @@ from minifuse.server.completions import Completions
 from minifuse.server.dialogues import Dialogues
 from minifuse.server.gateway import Gateway, Texts
 from minifuse.server.guards import Guards
+from minifuse.server.protocol import IDLE_S, Protocol
 from minifuse.server.settings import ServerSettings
 from minifuse.server.template import template_of
 
-IDLE_S = 30  # that a connection may be open without a request
+SENDING_S = 5  # for what is told at the deadline of a drain
 BACKLOG = 2048
 MOST_HEADER_BYTES = 64 * 1024
 
@@ -97,22 +99,23 @@ class HttpServer:
         dialogues = Dialogues(ModelIdentity(source.name, source.digest()), self._history)
         self.gateway = self._make_gateway(dialogues.text)
         completions = Completions(self.gateway, source, tokenizer, template, dialogues, settings)
+        self.dialogues = dialogues
         app = make_app(self.gateway, completions)
         config = uvicorn.Config(
             Guards(app, settings.api_keys, settings.most_body_bytes, self._log),
-            http="h11",  # httptools, where it is installed, reads headers without end
+            http=Protocol,  # on h11: httptools, where it is installed, reads headers without end
             loop="asyncio",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+            timeout_graceful_shutdown=math.ceil(settings.drain_s) + SENDING_S,
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         )
         logger = logging.getLogger("uvicorn")
         logger.handlers, logger.propagate = [_JsonLines(self._log)], False
-        self._server = _Server(config, self.gateway)
+        self._server = _Server(config, self.gateway, settings.drain_s)
         watching = asyncio.create_task(self._stop_when_failed())
         try:
             self.started.set()
@@ -145,9 +148,9 @@ class _JsonLines(logging.Handler):
 class _Server(uvicorn.Server):
     """A web server that takes nothing in once SIGTERM or Ctrl-C has come."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, drain_s: float) -> None:
         super().__init__(config)
-        self._gateway = gateway
+        self._gateway, self._drain_s = gateway, drain_s
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -166,5 +169,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._gateway.draining = True
+        if not self._gateway.draining:
+            self._gateway.draining = True
+            asyncio.get_running_loop().call_later(self._drain_s, self._gateway.expire)
         super().handle_exit(sig, frame)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minifuse.core.errors import UsageError
 from minifuse.core.request import GREEDY, Sampling
+from minifuse.serve.resolve import ResolvedRun
 
 
 @dataclass(frozen=True)
@@ -20,3 +22,11 @@ class ServerSettings:
     drain_s: float = 30.0
     sampling: Sampling = GREEDY  # what bodies leave open
     max_new_tokens: int | None = None  # of an answer whose body names no limit
+
+    def check_apart(self, run: ResolvedRun) -> None:
+        """Raise `UsageError` if tenants would share KV: how fast a prompt is answered tells what others have asked."""
+        if len(self.api_keys) > 1 and run.settings.stage_options.get("memory.share"):
+            raise UsageError(
+                "memory.share lets requests share the KV of what their prompts begin with, so that one tenant could "
+                "find out what another has asked: give one --api-key, or leave out memory.share."
+            )

@@ -133,7 +133,7 @@ def _indices(part: Part, transposed: bool) -> list[tuple[slice, ...]]:
         return [(columns, slice(None)) if transposed else (slice(None), columns)]
     if part.rows is None:
         return [(slice(None),)]
-    rows = [slice(one.start, one.stop) for one in part.rows]
+    rows = [slice(one.start, one.stop) for one in part.rows] or [slice(0, 0)]
     return [(slice(None), one) if transposed else (one,) for one in rows]
 
 
@@ -187,6 +187,8 @@ def _untie(model: Transformer) -> None:
 
 def _finite(tensor: Tensor) -> bool:
     """Tell whether all numbers are finite, in one pass: a NaN would be an extreme."""
+    if not tensor.numel():
+        return True
     least, largest = tensor.aminmax()
     return bool(least.isfinite() and largest.isfinite())
 
