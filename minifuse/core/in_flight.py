@@ -12,18 +12,18 @@ class Running(NamedTuple):
 
     worker: int
     submitted_s: float
-    sequences: Collection[str]  # that have work in it, or are admitted by it
+    sequences: Collection[str]  # that have work in the plan, or are admitted by it
 
 
 class InFlight:
-    """Keeps the plans that were submitted and have not completed, up to `depth` a worker."""
+    """Keeps the plans that were submitted and have not completed, up to `depth` per worker."""
 
     def __init__(self, workers: int, depth: int) -> None:
         self.depth = depth
         self.num_launched = 0  # plans since the run began
         self.running: dict[int, Running] = {}  # by step
         self.num_running = [0] * workers  # plans of each worker
-        self.num_plans: dict[str, int] = {}  # of each sequence that one uses
+        self.num_plans: dict[str, int] = {}  # sequence -> how many plans in flight use it
         self.leaving: dict[str, Sequence] = {}  # finished; their memory is freed when no plan in flight uses it
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
 
@@ -57,7 +57,7 @@ class InFlight:
         return started_s, [self.leaving.pop(name) for name in freed]
 
     def clear(self) -> None:
-        """Give up all plans: none completes any more."""
+        """Drop all plans: none will complete."""
         self.running.clear()
         self.num_plans.clear()
         self.num_running = [0] * len(self.num_running)
