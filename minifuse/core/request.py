@@ -127,7 +127,7 @@ class Sequence:
         return len(self.tokens)
 
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
-        """Add the tokens that a plan produced, up to the answer's end. Returns the tokens added.
+        """Add a plan's tokens, up to the answer's end. Returns the tokens added.
 
         `Unfolded` counts the plan's pieces of work and keeps its results; a text ignores both.
         """

@@ -12,7 +12,7 @@ from minifuse.core.stages import Arrivals, Batching, Memory, Reader
 
 @dataclass(eq=False, repr=False)
 class Requests:
-    """The requests of an engine, and how they come and go. Only this class changes a `Sequence`."""
+    """The requests of an engine, from arrival to end. Only this class changes a `Sequence`."""
 
     batching: Batching
     memory: Memory

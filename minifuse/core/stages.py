@@ -18,7 +18,7 @@ RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan and make
 
 
 def option(default: Any, help: str, **how: Any) -> Any:
-    """Declare an option of a stage: a dataclass field that says how to parse it (`minifuse/options.py`)."""
+    """Declare a stage's option: a dataclass field that says how to parse it (`minifuse/options.py`)."""
     return field(default=default, metadata={"help": help, **how})
 
 
