@@ -208,7 +208,7 @@ class ServingEngine(Engine):
             return Load(len(self.sequences) - waiting, waiting, self.memory.usage())
 
     def _called_s(self) -> float:
-        """Return the time of a call: now, or in the loop's own thread the last event's."""
+        """Return the time of a call; in the loop's own thread, of the last event."""
         inside = self._thread == threading.get_ident()
         return self.now if inside or not self._has_run else max(self.now, self.clock.now())
 
