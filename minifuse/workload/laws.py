@@ -54,7 +54,7 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Lengths from `low` to `high`, both included, equally likely; a fixed length has `low == high`."""
+    """Equally likely lengths from `low` to `high`, both included; `low == high` is fixed."""
 
     low: int
     high: int
