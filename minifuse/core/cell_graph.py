@@ -237,7 +237,7 @@ class CellGraph:
         return self.topology.most_held
 
     def check(self, name: str) -> None:
-        """Raise `RequestRefused` unless this graph can be computed. `name` begins the sentence."""
+        """Raise `RequestRefused` unless this graph can be computed. `name` begins the message."""
         if not self.nodes:
             raise RequestRefused(f"{name} unfolds into an empty graph: give it at least one node.")
         for number, node in enumerate(self.nodes):

@@ -49,7 +49,7 @@ class Engine:
             yield from self.turn()
 
     def turn(self) -> list[StepReport]:
-        """Run one turn of the loop; return completed iterations, or none after another event."""
+        """Run one turn of the loop; return the iterations that it completes, if any."""
         self.requests.receive()
         self.dispatch()
         return self.collect() if self.requests.unfinished else []

@@ -35,7 +35,7 @@ class InFlight:
         return self.num_running[worker] < self.depth
 
     def launch(self, plan: Plan, working: Collection[str], now: float) -> None:
-        """Add a plan with work on these sequences, which is about to be submitted."""
+        """Add a plan that is about to be submitted, with work on these sequences."""
         sequences = {*working, *plan.admitted} if plan.admitted else working
         self.num_launched += 1
         self.num_running[plan.worker] += 1
@@ -44,7 +44,7 @@ class InFlight:
             self.num_plans[name] = self.num_plans.get(name, 0) + 1
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
-        """Remove a completed plan. Returns its start, and the leaving sequences to free now."""
+        """Remove a completed plan. Returns its start time, and the finished sequences to free now."""
         worker, submitted_s, sequences = self.running.pop(plan.step)
         self.num_running[worker] -= 1
         started_s = max(submitted_s, self._last_ended[worker])

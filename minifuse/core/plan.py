@@ -79,7 +79,7 @@ class Move(NamedTuple):
 
     @property
     def crosses(self) -> bool:
-        """Return whether it is a transfer from one tier to the other."""
+        """Return whether this is a transfer from one tier to the other."""
         return self.source_tier != self.target_tier
 
 

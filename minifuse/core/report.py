@@ -24,7 +24,7 @@ class Ran(NamedTuple):
     """What a plan produced: the tokens of each sequence whose last token it reached."""
 
     tokens: Mapping[str, tuple[int, ...]]
-    measured: Any = None  # what it cost beside its computing (`minifuse/core/measured.py`)
+    measured: Any = None  # what it cost apart from computation (`minifuse/core/measured.py`)
     results: Mapping[str, Mapping[int, Any]] = {}  # of cell graphs: the outputs that no other node reads, by node
     not_finite: tuple[str, ...] = ()  # sequences without a next token: their largest logit was NaN or infinite
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = {}  # of each new token, for requests that ask for them

@@ -60,12 +60,12 @@ class Request:
 
     @property
     def max_length(self) -> int:
-        """Tokens of prompt and answer together, at most."""
+        """Return how many tokens prompt and answer have together, at most."""
         return len(self.prompt) + self.max_new_tokens
 
     @property
     def max_cached(self) -> int:
-        """Tokens whose KV is ever needed: the last token sampled is never fed back."""
+        """Return how many tokens need KV, at most: the last one is never fed back."""
         return self.max_length - 1
 
 

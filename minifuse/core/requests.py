@@ -22,7 +22,7 @@ class Requests:
     def __post_init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}  # in the order in which they ended
-        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # the last: plans of moves alone
+        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one more, for plans without work
         self.now = 0.0  # the time of the last event, in seconds since the run began
 
     @property

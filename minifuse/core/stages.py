@@ -1,7 +1,7 @@
-"""What the loop asks of the stages, of the model, and of what runs plans.
+"""What the loop asks of the stages, of the model, and of the executor.
 
 A technique is a batching policy, a memory and an attention. `minifuse/stages.py` has all that a stage declares, and the
-register; `docs/stages.md` says of every method who calls it and when. `now` is the time in seconds since the run began.
+register; `docs/stages.md` says for each method who calls it and when. `now` is the time in seconds since the run began.
 A stage must define the abstract methods; the others do nothing unless it overrides them.
 """
 
@@ -47,7 +47,7 @@ class Memory(Protocol):
 
 
 class Batching(Protocol):
-    """Which work runs next: who joins, in which order, who is evicted."""
+    """Decides which work runs next: who joins, in which order, who is evicted."""
 
     name: ClassVar[str]
     workers: int = 1  # how many workers it has work for
@@ -63,7 +63,7 @@ class Batching(Protocol):
 
 
 class Attention(Protocol):
-    """How an iteration's tokens are laid out. An `AttentionBackend` (`minifuse/attention/batch.py`) attends them."""
+    """Lays out an iteration's tokens. An `AttentionBackend` (`minifuse/attention/batch.py`) attends them."""
 
     @abstractmethod
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout: ...

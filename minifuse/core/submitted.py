@@ -76,7 +76,7 @@ def read(request: Request) -> Request:
 
 def checked_sampling(sampling: Sampling) -> Sampling:
     """Return the sampling with Python's own numbers. Raise `UsageError` if one is not allowed."""
-    if sampling is GREEDY:  # as of most requests
+    if sampling is GREEDY:  # the most common one
         return sampling
     if not isinstance(sampling, Sampling):
         raise UsageError(f"sampling is {brief(sampling)}: give Sampling(temperature=...).")

@@ -184,7 +184,7 @@ class Turns(Arrivals):
     def forget(self, name: str) -> None:
         """Forget a request that has ended and that no other follows.
 
-        Its conversation continues what `stored` returns from now on.
+        From now on, its conversation continues what `stored` returns.
         """
         sequence = self._finished.pop(name, None)
         self._submitted.pop(name, None)
