@@ -57,8 +57,8 @@ def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: in
     """Parse options of stages (`stage.option: value`), which override the technique's own.
 
     Args:
-        max_batch: the batch size of every stage that has one, unless `given` sets it. A mix of a batching with a
-            max_batch and a memory of slots has two: if slots kept their default of 8, no more would ever run.
+        max_batch: the batch size of every stage that has one, unless `given` sets it. A batching with a max_batch and a
+            memory of slots each have one: if slots kept their default of 8, no more requests would ever run.
 
     Raises:
         UsageError: there is no such stage or option, a value is not allowed, or no stage has a batch size.

@@ -133,7 +133,7 @@ class ServingEngine(Engine):
         if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
             self._committed = False
             moves = self.memory.ahead(self.now)
-            if moves != ():  # a plan of moves alone, on a worker of its own
+            if moves != ():  # a plan without work, on a worker of its own
                 self.launch(self.batching.workers, Proposal(), Placement((), moves=moves), RAGGED)
 
     def written(self, completion: Completion) -> KVUsage:
@@ -189,7 +189,7 @@ class ServingEngine(Engine):
         return has_ended
 
     def forget(self, name: str) -> None:
-        """Forget a request that has ended, so that a server can run for weeks.
+        """Forget a request that has ended, so that a long-running server does not grow.
 
         Its id may be used again. Its conversation continues what `arrivals.stored` returns.
 

@@ -53,7 +53,7 @@ class ServedRequests(Requests):
     def begin(self, request: Request, num_history: int) -> None:
         """Hand a request to the stages, or refuse it if its text is too long."""
         try:
-            if request.after is not None:  # its whole text has been known only since the last request ended
+            if request.after is not None:  # its whole text was not known until the request before it ended
                 self.observer.requested(request, num_history, measured=True)
                 self.reader.check(request, num_history)
                 call_check(self.memory, request)

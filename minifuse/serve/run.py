@@ -1,4 +1,4 @@
-"""Serving a list of requests to the end: one answer each."""
+"""Serves a list of requests to the end, with one answer for each."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        """Whether the request was answered to its end."""
+        """Return whether the request was answered to its end."""
         return self.finish_reason in ANSWERED
 
     @property
     def new_prompt(self) -> tuple[int, ...]:
-        """The prompt without the history."""
+        """Return the prompt without the history."""
         return self.request.prompt[self.num_history :]
 
     def row(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ NOTHING_KNOWN = Offer(None, "assumed")
 
 
 class ServedModel(Protocol):
-    """A model in the settings of one run. Virtual time may do without its weights.
+    """A model as one run serves it. Virtual time may do without its weights.
 
     Making one raises `UsageError` if the model cannot be served in these settings, whatever the stages.
     """

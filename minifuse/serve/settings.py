@@ -64,7 +64,7 @@ class Settings:
                 raise UsageError(f"The setting {name} is {value!r}: give {allowed}.")
 
     def kv_bytes(self, slot_bytes: int, weights: int | None = None) -> int:
-        """Return the bytes of memory: `kv_memory`, else at least 64 MiB and 4096 slots.
+        """Return the bytes of memory: `kv_memory`, else the larger of 64 MiB and 4096 slots.
 
         A simulated machine with a known memory size has another default: 90% of that size less the weights, limited to
         4096 to 1,048,576 slots.
