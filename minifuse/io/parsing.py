@@ -156,7 +156,7 @@ def number(count: int, noun: str) -> str:
 
 
 def one_of(words: Iterable[str], conjunction: str = "or") -> str:
-    """Join the words allowed for a sentence: `a, b or c`."""
+    """Join the allowed words for a sentence: `a, b or c`."""
     *rest, last = words
     return f"{', '.join(rest)} {conjunction} {last}" if rest else last
 
