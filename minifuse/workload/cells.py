@@ -157,8 +157,8 @@ def _at_most(longest: int, law: Lengths, rng: random.Random) -> int:
 def _leaning_right(words: tuple[int, ...], rng: random.Random) -> Tree:
     """Draw a binary tree over these words that resembles a parse.
 
-    The left part of a phrase is one word with probability 1/2, each further word is half as likely, and the right part
-    is the rest.
+    The left part of a phrase has one word with probability 1/2; each further word is half as likely. The right part is
+    the rest.
 
     >>> _leaning_right((7, 8, 9, 10), random.Random(0))
     (7, (8, (9, 10)))

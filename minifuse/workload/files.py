@@ -48,9 +48,9 @@ def read_jsonl(
         {"id": "both", "prompt": ["How", "can"]}
 
     Without an id, the first request is r0, the second r1, and so on. A list of prompts is one request of several
-    prompts: the last line makes the prompts both/0 and both/1 of the group both. A list of ids names the prompts one by
-    one. All other fields hold for each prompt of the line, but each prompt has a seed of its own: the line's seed plus
-    the prompt's index, or else the default seed plus the number of prompts before it in the file.
+    prompts: the last line above makes the prompts both/0 and both/1 of the group both. A list of ids names the prompts
+    one by one. All other fields hold for each prompt of the line, but every prompt has its own seed: the line's seed
+    plus the prompt's index, or else the default seed plus the number of prompts before it in the file.
 
     With `tree`, a line may have a tree instead of a prompt:
 

@@ -54,7 +54,7 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Equally likely lengths from `low` to `high`, both included; `low == high` is fixed."""
+    """Equally likely lengths from `low` to `high`, both included; one length if they are equal."""
 
     low: int
     high: int
