@@ -216,7 +216,7 @@ def _techniques(names: Sequence[str]) -> list[Technique]:
 
 
 def _choices(rows: list[Technique], options: Options) -> list[Choices]:
-    """Give each technique its stage options, and refuse one that none has."""
+    """Give each technique its stage options; refuse an option that no technique has."""
     known = set().union(*(row.option_names for row in rows))
     for name in stage_options(options.set):
         if name not in known:
@@ -231,7 +231,7 @@ def _choices(rows: list[Technique], options: Options) -> list[Choices]:
 
 
 def _wrong(options: Options, workload: Workload, results: list[Result]) -> dict[str, list[str]]:
-    """Find answers that must not differ: greedy ones in float64, all in reference numerics."""
+    """Find answers that wrongly differ: any in reference numerics, greedy ones in float64."""
     exact = options.numerics == "reference"
     if options.dtype != "float64" and not exact:
         return {}

@@ -107,5 +107,5 @@ def whole(low: int = 1, high: int = MANY) -> Parse:
 
 
 def by_itself(parse: Callable[[str], Any]) -> Parse:
-    """Make a parser whose error messages do not name the flag."""
+    """Make an option's parser of one whose messages do not name the flag."""
     return lambda text, flag: parse(text)

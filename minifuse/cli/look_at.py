@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
-    """Find the methods that keep a law, or the line that raised an error.
+    """Find the methods that should keep a law, or the line that raised an error.
 
     Args:
         kinds: the kinds of the stage under test; empty for a technique.

@@ -21,7 +21,7 @@ GAP_S = 0.2  # between two lines that differ only in details
 class Status:
     """One line on a terminal; elsewhere, a new line for each step, without details.
 
-    rich is not used: importing it is part of what takes long.
+    This does not use rich: importing rich is part of what takes long.
     """
 
     def __init__(self, name: str) -> None:

@@ -29,7 +29,7 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        """Two digits."""
+        """Return the number of the chapter, in two digits."""
         return self.source.name[:2]
 
     @property
@@ -38,13 +38,13 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """The first heading, without its number."""
+        """Return the first heading, without its number."""
         heading = next(line for line in self.source.read_text(encoding="utf-8").splitlines() if line.startswith("# # "))
         return heading.partition(". ")[2]
 
 
 def chapters() -> list[Chapter]:
-    """Every chapter, in order.
+    """Return every chapter, in order.
 
     Raises:
         MachineError: this installation lacks them.
