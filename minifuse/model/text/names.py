@@ -26,7 +26,7 @@ class _Names:
     top: dict[str, str]
     parts: dict[str, tuple[str, ...]]
     transposed: tuple[str, ...] = ()
-    buffers: tuple[str, ...] = ()  # what older versions stored beside weights, and transformers leaves out
+    buffers: tuple[str, ...] = ()  # stored by older versions, and ignored by transformers
 
 
 _SPLIT_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -113,7 +113,7 @@ def source_of(parameter: str, config: TextShape) -> Source:
 
 
 def parameter_rows(parameter: str, config: TextShape) -> tuple[int, ...] | None:
-    """Return the rows of each source of a fused parameter; None: there is one source."""
+    """Return how many rows each source of a fused parameter has; None if not fused."""
     part = parameter.split(".")[-2]
     if part == "qkv" and config.family != "gpt2":
         return (config.q_size, config.kv_size, config.kv_size)
