@@ -20,7 +20,7 @@ from minifuse.memory.tiered.profile import Profile
 from minifuse.model.text.config import ModelConfig
 
 CHUNK = 32  # tokens, as in the thesis
-SATURATING = "saturating_tokens"  # beside the profile, in its file
+SATURATING = "saturating_tokens"  # a key of the file, next to the profile's keys
 
 
 class KeptProfile:
@@ -48,7 +48,7 @@ class KeptProfile:
             model: its name, for the command that makes the file anew.
 
         Raises:
-            UsageError: it cannot be read, or is damaged.
+            UsageError: the file cannot be read, or is damaged.
         """
         if not os.path.lexists(self.path):
             return None
@@ -61,7 +61,7 @@ class KeptProfile:
         return found if isinstance(found, int) and found > 0 else None
 
     def check(self) -> None:
-        """Raise `UsageError` unless the file can be written: before hours of measuring are lost."""
+        """Raise `UsageError` if the file cannot be written, before hours of measuring are lost."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.path.parent).close()
@@ -77,7 +77,7 @@ class KeptProfile:
 
         Raises:
             MachineError: the disk is full.
-            UsageError: it may not be written there.
+            UsageError: the file cannot be written there.
         """
         self.check()
         write_whole(self.path, text)
