@@ -12,10 +12,7 @@ Rotation = Any  # the angles of n positions (`minifuse/kernels/rotary.py`); None
 
 
 class Operators(Protocol):
-    """The operators of one implementation.
-
-    Matrices are [rows, size], and a result has as many rows as its input.
-    """
+    """The operators of one implementation; inputs and results are [rows, size]."""
 
     lock: AbstractContextManager[object]  # held while a plan is computed, where only one can be computed at a time
 
