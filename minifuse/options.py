@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class NoOptions:
-    """The options of a stage that has none."""
+    """The options of a stage without options."""
 
 
 HOW: dict[str, Any] = {  # what `option` takes in addition to the help, with defaults
@@ -124,7 +124,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
 
 
 def offered(options: Any) -> dict[str, Any]:
-    """Return the options that a model may fill in, with values; None if not given."""
+    """Return the values of the options that a model may fill in; None: not given."""
     declared = declared_options(type(options))  # type: ignore[arg-type]
     return {name: getattr(options, name) for name, option in declared.items() if option.how["offered"]}
 

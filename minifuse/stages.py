@@ -78,7 +78,7 @@ class Memory(core.Memory, Stage, Protocol):
     reclaims: ClassVar[bool] = False  # whether KV of an evicted sequence may be reclaimed; it counts as kept
     in_step: ClassVar[bool] = False  # whether an iteration must compute all running sequences: see `Batching.in_step`
     apart: ClassVar[bool] = False  # whether there is a place for prompts that are computed apart: see `Batching.apart`
-    one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run beside it
+    one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run meanwhile
     remembers: ClassVar[bool] = False  # whether ended requests count in later decisions: see `Batching.remembers`
     # How many layers use the device one after the other. The device is then cut into `layers_in_turn * capacity` slots,
     # each for the KV of one layer, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
@@ -94,7 +94,7 @@ class Memory(core.Memory, Stage, Protocol):
         return ()
 
     def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
-        """Learn that all moves returned by one call of `ahead` are copied, at time `now`."""
+        """Note that the moves of one call of `ahead` have been copied, at time `now`."""
         raise LawBroken("conservation", f"{moves} have landed, and this memory never asked for them")
 
     @abstractmethod
@@ -107,11 +107,11 @@ class Attention(core.Attention, Stage, Protocol):
 
     kind: ClassVar[str] = "attention"
     reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
-    tensors: ClassVar[str] = ""  # the backend on torch, as `module:class`; "": what runs the model needs none
-    reference: ClassVar[str] = ""  # the backend of the reference numerics; "": it has none
+    tensors: ClassVar[str] = ""  # the backend on torch, as `module:class`; "": the model runs without one
+    reference: ClassVar[str] = ""  # the backend of the reference numerics; "": there is none
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` if its tensor half cannot run on this device, cpu or cuda."""
+        """Raise `UsageError` if the backend cannot run on this device, cpu or cuda."""
 
     @abstractmethod
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
@@ -169,7 +169,7 @@ def stage(kind: Kind, name: str) -> type[Any]:
     """The stage called `name`.
 
     Raises:
-        UsageError: there is none; the message names the nearest.
+        UsageError: there is no such stage; the message names the nearest.
     """
     known = stages(kind)
     if name not in known:

@@ -282,7 +282,7 @@ def technique(name: str) -> Technique:
     """The row called `name`.
 
     Raises:
-        UsageError: there is none; the message names the nearest.
+        UsageError: there is no such technique; the message names the nearest.
     """
     if name not in TECHNIQUES:
         raise unknown("technique", name, TECHNIQUES)

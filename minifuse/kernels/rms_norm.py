@@ -1,4 +1,4 @@
-"""RMSNorm (Zhang and Sennrich, 2019), alone or together with the addition before it.
+"""RMSNorm (Zhang and Sennrich, 2019), with or without the addition before it.
 
     y = x / sqrt(mean(x^2) + eps) * weight
 

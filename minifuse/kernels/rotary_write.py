@@ -201,7 +201,7 @@ def rotate_and_write(
         interleaved: whether neighbours are rotated together, rather than dimensions half of rotary_dim apart.
 
     Returns:
-        The rotated queries, a new tensor [n, num_heads, head_dim]; without `rotary`, `q` itself.
+        The rotated queries, a new tensor [n, num_heads, head_dim]; or `q` itself if `rotary` is None.
 
     Raises:
         KernelError: an argument that the kernel cannot take.

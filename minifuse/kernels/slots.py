@@ -97,9 +97,9 @@ def slots_attention(
         lengths: [size] int32, tokens of each buffer that its query attends to, at least 1.
         offset, size: the paper's buffer_offset and buffer_size, counted in buffers.
         width: slots of a buffer.
-        max_length: an upper bound of `lengths`; None: `width`. The tighter it is, the fewer programs have no work.
+        max_length: an upper bound of `lengths`, by default `width`. The tighter it is, the fewer programs have no work.
         out: like `q`; allocated if None.
-        split: as in `decode_attention`.
+        split: tokens in a split; see `decode_attention`.
 
     Returns:
         `out`, [size, num_heads, head_dim]: softmax(q k / sqrt(head_dim)) v.

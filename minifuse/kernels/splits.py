@@ -181,8 +181,8 @@ def split_form(group: int, head_dim: int, page: int, split: int = SPLIT, itemsiz
     To read 4.8 TB/s at a latency of 1 us, each of its 132 SMs must have 36 KB in flight. A tile is 16 KB of keys and
     16 KB of values. Two tiles take 72 KB of shared memory, so that three programs share an SM: 96 KB are in flight when
     all three compute, and 192 KB when they wait. That is enough to hide the chain of loads (context, table, keys) with
-    which a program begins. Two tiles in flight take three stages, or five with blocks, where a tile
-    needs two dependent loads.
+    which a program begins. Two tiles in flight take three stages, or five with blocks, where a tile needs two dependent
+    loads.
 
     Every group, even of 1, is padded to the 16 rows that a tensor core takes. The products need some 200 of the 1700
     cycles in which a tile arrives at an SM's share of the bandwidth. KV is copied to shared memory asynchronously;

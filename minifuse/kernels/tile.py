@@ -15,8 +15,8 @@ def slot_of(tables_ptr, row_offset, token, PAGE: tl.constexpr, mask=None):
 
     >>> # table [7, 2], PAGE 4: tokens 0, 3, 5 -> slots 28, 31, 9
 
-    Entries of tokens that `mask` excludes are not read. A slot fits 32 bits, but its
-    product with a stride needs 64; widening in a product is one instruction.
+    Entries of tokens that `mask` excludes are not read. A slot fits 32 bits, but its product with a stride needs 64;
+    widening in a product is one instruction.
     """
     if PAGE == 0:
         slot = tl.load(tables_ptr + row_offset) + token

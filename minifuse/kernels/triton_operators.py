@@ -92,7 +92,7 @@ class TritonOperators:
 
 
 def _runs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join ranges (first, count) of which each continues the one before it.
+    """Merge consecutive ranges (first, count) if the second begins where the first ends.
 
     >>> _runs([(4, 2), (6, 2), (0, 3)])
     [(4, 4), (0, 3)]

@@ -40,13 +40,13 @@ class OfStudent:
 def keeps_the_laws(
     work: Work, row: Technique, stage: type[OfStudent], scenarios: int = 30, *, compared: bool = True
 ) -> None:
-    """Check the laws on a technique with the student's stage, on drawn scenarios.
+    """Check the laws on a technique with the student's stage, on random scenarios.
 
     Args:
         compared: also check the laws that compare runs, which takes several times as long.
 
     Raises:
-        LawBroken: a law is broken; tells of the smallest scenario found. Its cause may be a `StudentFault`.
+        LawBroken: a law is broken; the error shows the smallest scenario found. Its cause may be a `StudentFault`.
     """
     stage.work = work
     Search(SCRIPTED, row, compared_laws(SCRIPTED) if compared else ()).run(scenarios, work.random.randrange(2**32))

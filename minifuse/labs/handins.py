@@ -49,7 +49,7 @@ def lab_with_number(text: str) -> Lab:
     """Find the installed lab of this number.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no lab of this number.
     """
     known = {lab.number: lab for lab in labs()}
     if not text.isdecimal() or int(text) not in known:

@@ -8,7 +8,7 @@
         tests/public/    functions test_...(work), which students get
         tests/hidden/    functions that students do not get
         tests/open.py    score(work), the counted costs of the open task, and baselines(work)
-        wrong/           wrong solutions, each of which fails the tests that lab.toml names for it, and no others
+        wrong/           wrong solutions; each fails just the tests that lab.toml names for it
 
 lab.toml:
 

@@ -1,4 +1,4 @@
-"""The open task of a lab: counted costs of a student's answer, beside stated baselines."""
+"""The open task of a lab: counted costs of a student's answer, compared with baselines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minifuse.labs.submission import Budget
 
 @dataclass(frozen=True)
 class Scores:
-    """The costs of files and of baselines, and why a file has none."""
+    """The costs of files and of baselines, or the reason why a file has none."""
 
     costs: Mapping[str, str]  # the name of a cost, and whether "lower" or "higher" is better; the first one ranks
     rows: Mapping[str, Mapping[str, float]]

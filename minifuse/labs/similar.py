@@ -19,7 +19,7 @@ NOTHING = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.
 
 @dataclass(frozen=True)
 class Alike:
-    """Two files: how many runs they share, and the share of the smaller's runs."""
+    """Two files: how many runs they share, and the ratio to the smaller file's runs."""
 
     one: str
     other: str

@@ -33,7 +33,7 @@ def skeleton(text: str, name: str = "solution.py") -> str:
     """Return the file without its solutions.
 
     Args:
-        name: of the file, for messages.
+        name: the name of the file, for messages.
 
     Raises:
         UsageError: markers are missing or do not pair, a solution's line is left, or the rest is not Python.

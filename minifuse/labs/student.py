@@ -48,7 +48,7 @@ from typing import Any
 
 
 def beside(name: str) -> SimpleNamespace:
-    """Run a file beside this one, without the package, and return its names."""
+    """Run another file of this folder, without the package, and return its names."""
     return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name(name))))
 
 
@@ -87,7 +87,7 @@ class Withheld(importlib.abc.MetaPathFinder):
 
 
 class Shown:
-    """Imports modules for the student's file; Python's own show only public names."""
+    """Imports modules for the student's file; hides the private names of Python's own."""
 
     def __init__(self) -> None:
         self.known: dict[str, types.ModuleType] = {}

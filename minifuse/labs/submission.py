@@ -292,7 +292,7 @@ class Submission:
         return self._stop(f"{name} was stopped: all tests have {self.limits.seconds} s together. Does it end?")
 
     def _ended(self, name: str) -> StudentFault:
-        """Say why the process has ended."""
+        """Make the fault that says why the process has ended."""
         try:
             code = self._process.wait(5)
         except subprocess.TimeoutExpired:

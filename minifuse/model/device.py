@@ -9,7 +9,7 @@ from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
 
 
 def free_bytes(device: str) -> int | None:
-    """Return the bytes that can be allocated now; None: the platform does not report them."""
+    """Return the bytes that can be allocated now; None if the platform does not tell."""
     if device != "cpu":
         import torch
 

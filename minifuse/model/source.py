@@ -56,7 +56,7 @@ class Source(Protocol):
     def has_tokenizer(self) -> bool: ...
 
     def tokenizer(self) -> Tokenizer:
-        """Read the tokenizer. Raises `ModelError` if there is none: prompts are then token ids."""
+        """Read the tokenizer. Raises `ModelError` if there is no tokenizer (prompts are then token ids)."""
         ...
 
     def digest(self) -> str:

@@ -143,14 +143,14 @@ class Roofline:
 
     @property
     def num_lanes(self) -> int | None:
-        """Count the lanes that run at once, one processor per KV head; None: unknown."""
+        """Count the lanes that run at once, one processor per KV head; None if unknown."""
         processors = self.machine.processors
         return None if processors is None else max(1, processors // self.config.num_kv_heads)
 
     def _in_lanes(self, plan: Plan) -> list[float]:
         """Return the seconds of each wave until its last lane ends.
 
-        Lanes begin in the order of the layout, each when a processor is free, and get its share of the machine's rates.
+        Lanes begin in the order of the layout, each when a processor is free, and have equal shares of the rates.
         """
         num_lanes = self.num_lanes or 1
         found = []
@@ -172,7 +172,7 @@ class Roofline:
         """Return the cost of recomputing the last `chunk` tokens of each context (Pensieve, 3.4.3.1).
 
         Attention is the time that a context adds to the time of the layers. A recomputed chunk samples no token and
-        shares its iteration, so neither the head nor an overhead is counted.
+        shares its iteration with other work, so neither the head nor an overhead is counted.
         """
         other = self._bound(chunk, 0, 0, 0)
         pairs = [_pairs(Work("", context - chunk, context)) for context in contexts]

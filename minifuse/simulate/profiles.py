@@ -42,7 +42,7 @@ class KeptProfile:
         self.path = _folder() / "profiles" / f"{name}-{digest}.json"
 
     def read(self, model: str) -> Profile | None:
-        """Return the profile in the file; None: there is no file.
+        """Return the profile in the file, or None if there is no file.
 
         Args:
             model: its name, for the command that makes the file anew.
@@ -56,7 +56,7 @@ class KeptProfile:
         return Profile.read(str(self.path), f"make it anew with minifuse calibrate {given}, or delete it")
 
     def saturating_tokens(self) -> int | None:
-        """Return the tokens that saturate the machine; None: the file does not tell."""
+        """Return the tokens that saturate the machine, or None if the file does not tell."""
         found = json.loads(self.path.read_text(encoding="utf-8")).get(SATURATING)
         return found if isinstance(found, int) and found > 0 else None
 

@@ -46,7 +46,7 @@ class OperatorGraph(CellGraph):
 
 
 class Result(nn.Module):
-    """Joins the outputs of one cell, which are a result, in one node."""
+    """Gathers the outputs of a cell, which come from several operators, in one node."""
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
         return tuple([part.clone() for part in parts])

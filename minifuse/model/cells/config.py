@@ -89,5 +89,5 @@ def register_cells(kind: str, build: Build) -> None:
 
 
 def registered(kind: str) -> Build | None:
-    """Return the function that builds a plugin's kind; None: it is not registered."""
+    """Return the function that builds a plugin's kind, or None if it is not registered."""
     return _REGISTERED.get(kind)

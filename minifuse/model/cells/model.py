@@ -172,7 +172,7 @@ class CellModel:
         """Find the type of each node.
 
         Args:
-            order: the numbers of the nodes; each node comes after the nodes that it reads.
+            order: the numbers of the nodes, each after the nodes that it reads.
 
         Raises:
             _Forward: a node comes before one that it reads.
@@ -267,7 +267,7 @@ class CellModel:
     def _fields_of(self, kind: CellType, where: str) -> tuple[int, ...]:
         """Assign the k-th output of each spec to the k-th field of that spec.
 
-        A missing field is added while examples are unfolded; later the request is refused.
+        A missing field is added while examples are unfolded; later, a request that needs one is refused.
 
         >>> # outputs h and c, both float32[64]: fields 0 and 1; a word, int64: field 2
         """

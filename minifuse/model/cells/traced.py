@@ -63,7 +63,7 @@ class Operator(nn.Module):
         weights: tensors that the operator reads in addition to its inputs.
         outputs: places of the values that it returns.
         token_output: the number of the output that is a token of the answer.
-        copies: whether outputs are copied, as views of inputs must be: inputs may be views of states.
+        copies: whether outputs are copied; views of inputs must be, because inputs may be views of states.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class _Llama3(_Rope):
 
 
 class _Llama(Ending):
-    """LLaMA's fields; those that `ModelConfig` has too have the same names."""
+    """LLaMA's fields, named as in `ModelConfig` if they are in it."""
 
     vocab_size: Size = 32000
     hidden_size: Size = 4096

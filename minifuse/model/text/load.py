@@ -78,10 +78,10 @@ class TextSource:
         return build(self.config, dtype, "meta")
 
     def tokenizer(self) -> Tokenizer:
-        """Read the tokenizer beside the weights.
+        """Read the tokenizer in the folder of the weights.
 
         Raises:
-            ModelError: there is none; prompts must then be token ids.
+            ModelError: there is no tokenizer, so that prompts must be token ids.
         """
         if self.directory is None or not self.has_tokenizer:
             raise ModelError(

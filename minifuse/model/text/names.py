@@ -1,4 +1,4 @@
-"""The tensors of a Hugging Face checkpoint behind each parameter.
+"""The tensors of a Hugging Face checkpoint that make up each parameter.
 
 Here the projections of one input are fused (`qkv`, `gate_up`); a checkpoint may store them separately. GPT-2 stores its
 matrices transposed. `source_of("layers.3.qkv.weight", config)` tells which tensors to stack, and whether to transpose.
@@ -95,7 +95,7 @@ _FAMILIES = {
 
 
 def source_of(parameter: str, config: TextShape) -> Source:
-    """Find the checkpoint tensors behind a parameter.
+    """Find the checkpoint tensors that make up a parameter.
 
     >>> from minifuse.model.text.presets import preset
     >>> source_of("layers.3.gate_up.weight", preset("small")).names

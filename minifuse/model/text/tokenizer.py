@@ -16,12 +16,12 @@ CLEANED |= {" 's": "'s", " 've": "'ve", " 're": "'re"}
 
 
 class Tokenizer:
-    """A model's tokenizer, read from `tokenizer.json` and files beside it, as transformers does.
+    """A model's tokenizer, read from `tokenizer.json` and files next to it, as transformers does.
 
     Padding and truncation that are saved with it do not apply.
 
     Args:
-        family: of the model; its tokenizer class is used if the files name none.
+        family: the model's family; its tokenizer class is used if the files name none.
 
     Raises:
         ModelError: the file is not a tokenizer.

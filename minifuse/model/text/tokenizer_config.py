@@ -1,4 +1,4 @@
-"""Applies the files beside a tokenizer.json, as transformers does: special tokens, pipeline."""
+"""Applies the files next to a tokenizer.json, as transformers does: special tokens, pipeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 GPT2, LLAMA = "GPT2Tokenizer", "LlamaTokenizer"
-OF_FAMILY = {"gpt2": GPT2, "gptj": GPT2, "opt": GPT2}  # the class where tokenizer_config.json names none
+OF_FAMILY = {"gpt2": GPT2, "gptj": GPT2, "opt": GPT2}  # the class if tokenizer_config.json names none
 SPECIAL = {
     GPT2: dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
     LLAMA: {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
@@ -22,7 +22,7 @@ LISTS = ("extra_special_tokens", "additional_special_tokens")
 
 
 def configure(tokenizer: Tokenizer, path: Path, family: str) -> bool:
-    """Apply the files next to `path`, a tokenizer.json, to the tokenizer that it holds.
+    """Apply the files next to the tokenizer.json at `path` to its tokenizer.
 
     Returns:
         Whether decoded text is to be cleaned up, as by removing blanks before punctuation.
@@ -44,7 +44,7 @@ def configure(tokenizer: Tokenizer, path: Path, family: str) -> bool:
 
 
 def _set_pipeline(tokenizer: Tokenizer, name: str, config: Mapping[str, Any]) -> None:
-    """Set what transformers' class `name` sets, whatever tokenizer.json says."""
+    """Set the pipeline as transformers' class `name` does, whatever tokenizer.json says."""
     from tokenizers import decoders, pre_tokenizers
 
     model, is_llama = tokenizer.model, name == LLAMA

@@ -108,7 +108,7 @@ _MIX = (*KINDS, "sort", "add", "add")  # in a conversation: the tasks that take 
 
 
 def _draw(make: Callable[[], Task], held_out: bool) -> Task:
-    """Make tasks until one is held out of training, or, without `held_out`, is not."""
+    """Make tasks until one is (without `held_out`: is not) held out of training."""
     while is_held_out((task := make()).prompt) != held_out:
         pass
     return task
