@@ -21,6 +21,7 @@ from minifuse.model.text.shape import TextShape
 from minifuse.model.text.transformer import Transformer
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+ROWS = 4096  # of embedding and head, compared at a time
 DTYPES = {"F64", "F32", "F16", "BF16"}  # that weights may have, as safetensors names them
 
 
@@ -101,9 +102,15 @@ class _Checkpoint:
 
     def has_own_head(self) -> bool:
         """Tell whether a head is stored that differs from the tied embedding."""
-        shape = (self.config.vocab_size, self.config.hidden_size)
+        num_rows, shape = self.config.vocab_size, (self.config.vocab_size, self.config.hidden_size)
         head, embedding = (source_of(f"{name}.weight", self.config).names[0] for name in ("lm_head", "embedding"))
-        return head in self.shard_of and not torch.equal(self.tensor(head, shape), self.tensor(embedding, shape))
+        if head not in self.shard_of:
+            return False
+        for first in range(0, num_rows, ROWS):
+            part = Part((range(first, min(first + ROWS, num_rows)),))
+            if not torch.equal(self.tensor(head, shape, part), self.tensor(embedding, shape, part)):
+                return True
+        return False
 
     def check_all_read(self) -> None:
         """Raise `ModelError` if a stored tensor was not read.
