@@ -10,7 +10,7 @@ from minifuse.core.request import Request
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.load import build, load_weights, random_weights, resolve_text
 
-if TYPE_CHECKING:  # shapes take no torch
+if TYPE_CHECKING:  # shapes need no torch
     from minifuse.model.text.transformer import Transformer
 
 
@@ -72,4 +72,4 @@ def expected_answer(name: str, request: Request) -> tuple[int, ...]:
 
     The answer ends before the first token whose logits have a NaN, or an infinite largest one.
     """
-    return _expected(name, replace(request, id="", group=None, arrival_s=0.0))  # the same, whenever and beside whatever
+    return _expected(name, replace(request, id="", group=None, arrival_s=0.0))  # these do not change the answer
