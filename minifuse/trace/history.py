@@ -68,7 +68,7 @@ class Iteration:
 
     @property
     def preprocesses(self) -> bool:
-        """Return whether it prepares requests for another worker, or for the batch."""
+        """Return whether the iteration prepares requests for another worker, or for the batch."""
         return bool(self.event["phase"] == Phase.PREPROCESSING.value)
 
     @property
@@ -77,23 +77,23 @@ class Iteration:
 
     @property
     def requests(self) -> list[str]:
-        """Return the requests that it computes, each once."""
+        """Return the requests that the iteration computes, each once."""
         return list(dict.fromkeys([name for name, *_ in self.work]))
 
     @property
     def cells(self) -> dict[str, int]:
-        """Count the tokens, or the nodes of each type, that it computes for requests."""
+        """Count the tokens, or the nodes of each type, that the iteration computes."""
         found: dict[str, int] = {}
         for _, start, stop, cell in self.work:
             found[cell] = found.get(cell, 0) + stop - start
         return found
 
     def work_of(self, name: str) -> list[tuple[int, int, str]]:
-        """Return its work for a request: start, stop, cell."""
+        """Return the iteration's work for a request: start, stop, cell."""
         return [(start, stop, cell) for owner, start, stop, cell in self.work if owner == name]
 
     def tokens_of(self, name: str) -> int:
-        """Count the tokens, or nodes, that it computes for a request."""
+        """Count the tokens, or nodes, that the iteration computes for a request."""
         return sum([stop - start for owner, start, stop, _ in self.work if owner == name])
 
 

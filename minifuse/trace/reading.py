@@ -27,7 +27,7 @@ def load_trace(where: Path | Literal["-"]) -> LoadedTrace:
     """Load the trace in a file, or on standard input.
 
     Raises:
-        UsageError: it cannot be read, or is empty, not a trace, or a trace of another version.
+        UsageError: the trace cannot be read, or is empty, not a trace, or a trace of another version.
     """
     if where == "-" and sys.stdin is None:
         raise UsageError("The trace is -, and standard input is closed: give a file, or redirect standard input.")

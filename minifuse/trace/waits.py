@@ -199,7 +199,7 @@ class _Reader:
         self._unasked.add(name)
 
     def end(self, at_s: float, name: str, wait: Wait) -> None:
-        """End a wait, unless the start of another one has ended it."""
+        """End a wait, unless it ended when another wait began."""
         if name in self._open and self._open[name].wait is wait:
             self._close(at_s, name)
             del self._open[name]
