@@ -1,4 +1,4 @@
-"""Ends what hangs."""
+"""Interrupts code that hangs."""
 
 from __future__ import annotations
 

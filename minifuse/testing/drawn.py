@@ -59,7 +59,7 @@ def draw_options(draw: st.DrawFn, options: Mapping[str, st.SearchStrategy[Any]])
 
 @st.composite
 def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:
-    """Draw a case of a technique, or return the error if its stages cannot be made.
+    """Draw a case of a technique, or the error if stages cannot be made.
 
     Options of a user's stages are drawn as declared, unless the scenario has a value that the stage accepts. If the
     stages refuse the drawn values together, the defaults are used.

@@ -49,7 +49,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _is_of_law(frame: FrameType, stages: set[str], in_law: bool) -> bool | None:
-    """Whether a frame is a law's (True) or a stage's (False); None if either may call it."""
+    """Whether a frame is a law's; False: a stage's; None: both may call it."""
     module = frame.f_globals.get("__name__", "")
     package, *rooms = module.split(".")
     if module in stages:

@@ -17,7 +17,7 @@ from minifuse.stages import Memory
 def _by_identity() -> dict[type, Any]:
     """Return a pickle table that reduces some objects to their identity.
 
-    Requests are frozen, a graph caches what it derives from its own shape, and tensors are large.
+    Requests are frozen, graphs change only their caches, and tensors are large.
     """
     torch = sys.modules.get("torch")  # without which there are no tensors
     kinds = (Request, CellGraph) if torch is None else (Request, CellGraph, torch.Tensor)

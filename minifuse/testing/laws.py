@@ -54,7 +54,7 @@ def of_one_run(case: Case, seen: Observation) -> None:
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:
-    """Check that a request is refused if, and only if, it could not be served alone.
+    """Check that requests are refused if, and only if, they cannot be served alone.
 
     A request counts together with the text that it continues. If it follows a refused one, it must be refused, too.
     """

@@ -46,7 +46,7 @@ def can_be_computed(row: Technique) -> bool:
 
 
 def unclaimed_cuts(mixes: Mixes) -> list[str]:
-    """Return a user's policies that have a token budget by default and do not declare `cuts`."""
+    """Return a user's policies that have a default token budget without declaring `cuts`."""
     rows = {row.batching: row for _, row in mixes if not is_own(stage("batching", row.batching))}
     uncut = {name: row for name, row in rows.items() if not stage("batching", name).cuts}
     return [name for name, row in uncut.items() if choose(row).policy.token_budget is not None]

@@ -51,7 +51,7 @@ class Observation:
 
 
 class Proposed(NamedTuple):
-    """What a policy proposed for a worker at a time.
+    """What a policy proposed for a worker at one moment.
 
     A proposal with work becomes a plan, unless memory cannot place it.
     """

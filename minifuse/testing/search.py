@@ -30,7 +30,7 @@ Say = Callable[[int, str], None]  # the number of the scenario, and what it is p
 
 
 class Limit(NamedTuple):
-    """The times of `time.monotonic` until which to search, and to make the scenario found smaller."""
+    """The `time.monotonic` times at which searching, and then shrinking, must end."""
 
     search_until: float
     shrink_until: float

@@ -125,7 +125,7 @@ class Books:
 
 
 class Case(ABC):
-    """A technique on a scenario, with all that laws and runs need to know of the model."""
+    """A technique on a scenario, with all that laws and runs need of the model."""
 
     scenario: Any
 
@@ -203,7 +203,7 @@ class Case(ABC):
 
     @abstractmethod
     def endless(self, request: Request) -> Expected:
-        """Return the answer to a request whose tokens are all -1."""
+        """Return the expected answer to a request if all computed tokens are -1."""
 
     def whole(self, request: Request, before: Sequence | None) -> Request:
         """Return a request whose prompt begins with the text of `before`, which it follows."""
@@ -215,7 +215,7 @@ class Case(ABC):
         """Whether a request with these prompts can be served at all, counted independently."""
 
     def of_one_run(self, seen: Any) -> None:  # noqa: B027  # most have none
-        """Check the laws that only this kind of model has, and that a single run shows.
+        """Check the laws of single runs that only this kind of model has.
 
         Args:
             seen: the `Observation` of the run.

@@ -1,4 +1,4 @@
-"""Keeps books of the nodes and slots in a run of cell graphs, made only from plans."""
+"""Keeps books of a cell graph run's nodes and slots, made only from plans."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class GraphBooks(Books):
             self._check_whole(worker, work)
 
     def _check_wave(self, worker: int, work: tuple[Work, ...]) -> None:
-        """Check that a wave has one type of cell, keeps its limit, and reads computed inputs."""
+        """Check that a wave has one type of cell, few enough nodes, and computed inputs."""
         cells = {item.cell for item in work}
         if len(cells) > 1:
             raise LawBroken("layout", f"worker {worker} got {cells} as one batch")

@@ -47,7 +47,10 @@ class Join(nn.Module):
 
 
 class Weigh(nn.Module):
-    """z, h, s -> s, z, word: `s` is a number per row; the word is no token of the answer."""
+    """z, h, s -> s, z, word.
+
+    `s` is a number per row. The word is no token of the answer.
+    """
 
     def __init__(self) -> None:
         super().__init__()

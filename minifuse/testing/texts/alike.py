@@ -64,7 +64,7 @@ def check_alike(case: Case, seen: Observation) -> None:
 
 
 def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]) -> set[str]:
-    """Return the sequences whose KV stays after their end; the empty set if memory may fill."""
+    """Return the sequences whose KV surely stays after their end; empty if memory may fill."""
     size, owners = options["chunk"], {request.id: request.conversation for request in case.requests}
     longest: Counter[str] = Counter()
     for name, sequence in seen.answers.items():
@@ -80,7 +80,11 @@ def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]
 
 
 def _ends(work: Work, size: int) -> range:
-    """Return the ends of the chunks that work completes: for [3, 9) in fours, 4 and 8."""
+    """Return the ends of the chunks that work completes.
+
+    >>> list(_ends(Work("a", 3, 9), 4))
+    [4, 8]
+    """
     return range(size * (work.start // size + 1), work.stop + 1, size)
 
 

@@ -1,4 +1,4 @@
-"""Keeps the contents and owners of all KV slots in a run, made only from plans."""
+"""Keeps the contents and owners of all KV slots, derived only from plans."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class TextBooks(Books):
                     self._copy(plan.step, move, source, target, mine)
 
     def _copy(self, step: int, move: Move, source: Slot, target: Slot, mine: set[str]) -> None:
-        """Copy a slot and move its owners along, except for `copy` and moves to the host.
+        """Copy a slot and move its owners, except for `copy` and moves to the host.
 
         After an upload the KV is on both tiers.
         """
@@ -319,7 +319,7 @@ class TextBooks(Books):
                 del books[name]
 
     def _check_transfers(self, report: StepReport) -> None:
-        """Check that a step carries the bytes of its moves, and takes at least their time."""
+        """Check that a step carries its moves' bytes, and takes at least their time."""
         carried, plan = measured_of(report), report.plan
         for tier, found in (("host", carried.to_host_bytes), ("device", carried.to_device_bytes)):
             tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)

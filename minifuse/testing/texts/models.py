@@ -49,7 +49,7 @@ def model_config(name: str) -> ModelConfig:
 
 @cache
 def small_model(name: str, numerics: str = "fast") -> Transformer:
-    """Make the random model of one family, or the shipped one, in float64, once."""
+    """Return the random model of one family, or the shipped one, made once in float64."""
     if name == TINY:
         return load_weights(resolve_text(TINY), "float64", numerics=numerics)
     model = random_weights(build(CONFIGS[name], "float64"), seed=7)

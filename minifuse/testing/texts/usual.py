@@ -1,4 +1,4 @@
-"""The workloads of texts that the laws are tried on, as hypothesis makes them up."""
+"""The workloads of texts that the laws are tried on, drawn by hypothesis."""
 
 from __future__ import annotations
 

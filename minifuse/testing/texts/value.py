@@ -1,6 +1,7 @@
 """Law "value": the KV of least value is reclaimed first (Pensieve, 3.4.3.1).
 
-Also the thresholds below which KV is copied ahead of time, and up to which newcomers are admitted (3.4.3.2, 3.4.3.5).
+Also checks two thresholds: one below which KV is copied ahead of time, and one up to which newcomers are admitted
+(3.4.3.2, 3.4.3.5).
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
 
 
 def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping[str, Any], now: float) -> None:
-    """Check that what has left a place is worth no more than what stayed."""
+    """Check that chunks that left a place are worth no more than those that stayed."""
     after = kept.places()
     for chunks, stayed in zip(before, after, strict=True):
         there = set(map(id, stayed))
