@@ -41,7 +41,7 @@ def _tag(digest: bytes, size: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=4096)
 def _tags(text: tuple[int, ...], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a vector for each prefix of a text, and the running means of the vectors.
+    """Return a vector for each prefix of a text, and the vectors' running means.
 
     Returns:
         Two arrays [tokens, size].
