@@ -25,10 +25,10 @@ from minifuse.server.gateway import Gateway
 from minifuse.server.live import add_routes
 
 DONE = "[DONE]"
-PING_S = 15  # between comments that keep a stream open while nothing is generated
-MOST_PARAM = 100  # characters of a wrong field's name that are told
-READ_S = 60  # that a client may take to read an event
-AppStatus.enable_automatic_graceful_drain = False  # it would cut streams at SIGTERM, whose deadline is the server's
+PING_S = 15  # seconds between the comments that keep an idle stream open
+MOST_PARAM = 100  # characters of a wrong field's name that an error shows
+READ_S = 60  # seconds that a client may take to read an event
+AppStatus.enable_automatic_graceful_drain = False  # else SIGTERM cuts streams before the server's deadline
 
 
 def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
@@ -82,12 +82,12 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
 async def _answered(
     completions: Completions, form: Any, understand: Callable[[Any, str], Asking], request: Request
 ) -> Response:
-    """Serve one body: as one object, or as a stream of chunks."""
+    """Answer one body, with one object or with a stream of chunks."""
     asking = await asyncio.to_thread(understand, form, request.state.tenant)
     reply = asking.reply
     answer = completions.answer(asking)
     if form.stream:
-        first = await anext(answer, None)  # what is refused has a status of its own
+        first = await anext(answer, None)  # a refusal here still gets its own HTTP status
         chunks = _chunks(reply, answer, first, form, request)
         return EventSourceResponse(
             chunks, ping=PING_S, sep="\n", send_timeout=READ_S, headers={"Cache-Control": "no-cache"}
@@ -157,7 +157,7 @@ async def _refused(request: Request, refused: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Tell the first thing that is wrong with a body."""
+    """Answer a body that is wrong with the first of its errors."""
     assert isinstance(error, RequestValidationError)
     found = error.errors()[0]
     where = [str(part) for part in found["loc"] if part != "body"]

@@ -1,4 +1,4 @@
-"""Makes requests of the bodies that clients send, and answers of what the engine returns."""
+"""Turns the bodies of clients into requests, and the engine's pieces into answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from minifuse.server.settings import ServerSettings
 from minifuse.server.template import Said, Template
 from minifuse.server.text_stream import TextStream
 
-MAX_TOKENS = 16  # of a completion whose body names none, as OpenAI has it
+MAX_TOKENS = 16  # of a completion whose body sets no limit: OpenAI's default
 
 
 @dataclass(frozen=True)
 class Held:
-    """The chat that a request goes on with."""
+    """The chat that a request continues."""
 
     tenant: str
     chat: tuple[Said, ...]
@@ -39,7 +39,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Asking:
-    """A request as it was understood: what the engine serves, and how it is answered."""
+    """A body turned into requests for the engine, and the reply that collects their pieces."""
 
     requests: tuple[Request, ...]
     reply: Reply
@@ -61,25 +61,25 @@ class Completions:
         self.gateway, self.source, self.settings = gateway, source, settings
         self.tokenizer, self.template, self.dialogues = tokenizer, template, dialogues
         self.name = settings.name or source.name  # of the model, as clients name it
-        self._numbers = count()  # of requests, as the engine and its trace name them
+        self._numbers = count()  # of requests: the engine and its trace name them r0, r1, ...
 
     # --- what is asked
 
     def of_texts(self, form: CompletionForm, tenant: str) -> Asking:
-        """Understand a body of `/v1/completions`. Encodes texts: call this in a thread."""
+        """Make requests from a body of `/v1/completions`. It encodes texts: call it in a thread."""
         self._check_model(form)
         prompts = [self._encoded(prompt) for prompt in form.prompts]
         max_new = form.max_tokens or self.settings.max_new_tokens or MAX_TOKENS
         return self._asking("completion", form, prompts, tenant, max_new, form.logprobs)
 
     def of_chat(self, form: ChatForm, tenant: str) -> Asking:
-        """Understand a body of `/v1/chat/completions`. Encodes texts: call this in a thread."""
+        """Make requests from a body of `/v1/chat/completions`. It encodes texts: call it in a thread."""
         self._check_model(form)
         chat = tuple(Said(message.role, message.text) for message in form.messages)
         max_new = form.max_completion_tokens or form.max_tokens or self.settings.max_new_tokens
         logprobs = (form.top_logprobs or 0) if form.logprobs else None
         try:
-            if (form.n or 1) > 1:  # which of several answers a chat will go on with is not known
+            if (form.n or 1) > 1:  # nobody knows which of several answers a chat will continue
                 return self._asking("chat", form, [self.template.whole(chat)], tenant, max_new, logprobs)
             held, prompt = self._continued(chat, tenant)
             return self._asking("chat", form, [prompt], tenant, max_new, logprobs, held)
@@ -87,7 +87,7 @@ class Completions:
             raise Refused(400, str(error), param="messages") from None
 
     def _continued(self, chat: tuple[Said, ...], tenant: str) -> tuple[Held, tuple[int, ...]]:
-        """Return the conversation that a chat goes on with, and the tokens that it adds."""
+        """Return the conversation that a chat continues, and the chat's new tokens."""
         dialogue, count = self.dialogues.take(tenant, chat)
         prompt = self.template.rest(chat, count, dialogue.tokens[-1]) if count else None
         if prompt is None and count:
@@ -164,10 +164,10 @@ class Completions:
     # --- what is answered
 
     async def answer(self, asking: Asking) -> AsyncGenerator[tuple[Choice, str]]:
-        """Serve a request; yields each choice that has gone on, and its new text.
+        """Serve a request; yield each choice that has grown, and its new text.
 
         Raises:
-            Refused: it cannot be served, or the engine gave it up.
+            Refused: the request cannot be served, or its answer ended with an error.
         """
         held, reply = asking.held, asking.reply
         stored = False
@@ -190,7 +190,7 @@ class Completions:
                 self.dialogues.given_up(held.dialogue)
 
     def _keep(self, held: Held, choice: Choice, prompt: tuple[int, ...]) -> None:
-        """Remember a chat that was answered to its end, durably if there is a state file."""
+        """Remember a completely answered chat; store it if there is a state file."""
         said = (*held.chat, Said("assistant", choice.stream.text))
         turn = Turn(prompt, tuple(choice.tokens), choice.finish_reason or "")
         try:

@@ -1,4 +1,4 @@
-"""Between the web server's event loop and what serves: requests in, pieces of answers out."""
+"""The web server's interface to the engine: requests in, pieces of answers out."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from minifuse.server.failures import Refused
 from minifuse.server.live import Recording
 from minifuse.server.loop import Piece
 
-Texts = Callable[[Request], tuple[int, ...]]  # what precedes a request's prompt
-RETRY_S = 1  # what a client is told to wait
+Texts = Callable[[Request], tuple[int, ...]]  # the tokens that precede a request's prompt
+RETRY_S = 1  # seconds that a refused client is told to wait
 
 
 class Gateway(ABC):
-    """What serves requests, as the web server sees it.
+    """Serves the requests of the web server.
 
     Args:
-        most_unfinished: requests that may run and wait at one time; more are refused with 429.
+        most_unfinished: requests that may be running or waiting; more are refused with 429.
 
     Attributes:
-        draining: nothing more is taken in.
-        failure: of a stage or of the model; nothing more is served.
-        failed: is set then.
-        recording: of what is served, if it can be shown live.
+        draining: new requests are refused, because the server shuts down.
+        failure: the error of a stage or of the model, after which nothing is served.
+        failed: set once there is a `failure`.
+        recording: recent events, to show live; None if they cannot be shown.
     """
 
     def __init__(self, most_unfinished: int) -> None:
@@ -42,17 +42,17 @@ class Gateway(ABC):
 
     @abstractmethod
     def served(self, prompts: Sequence[Request]) -> AbstractAsyncContextManager[AsyncIterator[Piece]]:
-        """Serve the prompts of a request; yields their pieces as they come.
+        """Serve the prompts of a request; yield an iterator of their pieces.
 
-        Whoever leaves the block early gives the request up: its memory is free within one iteration.
+        Leaving the block early aborts the request: its memory is free within one iteration.
 
         Raises:
-            Refused: it can never be served (400), too many wait (429), or nothing is served any more (503).
+            Refused: it can never be served (400), too many are unfinished (429), or the server has stopped (503).
         """
 
     @abstractmethod
     def give_up(self, names: Sequence[str]) -> None:
-        """Abort prompts soon, of a request that goes on: nobody waits for more of them."""
+        """Abort some prompts of a request soon, while its other prompts go on."""
 
     @abstractmethod
     async def metrics(self) -> bytes:
@@ -60,10 +60,10 @@ class Gateway(ABC):
 
     @abstractmethod
     async def close(self) -> int:
-        """Give up what is unfinished. Returns how many requests that were."""
+        """Abort all unfinished requests and stop; return how many there were."""
 
     def check_open(self, num_prompts: int) -> None:
-        """Raise `Refused` if so many prompts are not taken in now."""
+        """Raise `Refused` if `num_prompts` more prompts cannot be taken in now."""
         if self.failure is not None:
             raise Refused(503, "The engine has failed, and nothing is served any more: restart the server.")
         if self.draining:

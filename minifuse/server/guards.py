@@ -1,4 +1,4 @@
-"""What every HTTP request passes: its id, the size of its body, its API key; and a line in the log."""
+"""Checks body size and API key of HTTP requests; adds an id and a log line."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ OPEN = ("/health", "/ready", "/metrics")  # paths that need no key
 
 
 def tenant_of(key: str) -> str:
-    """Return the name under which an API key's conversations are kept: a digest, not the key."""
+    """Return the tenant's name for an API key: a digest, not the key itself."""
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 class Guards:
-    """ASGI middleware; what it finds of a request is in `scope["state"]`: `request_id` and `tenant`.
+    """ASGI middleware that puts a request's `request_id` and `tenant` into `scope["state"]`.
 
     Args:
-        keys: the API keys that are let in; none: everybody is, as one tenant.
-        most_bytes: of a body.
-        log: is given one JSON line for each HTTP request that has ended.
+        keys: the API keys that are accepted; if empty, everybody is let in, as one tenant.
+        most_bytes: the largest body that is read.
+        log: called with one JSON line for each HTTP request, when it has ended.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], most_bytes: int, log: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ class Guards:
         is_too_large = False
 
         async def counted() -> Message:
-            """Receive a part of the body; refuse it when all of it is too large."""
+            """Receive a part of the body; raise `Refused` once the body is too large."""
             nonlocal num_bytes, is_too_large
             message = await receive()
             if message["type"] == "http.request":
@@ -61,7 +61,7 @@ class Guards:
 
         async def labelled(message: Message) -> None:
             nonlocal status
-            if is_too_large and not status:  # the application answers that it could not read the body
+            if is_too_large and not status:  # drop the application's own answer: it could not read the body
                 return
             if message["type"] == "http.response.start":
                 status = message["status"]

@@ -19,9 +19,9 @@ from minifuse.show.record import record
 from minifuse.show.traced_runs import TracedRun
 from minifuse.trace.log import Event, Trace
 
-MOST_EVENTS = 3_000  # of a recording
-PAUSE_S = 0.2  # between two pictures, at least
-SHARE = 0.2  # of the time, that drawing may take
+MOST_EVENTS = 3_000  # a longer recording begins anew when no request is unfinished
+PAUSE_S = 0.2  # least seconds between two pictures
+SHARE = 0.2  # largest part of the time that drawing may take
 FRAME = Path(__file__).parent / "live.html"
 NOTHING = (
     "<!doctype html><title>minifuse</title><p>Nothing has been served yet: send a request, and it is drawn here.</p>"
@@ -29,11 +29,13 @@ NOTHING = (
 
 
 class Recording(Trace):
-    """The events of an engine since it last had no request and this was full.
+    """The recent events of an engine.
+
+    A recording of more than `MOST_EVENTS` begins anew when no request is unfinished.
 
     Attributes:
-        count: of all events so far.
-        drawing_s: how long the last page took.
+        count: number of all events, dropped ones included.
+        drawing_s: seconds it took to draw the last page.
     """
 
     def __init__(self) -> None:
@@ -58,7 +60,7 @@ class Recording(Trace):
             self._events = [self.header]
 
     def page(self) -> str:
-        """Draw the recording as a replay page that stands at its end."""
+        """Draw the recording as a replay page, opened at the last step."""
         begun = time.perf_counter()
         run = TracedRun("the recording", list(self.kept()))
         if run.empty:
@@ -70,7 +72,7 @@ class Recording(Trace):
 
 
 def add_routes(app: FastAPI, recording: Recording) -> None:
-    """Add `/`, which shows the recording as it grows: a frame that loads `/live` whenever `/live/events` says so."""
+    """Add `/`, whose frame loads `/live` again whenever `/live/events` tells of new events."""
 
     @app.get("/", response_class=HTMLResponse)
     async def frame() -> str:
@@ -86,7 +88,7 @@ def add_routes(app: FastAPI, recording: Recording) -> None:
 
 
 async def _changes(recording: Recording) -> AsyncIterator[dict[str, str]]:
-    """Yield the number of events whenever it has grown; pause for longer if a page takes longer to draw."""
+    """Yield the number of events whenever it changes; slow drawing makes the pauses longer."""
     told = -1
     while True:
         if recording.count != told:
