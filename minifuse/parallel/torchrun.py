@@ -28,7 +28,7 @@ PATIENCE = timedelta(days=1)  # of a follower, which ends with torchrun
 
 @dataclass(frozen=True)
 class Torchrun:
-    """One process of torchrun's, as its environment has it."""
+    """A process that torchrun has started, as its environment describes it."""
 
     rank: int
     size: int
@@ -38,12 +38,12 @@ class Torchrun:
     port: int
 
     def begin(self, setup: Setup) -> tuple[Any, list[Connection]]:
-        """Begin a run of rank 0's: return the store where its ranks join, and their connections by rank.
+        """Begin a run; return the store where ranks join, and their connections by rank.
 
-        Each rank has been sent its setup.
+        Rank 0 calls this. Each other rank has been sent its setup by then.
 
         Raises:
-            MachineError: one does not come in time.
+            MachineError: a rank does not connect in time.
         """
         number, key = self._next(), secrets.token_bytes(32)
         with Listener((self.host, 0), authkey=key) as listener:
@@ -68,7 +68,7 @@ class Torchrun:
         self._store().set(_orders(self._next()), "")
 
     def follow(self) -> NoReturn:
-        """Take part in each of rank 0's runs, in a process of its own; end with the command."""
+        """Take part in each run of rank 0, in a new process each; end with the command."""
         number, code = 0, 0
         while not code:
             number += 1
@@ -104,7 +104,7 @@ class Torchrun:
 
 
 def _orders(number: int) -> str:
-    """Return the key of the address that the orders of a run come from; its value is "" if there is no such run."""
+    """Return the store's key for the address of a run's orders; "" there means: no more runs."""
     return f"minifuse/orders/{number}"
 
 
@@ -125,7 +125,7 @@ def num_ranks() -> int:
 
 @cache
 def _connected(one: Torchrun, process: int) -> Any:
-    """Connect a process to the store; a forked one needs a connection of its own."""
+    """Connect a process to the store; a forked process needs a connection of its own."""
     import torch.distributed as dist
 
     hosts = one.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -133,6 +133,6 @@ def _connected(one: Torchrun, process: int) -> Any:
 
 
 def _accept_for(listener: Listener, seconds: float) -> None:
-    """Let `accept` raise `TimeoutError` after so many seconds."""
+    """Let the listener's `accept` raise `TimeoutError` after `seconds`."""
     opened: socket.socket = listener._listener._socket  # type: ignore[attr-defined]
     opened.settimeout(seconds)
