@@ -37,7 +37,7 @@ class Setup(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A sequence's tokens since the last order that reads it; the first update has its request."""
+    """A sequence's new tokens since the last order with it; at first also its request."""
 
     sequence: str
     request: Request | None
@@ -58,7 +58,7 @@ class Order(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """An update of a block table: keep its first `kept` blocks, then append the new ones."""
+    """An update of a block table: keep its first `kept` blocks, then append `new`."""
 
     kept: int
     new: tuple[int, ...]

@@ -123,7 +123,7 @@ def part_of(name: str, config: ModelConfig, rank: int, size: int) -> Part:
 
 
 class Shard:
-    """A rank's part of a model, and where each of the whole model's parameters goes in it.
+    """A rank's part of a model, and where each whole parameter goes in it.
 
     Attributes:
         whole: the whole model's outline, on the meta device.

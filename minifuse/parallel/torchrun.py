@@ -68,7 +68,7 @@ class Torchrun:
         self._store().set(_orders(self._next()), "")
 
     def follow(self) -> NoReturn:
-        """Take part in each run of rank 0, in a new process each; end with the command."""
+        """Join every run of rank 0, each in a new process; end with the command."""
         number, code = 0, 0
         while not code:
             number += 1
@@ -94,7 +94,7 @@ class Torchrun:
         return int(self._store().add("minifuse/runs", 1))
 
     def _store(self) -> Any:
-        """Connect to the store that all ranks share: torchrun's own, or one that rank 0 hosts."""
+        """Connect to the store of all ranks, which torchrun or rank 0 hosts."""
         return _connected(self, os.getpid())
 
     def _of_run(self, number: int) -> Any:
@@ -104,7 +104,7 @@ class Torchrun:
 
 
 def _orders(number: int) -> str:
-    """Return the store's key for the address of a run's orders; "" there means: no more runs."""
+    """Return the store's key for the address of a run's orders; "" ends the runs."""
     return f"minifuse/orders/{number}"
 
 

@@ -61,7 +61,7 @@ class Reply:
         return all(choice.ended for choice in self.choices.values())
 
     def take(self, piece: Piece) -> tuple[Choice, str]:
-        """Add a piece to its choice; return the choice, and the text that may be sent now."""
+        """Add a piece to its choice; return the choice and the text to send now."""
         choice = self.choices[piece.request]
         if choice.ended:  # a stop string has ended it
             choice.answer = choice.answer or piece.answer

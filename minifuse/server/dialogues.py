@@ -1,4 +1,4 @@
-"""Recognises chats by what was said in them, so that each goes on as one conversation."""
+"""Recognises chats by their messages, so that each continues one conversation."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from minifuse.server.settings import ServerSettings
 
 
 class EngineGateway(Gateway):
-    """Serves with an engine in a thread; its trace feeds the metrics and is not kept.
+    """Serves with an engine in a thread; its trace feeds only the metrics.
 
     Args:
         model: the model of the run, as for `build_engine`.

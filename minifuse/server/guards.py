@@ -1,4 +1,4 @@
-"""Checks body size and API key of HTTP requests; adds an id and a log line."""
+"""Checks HTTP requests' body size and API key; adds an id and a log line."""
 
 from __future__ import annotations
 

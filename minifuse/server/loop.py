@@ -1,4 +1,4 @@
-"""The engine's loop in a thread of its own, for requests that come at any time."""
+"""The engine's loop in its own thread, for requests that come at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of an answer as its tokens come: whole characters, up to a stop string."""
+"""Streams an answer's text as its tokens come: whole characters, up to a stop string."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from minifuse.model.text.spelling import Spelling
 
 
 class TextStream:
-    """Turns tokens into text that may be sent at once, and stops before a stop string.
+    """Turns tokens into text that may be sent; ends before a stop string.
 
     Text that may begin a stop string is held back until later tokens decide, or the answer ends.
 

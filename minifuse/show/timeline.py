@@ -97,7 +97,7 @@ def columns_of(history: History) -> list[Column]:
 
 
 def letters_of(history: History) -> dict[str, str]:
-    """Choose a letter for each type of cell: the first letter of its name that is free.
+    """Choose a letter for each type of cell: the first free letter of its name.
 
     Encoder, decoder and end get e, d and n.
     """
@@ -188,7 +188,7 @@ class _Painter:
 
 
 def _binned(signs: list[str], per_column: int) -> str:
-    """Bin signs: each bin shows an end, or its most frequent sign, of several the strongest.
+    """Bin signs: show an end, else the most frequent sign, of equals the strongest.
 
     >>> _binned(list("..p###|"), 3)
     '.#|'

@@ -80,7 +80,7 @@ class Tracks:
     titles: dict[int, tuple[str, int]] = field(default_factory=dict)  # tid -> title, place in the order
 
     def place(self, title: str, order: int, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Return the track of a slice. Call this for slices in the order of their starts."""
+        """Return the track of a slice. Call this in order of the slices' starts."""
         copy = 0
         while True:
             tid = self.rows.setdefault((title, copy), len(self.rows) + FIRST_TRACK)
