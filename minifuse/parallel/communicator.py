@@ -48,7 +48,7 @@ class Communicator:
         return parts.transpose(0, 1).flatten(1)
 
     def take(self, measured: Measured) -> Measured:
-        """Add the counts since the last call to what was measured, and reset them."""
+        """Return `measured` with the messages counted since the last call; reset the counts."""
         measured = measured._replace(num_messages=self._calls, message_bytes=self._bytes)
         self._calls = self._bytes = 0
         return measured

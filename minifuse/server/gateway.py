@@ -47,7 +47,8 @@ class Gateway(ABC):
         Leaving the block early aborts the request: its memory is free within one iteration.
 
         Raises:
-            Refused: it can never be served (400), too many are unfinished (429), or the server has stopped (503).
+            Refused: the request can never be served (400), too many are unfinished (429), or the server has failed or
+                shuts down (503).
         """
 
     @abstractmethod

@@ -34,7 +34,7 @@ class EngineLoop:
     Args:
         deliver: called in the loop's thread after each turn that has pieces.
         on_failure: called once, in the loop's thread, with the error of a stage or of the model that ended the loop.
-            Before, every unfinished request gets its last piece.
+            By then every unfinished request has been delivered its last piece.
     """
 
     def __init__(self, engine: ServingEngine, deliver: Deliver, on_failure: Callable[[BaseException], None]) -> None:

@@ -50,7 +50,7 @@ def listening(settings: ServerSettings) -> Iterator[socket.socket]:
 
 
 class HttpServer:
-    """One model behind a socket.
+    """Serves one model on a socket.
 
     Args:
         make_gateway: makes the gateway from the texts of chats; called in the web server's event loop.
@@ -59,7 +59,7 @@ class HttpServer:
         log: called with one JSON line for each HTTP request, when it has ended.
 
     Attributes:
-        gateway: serves the requests; there once `started` is set.
+        gateway: serves the requests; defined once `started` is set.
     """
 
     gateway: Gateway

@@ -40,7 +40,7 @@ def assemble(told: Mapping[str, Any], address: str = "") -> str:
     """Make the page of a record, as HTML.
 
     Args:
-        address: what the page shows, such as `i=12&stops=20`, if its own has nothing after #, as in a frame.
+        address: what the page shows, as `i=12&stops=20`, if its own address has nothing after #, as in a frame.
     """
     modules = {file.name: file.read_text(encoding="utf-8") for file in sorted(PAGE.glob("*.js"))}
     styles = sorted(PAGE.glob("*.css"), key=lambda file: (file.name != FIRST_STYLE, file.name))

@@ -74,7 +74,7 @@ def draw_series(
     | computed | tokens, or nodes, computed, idle ones included |
     | idle | tokens, or nodes, computed that no request needs |
     | kv | slots of the device in use; a line marks the capacity, unless all bars are far below it |
-    | host | slots of KV on the host alone |
+    | host | slots of KV that is only on the host |
     | queue | requests that wait when it begins |
 
     Args:
