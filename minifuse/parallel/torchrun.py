@@ -36,7 +36,7 @@ PATIENCE = timedelta(days=1)  # of a follower, which ends with torchrun
 
 @dataclass(frozen=True)
 class Torchrun:
-    """One process of torchrun's, as its environment has it."""
+    """A process that torchrun has started, as its environment describes it."""
 
     rank: int
     size: int
@@ -46,12 +46,12 @@ class Torchrun:
     port: int
 
     def begin(self, setup: Setup) -> tuple[Any, list[Connection]]:
-        """Begin a run of rank 0's: return the store where its ranks join, and their connections by rank.
+        """Begin a run; return the store where ranks join, and their connections by rank.
 
-        Each rank has been sent its setup.
+        Rank 0 calls this. Each other rank has been sent its setup by then.
 
         Raises:
-            MachineError: one does not come in time.
+            MachineError: a rank does not connect in time.
         """
         number, key = self._next(), secrets.token_bytes(32)
         deadline, come = time.monotonic() + setup.timeout_s, SimpleQueue[tuple[int, Connection]]()
@@ -107,7 +107,7 @@ class Torchrun:
         return int(self._store().add(f"{_prefix()}/runs", 1))
 
     def _store(self) -> Any:
-        """Connect to the store that all ranks share: torchrun's own, or one that rank 0 hosts."""
+        """Connect to the store of all ranks, which torchrun or rank 0 hosts."""
         return _connected(self, os.getpid())
 
     def _of_run(self, number: int) -> Any:
@@ -143,7 +143,7 @@ def num_ranks() -> int:
 
 @cache
 def _connected(one: Torchrun, process: int) -> Any:
-    """Connect a process to the store; a forked one needs a connection of its own."""
+    """Connect a process to the store; a forked process needs a connection of its own."""
     import torch.distributed as dist
 
     hosts = one.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"

@@ -80,7 +80,7 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
 async def _answered(
     completions: Completions, form: Any, understand: Callable[[Any, str], Asking], request: Request
 ) -> Response:
-    """Serve one body: as one object, or as a stream of chunks."""
+    """Answer one body, with one object or with a stream of chunks."""
     asking = await asyncio.to_thread(understand, form, request.state.tenant)
     reply = asking.reply
     answer = completions.answer(asking)
@@ -168,7 +168,7 @@ async def _refused(request: Request, refused: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Tell the first thing that is wrong with a body."""
+    """Answer a body that is wrong with the first of its errors."""
     assert isinstance(error, RequestValidationError)
     found = error.errors()[0]
     where = () if found["type"] == "json_invalid" else found["loc"][1:]  # behind "body"

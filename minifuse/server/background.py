@@ -30,15 +30,15 @@ class BackgroundServer:
         with BackgroundServer("pensieve") as server:
             client = OpenAI(base_url=f"{server.url}/v1", api_key="any")
 
-    At the end of a notebook's cell it shows its live page.
+    As the last value of a notebook cell, the server shows its live page.
 
     Args:
-        name: of the technique.
-        model: with a tokenizer.
-        engine: the settings of the run: memory, dtype, options of stages.
+        name: the technique.
+        model: a model that has a tokenizer.
+        engine: settings of the run, such as memory, dtype and options of stages.
         state: the file that stores chats.
         log: called with a line of JSON for each HTTP request.
-        more: the settings of the server, see `ServerSettings`; the port is any that is free.
+        more: fields of `ServerSettings`; without `port`, any free port is taken.
 
     Raises:
         UsageError: the model or a setting does not suit a server.

@@ -1,4 +1,4 @@
-"""Makes requests of the bodies that clients send, and answers of what the engine returns."""
+"""Turns the bodies of clients into requests, and the engine's pieces into answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from minifuse.server.settings import ServerSettings
 from minifuse.server.template import Said, Template
 from minifuse.server.text_stream import TextStream
 
-MAX_TOKENS = 16  # of a completion whose body names none, as OpenAI has it
+MAX_TOKENS = 16  # of a completion whose body sets no limit: OpenAI's default
 
 
 @dataclass(frozen=True)
 class Held:
-    """The chat that a request goes on with."""
+    """The chat that a request continues."""
 
     tenant: str
     chat: tuple[Said, ...]
@@ -39,7 +39,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Asking:
-    """A request as it was understood: what the engine serves, and how it is answered."""
+    """A body turned into requests for the engine, and the reply that collects their pieces."""
 
     requests: tuple[Request, ...]
     reply: Reply
@@ -61,7 +61,7 @@ class Completions:
         self.gateway, self.source, self.settings = gateway, source, settings
         self.tokenizer, self.template, self.dialogues = tokenizer, template, dialogues
         self.name = settings.name or source.name  # of the model, as clients name it
-        self._numbers = count()  # of requests, as the engine and its trace name them
+        self._numbers = count()  # of requests: the engine and its trace name them r0, r1, ...
 
     # --- what is asked
 
@@ -79,7 +79,7 @@ class Completions:
         max_new = form.max_completion_tokens or form.max_tokens or self.settings.max_new_tokens
         logprobs = (form.top_logprobs or 0) if form.logprobs else None
         try:
-            if (form.n or 1) > 1:  # which of several answers a chat will go on with is not known
+            if (form.n or 1) > 1:  # nobody knows which of several answers a chat will continue
                 return self._asking("chat", form, [self.template.whole(chat)], tenant, max_new, logprobs)
             dialogue, count = self.dialogues.take(tenant, chat)
             try:
@@ -175,10 +175,10 @@ class Completions:
     # --- what is answered
 
     async def answer(self, asking: Asking) -> AsyncGenerator[tuple[Choice, str]]:
-        """Serve a request; yields each choice that has gone on, and its new text.
+        """Serve a request; yield each choice that has grown, and its new text.
 
         Raises:
-            Refused: it cannot be served, or the engine gave it up.
+            Refused: the request cannot be served, or its answer ended with an error.
         """
         held, reply = asking.held, asking.reply
         stored = submitted = False
@@ -202,7 +202,7 @@ class Completions:
                 (self.dialogues.given_up if submitted else self.dialogues.put_back)(held.dialogue)
 
     def _keep(self, held: Held, choice: Choice, prompt: tuple[int, ...]) -> None:
-        """Remember a chat that was answered to its end, durably if there is a state file."""
+        """Remember a completely answered chat; store it if there is a state file."""
         said = (*held.chat, Said("assistant", choice.stream.text))
         turn = Turn(prompt, tuple(choice.tokens), choice.finish_reason or "")
         try:

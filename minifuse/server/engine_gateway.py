@@ -22,11 +22,11 @@ from minifuse.server.settings import ServerSettings
 
 
 class EngineGateway(Gateway):
-    """An engine in a thread of this process; its trace is counted, not kept.
+    """Serves with an engine in a thread; its trace feeds only the metrics.
 
     Args:
-        model: the run's, as for `build_engine`.
-        number: of the engine among several.
+        model: the model of the run, as for `build_engine`.
+        number: the engine's number among several.
     """
 
     def __init__(self, run: ResolvedRun, model: Any, settings: ServerSettings, texts: Texts, number: int = 0) -> None:
@@ -41,7 +41,7 @@ class EngineGateway(Gateway):
         self._metrics.watch(self.engine)
         self.engine.arrivals.stored = texts
         self._queues: dict[str, asyncio.Queue[Piece]] = {}  # by request
-        self._tasks: set[asyncio.Task[None]] = set()  # that nobody awaits
+        self._tasks: set[asyncio.Task[None]] = set()  # kept here because nobody awaits them
         self._events = asyncio.get_running_loop()
         self._loop = EngineLoop(self.engine, self._deliver, self._fail)
         self._loop.start()

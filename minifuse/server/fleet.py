@@ -28,11 +28,11 @@ from minifuse.server.settings import ServerSettings
 
 METRICS_S = 5  # that a replica may take to tell its metrics
 MOST_HOMES = 100_000  # conversations whose replica is remembered
-TRIES = 3  # replicas that a request is given to, if each is lost
+TRIES = 3  # replicas that are tried for one request, if each is lost
 
 
 class ConversationRouter(RequestRouter):  # type: ignore[misc]
-    """Sends a conversation to the replica that has its KV, and everything else to the least loaded one."""
+    """Routes a conversation to the replica with its KV, other requests to the least loaded."""
 
     def initialize_state(self, **_: Any) -> None:
         self._homes: OrderedDict[str, ReplicaID] = OrderedDict()  # by conversation
@@ -63,7 +63,7 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         self._unfinished[replica_id] = max(0, self._unfinished[replica_id] - 1)
 
     def _load(self, replica: RunningReplica) -> tuple[int, int]:
-        """Return a replica's unfinished requests; of two with as many, the one that was given fewer comes first."""
+        """Return a replica's unfinished requests and, to break ties, all requests routed to it."""
         return self._unfinished[replica.replica_id], self._routed[replica.replica_id]
 
 
@@ -72,7 +72,7 @@ def _conversation(pending: PendingRequest) -> str:
 
 
 class Replica:
-    """An engine with the whole model, in a process of Ray's."""
+    """An engine with the whole model, in a process that Ray started."""
 
     def __init__(self, run: ResolvedRun, settings: ServerSettings) -> None:
         self._run, self._settings = run, settings
@@ -91,8 +91,8 @@ class Replica:
         """Serve the prompts of a request; yields its pieces, or the status and the reason of a refusal.
 
         Args:
-            text: what precedes each prompt.
-            conversation: by which the router chooses.
+            text: the tokens that precede each prompt.
+            conversation: read by the router, to choose the replica.
         """
         gateway = self._started()
         self._texts |= dict.fromkeys([prompt.id for prompt in prompts], text)
@@ -107,11 +107,11 @@ class Replica:
                 self._texts.pop(prompt.id, None)
 
     async def metrics(self, replica: int) -> tuple[int, bytes]:
-        """Return this replica's rank and its metrics; the router has chosen it by number."""
+        """Return this replica's rank and metrics; only the router reads `replica`."""
         return _rank(), await self._started().metrics()
 
     def _started(self) -> EngineGateway:
-        """Return the gateway, which begins with the first call: from then on an event loop runs."""
+        """Return the gateway, made at the first call because it needs a running event loop."""
         if self._gateway is None:
             self._gateway = EngineGateway(self._run, self._model, self._settings, self._text, _rank())
         return self._gateway
@@ -121,15 +121,15 @@ class Replica:
 
 
 def _rank() -> int:
-    """Return the number of the replica that calls this; its successor gets the same one."""
+    """Return this replica's rank; a replica that replaces it gets the same rank."""
     return int(serve.get_replica_context().rank.rank)
 
 
 class Fleet(Gateway):
     """Replicas of one model on Ray Serve.
 
-    The texts of chats are this process's, so a chat goes on when its replica is lost: another computes its KV again. A
-    request whose replica is lost is given to another one, which draws the same tokens; those sent before are left out.
+    This process keeps the texts of chats, so a chat survives the loss of its replica: another one recomputes its KV. A
+    request whose replica is lost goes to another one, which samples the same tokens; tokens already sent are skipped.
     """
 
     def __init__(self, run: ResolvedRun, settings: ServerSettings, num_replicas: int, texts: Texts) -> None:
@@ -166,7 +166,7 @@ class Fleet(Gateway):
             await answer.aclose()  # type: ignore[attr-defined]
 
     async def _pieces(self, prompts: Sequence[Request]) -> AsyncIterator[Piece]:
-        """Yield the pieces of a request, from another replica if one is lost."""
+        """Yield the pieces of a request; if its replica is lost, continue on another."""
         text = self._texts(prompts[0])
         sent: dict[str, list[int]] = {prompt.id: [] for prompt in prompts}
         unfinished = {prompt.id for prompt in prompts}
@@ -201,7 +201,7 @@ class Fleet(Gateway):
         raise Refused(503, f"{TRIES} replicas were lost, each with this request: try again later.")
 
     def give_up(self, names: Sequence[str]) -> None:
-        """Let prompts of a request run on: its replica aborts all of them when the request ends."""
+        """Let these prompts run on: the replica aborts them when their request ends."""
 
     async def metrics(self) -> bytes:
         """Return the metrics of every replica that answers, with its rank as the label `engine`."""
@@ -232,7 +232,7 @@ def _rest(piece: Piece, again: list[int]) -> Piece:
 
 
 def connect() -> None:
-    """Connect to the Ray cluster that this machine belongs to, or begin one on it alone.
+    """Connect to this machine's Ray cluster; start one here if there is none.
 
     Raises:
         MachineError: Ray cannot be started here.

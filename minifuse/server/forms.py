@@ -1,4 +1,4 @@
-"""The bodies of requests, as OpenAI's API has them. What is not supported is refused, never ignored."""
+"""Bodies of requests in OpenAI's API; what is not supported is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class StreamOptions(Form):
 
 
 class Asked(Form):
-    """What both kinds of completion have in common. `top_k`, `ignore_eos` and `priority` are vLLM's additions.
+    """The fields that both kinds of completion have.
 
-    Fields that ask for nothing beyond the default are taken from clients that always send them.
+    `top_k`, `ignore_eos` and `priority` are vLLM's additions. Some unsupported fields are accepted with the default
+    value, for clients that always send them.
     """
 
     model: Text | None = None
@@ -94,7 +95,7 @@ class CompletionForm(Asked):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts: one, or several that are served as one request."""
+        """Return the prompts; several are served as one request."""
         given: Any = self.prompt
         return list(given) if isinstance(given, list) and not isinstance(given[0], int) else [given]
 
@@ -105,7 +106,7 @@ class Part(Form):
 
 
 class Message(Form):
-    """One message of a chat. Only texts are read."""
+    """One message of a chat; only text is accepted as content."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | list[Part]
@@ -130,7 +131,7 @@ class ChatForm(Asked):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=1, le=INT64)] | None = None
-    max_tokens: Annotated[StrictInt, Field(ge=1, le=INT64)] | None = None  # its former name
+    max_tokens: Annotated[StrictInt, Field(ge=1, le=INT64)] | None = None  # the former name of max_completion_tokens
     logprobs: StrictBool | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     response_format: TextFormat | None = None

@@ -1,4 +1,4 @@
-"""Between the web server's event loop and what serves: requests in, pieces of answers out."""
+"""The web server's interface to the engine: requests in, pieces of answers out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDS = 32  # of requests, by which the time of the next is estimated
 
 
 class Gateway(ABC):
-    """What serves requests, as the web server sees it.
+    """Serves the requests of the web server.
 
     Attributes:
         draining: nothing more is taken in.
@@ -47,17 +47,18 @@ class Gateway(ABC):
 
     @abstractmethod
     def served(self, prompts: Sequence[Request]) -> AbstractAsyncContextManager[AsyncIterator[Piece]]:
-        """Serve the prompts of a request; yields their pieces as they come.
+        """Serve the prompts of a request; yield an iterator of their pieces.
 
-        Whoever leaves the block early gives the request up: its memory is free within one iteration.
+        Leaving the block early aborts the request: its memory is free within one iteration.
 
         Raises:
-            Refused: it can never be served (400), too many wait (429), or nothing is served any more (503).
+            Refused: the request can never be served (400), too many are unfinished (429), or the server has failed or
+                shuts down (503).
         """
 
     @abstractmethod
     def give_up(self, names: Sequence[str]) -> None:
-        """Abort prompts soon, of a request that goes on: nobody waits for more of them."""
+        """Abort some prompts of a request soon, while its other prompts go on."""
 
     @abstractmethod
     async def metrics(self) -> bytes:
@@ -65,7 +66,7 @@ class Gateway(ABC):
 
     @abstractmethod
     async def close(self) -> int:
-        """Give up what is unfinished. Returns how many requests that were."""
+        """Abort all unfinished requests and stop; return how many there were."""
 
     def expire(self) -> None:
         """Give up what is unfinished at the deadline of a drain; it ends with an error."""

@@ -1,4 +1,4 @@
-"""What every HTTP request passes: its id, the size of its body, its API key; and a line in the log."""
+"""Checks HTTP requests' body size and API key; adds an id and a log line."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ OPEN = ("/health", "/ready", "/metrics")  # paths that need no key
 
 
 def tenant_of(key: str) -> str:
-    """Return the name under which an API key's conversations are kept: a digest, not the key."""
+    """Return the tenant's name for an API key: a digest, not the key itself."""
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 class Guards:
-    """ASGI middleware; what it finds of a request is in `scope["state"]`: `request_id` and `tenant`.
+    """ASGI middleware that puts a request's `request_id` and `tenant` into `scope["state"]`.
 
     Args:
-        keys: the API keys that are let in; none: everybody is, as one tenant.
-        most_bytes: of a body.
-        log: is given one JSON line for each HTTP request that has ended.
+        keys: the API keys that are accepted; if empty, everybody is let in, as one tenant.
+        most_bytes: the largest body that is read.
+        log: called with one JSON line for each HTTP request, when it has ended.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], most_bytes: int, log: Callable[[str], None]) -> None:

@@ -34,8 +34,8 @@ class Recording(Trace):
     What is dropped first are the oldest iterations; a request is kept until its last iteration is dropped.
 
     Attributes:
-        count: of all events so far.
-        drawing_s: how long the last page took.
+        count: number of all events, dropped ones included.
+        drawing_s: seconds it took to draw the last page.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How a server is set up, beside its engine."""
+"""Settings of a server, apart from those of its engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from minifuse.serve.resolve import ResolvedRun
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The address, the name of the model, who is let in, and the limits."""
+    """The address, the model's name, the API keys, and the limits."""
 
     host: str = "127.0.0.1"
-    port: int = 8000  # 0: any that is free
-    name: str | None = None  # of the model, for clients; None: the source's
-    api_keys: tuple[str, ...] = ()  # each a tenant; none: everybody is let in
+    port: int = 8000  # 0: any free port
+    name: str | None = None  # the model's name for clients; None: the source's name
+    api_keys: tuple[str, ...] = ()  # each is a tenant; if empty, everybody is let in
     most_unfinished: int = 1024
     most_body_bytes: int = 4 * 2**20
     drain_s: float = 30.0
