@@ -1,4 +1,4 @@
-"""Computes plans while making their moves, each worker on its own stream (Pensieve; Flover, III, V)."""
+"""Computes plans while making their moves, a stream for each worker (Pensieve; Flover, V)."""
 
 from __future__ import annotations
 

@@ -76,9 +76,9 @@ class Torchrun:
         self._store().set(_orders(self._next()), "")
 
     def follow(self) -> NoReturn:
-        """Take part in each of rank 0's runs, in a process of its own; end with the command.
+        """Join every run of rank 0, each in a new process; end with the command.
 
-        Ctrl-C and SIGTERM, which torchrun sends to all ranks, are rank 0's to handle.
+        torchrun sends Ctrl-C and SIGTERM to all ranks; only rank 0 handles them.
         """
         for number_of_signal in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number_of_signal, signal.SIG_IGN)
@@ -117,12 +117,15 @@ class Torchrun:
 
 
 def _prefix() -> str:
-    """Return what the keys of this attempt begin with: torchrun's store outlives an attempt that has failed."""
+    """Return the prefix of this attempt's keys in the store.
+
+    torchrun's store outlives an attempt that has failed.
+    """
     return f"minifuse/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def _orders(number: int) -> str:
-    """Return the key of the address that the orders of a run come from; its value is "" if there is no such run."""
+    """Return the store's key for the address of a run's orders; "" ends the runs."""
     return f"{_prefix()}/orders/{number}"
 
 
@@ -152,7 +155,10 @@ def _connected(one: Torchrun, process: int) -> Any:
 
 @contextmanager
 def _accepting(listener: Listener, key: bytes, come: SimpleQueue[tuple[int, Connection]]) -> Iterator[None]:
-    """Accept connections until the block ends, each in a thread of its own: a stranger holds nobody up."""
+    """Accept connections until the block ends.
+
+    Each is greeted in its own thread, so that a stranger who says nothing delays no rank.
+    """
     opened: socket.socket = listener._listener._socket  # type: ignore[attr-defined]
     opened.settimeout(POLL_S)
     over = threading.Event()

@@ -178,7 +178,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 def _is_branch(part: str | int) -> bool:
-    """Tell whether a part of a place in a body names one of several types that a field may have."""
+    """Tell whether part of an error's location names a type, not a field."""
     return isinstance(part, str) and (part == "str" or "[" in part)
 
 

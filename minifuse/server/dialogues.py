@@ -78,7 +78,7 @@ class Dialogues:
         return dialogue
 
     def _found(self, digest: str) -> Dialogue | None:
-        """Take the conversation that has said this, from memory or from the file, which is read without the lock."""
+        """Take the conversation with this digest, from memory or the state file."""
         with self._lock:
             if (known := self._known.pop(digest, None)) is not None:
                 self._num_tokens -= len(known.tokens)
@@ -126,7 +126,7 @@ class Dialogues:
             self._remember(digest, Dialogue(dialogue.name, dialogue.stored, tokens, digest))
 
     def put_back(self, dialogue: Dialogue) -> None:
-        """Let another request continue a conversation, of which the engine has seen no more than was answered."""
+        """Let another request continue a conversation whose request never reached the engine."""
         with self._lock:
             self._taken.pop(dialogue.name, None)
             if dialogue.digest is not None:
@@ -138,7 +138,7 @@ class Dialogues:
             self._taken.pop(dialogue.name, None)
 
     def _remember(self, digest: str, dialogue: Dialogue) -> None:
-        """Remember a conversation, instead of another that has said the same; forget the least recently used."""
+        """Remember a conversation under its digest; forget the least recently used ones."""
         if (same := self._known.pop(digest, None)) is not None:
             self._num_tokens -= len(same.tokens)
         self._known[digest] = dialogue

@@ -88,7 +88,7 @@ class Replica:
     async def pieces(
         self, prompts: Sequence[Request], text: tuple[int, ...], conversation: str | None
     ) -> AsyncIterator[Piece | tuple[int, str]]:
-        """Serve the prompts of a request; yields its pieces, or the status and the reason of a refusal.
+        """Serve the prompts of a request; yield its pieces, or a refusal's status and reason.
 
         Args:
             text: the tokens that precede each prompt.
@@ -219,7 +219,7 @@ class Fleet(Gateway):
 
 
 def _rest(piece: Piece, again: list[int]) -> Piece:
-    """Leave out the tokens of a piece that were sent before; they are taken from `again`.
+    """Remove the tokens that were sent before from a piece, and from `again`.
 
     Raises:
         Refused: the replica has drawn others, so the answer cannot go on.

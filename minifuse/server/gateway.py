@@ -69,7 +69,7 @@ class Gateway(ABC):
         """Abort all unfinished requests and stop; return how many there were."""
 
     def expire(self) -> None:
-        """Give up what is unfinished at the deadline of a drain; it ends with an error."""
+        """End every unfinished request with an error: the drain's deadline has come."""
         self.num_expired = self.num_unfinished
 
     def note_end(self) -> None:
@@ -78,7 +78,7 @@ class Gateway(ABC):
 
     @property
     def retry_s(self) -> int:
-        """Estimate when the next request will end, in seconds, by how fast the last ones ended."""
+        """Estimate the seconds until the next request ends, from the last ones."""
         least, most = RETRY_S
         if len(self._ends) < 2:
             return least

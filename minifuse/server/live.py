@@ -63,7 +63,7 @@ class Recording(Trace):
         return [*(one for one in asked if one["id"] not in ended), *later]
 
     def page(self) -> str:
-        """Return the recording as a replay page that stands at its end, drawn once for all who look at it."""
+        """Return a replay page that shows the end; all viewers share one drawing."""
         with self._drawing:
             count = self.count
             if self._drawn[0] != count:
@@ -81,7 +81,7 @@ class Recording(Trace):
 
 
 def add_routes(app: FastAPI, recording: Recording, is_ending: Callable[[], bool]) -> None:
-    """Add `/`, which shows the recording as it grows: a frame that loads `/live` whenever `/live/events` says so.
+    """Add `/`, a frame that loads `/live` again whenever `/live/events` reports new events.
 
     Args:
         is_ending: whether the server shuts down, so that the stream of events ends.
@@ -102,7 +102,7 @@ def add_routes(app: FastAPI, recording: Recording, is_ending: Callable[[], bool]
 
 
 async def _changes(recording: Recording, is_ending: Callable[[], bool]) -> AsyncIterator[dict[str, str]]:
-    """Yield the number of events whenever it has grown; pause for longer if a page takes longer to draw."""
+    """Yield the number of events when it has grown; slow pages make pauses longer."""
     told = -1
     while not is_ending():
         if recording.count != told:

@@ -24,7 +24,10 @@ class ServerSettings:
     max_new_tokens: int | None = None  # of an answer whose body names no limit
 
     def check_apart(self, run: ResolvedRun) -> None:
-        """Raise `UsageError` if tenants would share KV: how fast a prompt is answered tells what others have asked."""
+        """Raise `UsageError` if tenants would share KV.
+
+        How fast a prompt is answered would tell a tenant what others have asked.
+        """
         if len(self.api_keys) > 1 and run.settings.stage_options.get("memory.share"):
             raise UsageError(
                 "memory.share lets requests share the KV of what their prompts begin with, so that one tenant could "

@@ -8,7 +8,7 @@ UNFINISHED = "\ufffd"  # what a character decodes to whose last bytes are missin
 
 
 class Spelling:
-    """Decodes tokens as they come; each costs a short `decode`, whatever the length of the text.
+    """Decodes tokens as they come; the cost of each does not grow with the text.
 
     >>> spelling = Spelling(tokenizer.decode)
     >>> [spelling.add(token) for token in tokenizer.encode("né")]  # é is two tokens, of a byte each
