@@ -48,7 +48,6 @@ class Rank:
         """Load this rank's part of the model. The ranks must `join` before `open_worker`."""
         device = torch.device("cuda", setup.local_rank) if setup.device == "cuda" else torch.device("cpu")
         self.model = load_shard(setup)
-        self.weight_bytes = sum(parameter.nbytes for parameter in self.model.parameters())
         pack(self.model)
         self.cache = TieredStorage(
             self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.layers_in_turn

@@ -47,6 +47,8 @@ class ServerMetrics:
         self._tpot = self._histogram("request_time_per_output_token_seconds", "The mean for each request.", TPOT_S)
         self._e2e = self._histogram("e2e_request_latency_seconds", "From arrival to the last token.", E2E_S)
         self._queue = self._histogram("request_queue_time_seconds", "From arrival to admission.", E2E_S)
+        self._prefill = self._histogram("request_prefill_time_seconds", "From admission to the first token.", E2E_S)
+        self._decode = self._histogram("request_decode_time_seconds", "From the first token to the last.", E2E_S)
         self._prompt = self._histogram("request_prompt_tokens", "Tokens of a request's prompt.", TOKENS)
         self._generation = self._histogram("request_generation_tokens", "Tokens of a request's answer.", TOKENS)
         labels = (*LABELS, "finished_reason")
@@ -104,6 +106,8 @@ class ServerMetrics:
             found = life.latencies
             self._e2e.observe(found["e2e_s"])
             self._queue.observe(life.admitted_s - life.arrival_s)
+            self._prefill.observe(life.token_times[0] - life.admitted_s)
+            self._decode.observe(life.token_times[-1] - life.token_times[0])
             if "tpot_s" in found:
                 self._tpot.observe(found["tpot_s"])
 
