@@ -114,7 +114,10 @@ def serve(options: ServeOptions) -> int:
         gateway = _gateway(resolved, settings, options.replicas)
         host, port, *_ = opened.getsockname()
         tell(f"{source.name} with {resolved.row.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-        given_up = HttpServer(gateway, source, settings, opened, history).run()
+        try:
+            given_up = HttpServer(gateway, source, settings, opened, history).run()
+        except KeyboardInterrupt:  # before the server handles it
+            return 0
     if given_up:
         tell(f"note: {counted(given_up, 'request')} had not ended by the deadline, and ended early.")
     return 0

@@ -105,7 +105,12 @@ async def _answered(
 
 def _log_usage(completions: Completions, reply: Reply, request: Request) -> None:
     usage = reply.usage()
-    told = {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+    told = {
+        "request": next(iter(reply.choices)).partition(".")[0],  # as the live page names it
+        "prompt_tokens": usage["prompt_tokens"],
+        "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+        "completion_tokens": usage["completion_tokens"],
+    }
     if (failure := completions.dialogues.failure) is not None:
         told["error"] = failure
     request.state.told = told
@@ -170,11 +175,23 @@ async def _refused(request: Request, refused: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     """Answer a body that is wrong with the first of its errors."""
     assert isinstance(error, RequestValidationError)
-    found = error.errors()[0]
+    found = max(error.errors(), key=lambda one: len(one["loc"]))  # of several types, the one that fits best
     where = () if found["type"] == "json_invalid" else found["loc"][1:]  # behind "body"
     param = ".".join(str(part) for part in where if not _is_branch(part))[:MOST_SHOWN] or None
-    why = found["msg"].removeprefix("Value error, ")
+    why = _told(found)
     return await _refused(request, Refused(400, f"{param}: {why}" if param else why, param=param, code=found["type"]))
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """Word an error of pydantic's for a client."""
+    kind, context = found["type"], found.get("ctx", {})
+    if kind == "json_invalid":
+        return f"The body is not JSON: {context['error']}."
+    if kind == "model_attributes_type" and found["loc"] == ("body",):
+        return "The body is no JSON object: send one, with the header 'Content-Type: application/json'."
+    if context.get("max_length") == 0 or (kind == "literal_error" and " or " not in context["expected"]):
+        return "not supported: leave it out"
+    return str(found["msg"]).removeprefix("Value error, ")
 
 
 def _is_branch(part: str | int) -> bool:

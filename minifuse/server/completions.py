@@ -25,6 +25,7 @@ from minifuse.server.settings import ServerSettings
 from minifuse.server.template import Said, Template
 from minifuse.server.text_stream import TextStream
 
+MOST_PER_TOKEN = 256  # characters of a text, in the mean
 MAX_TOKENS = 16  # of a completion whose body sets no limit: OpenAI's default
 
 
@@ -113,6 +114,8 @@ class Completions:
         self.gateway.check_open(num_prompts * (form.n or 1))
 
     def _encoded(self, prompt: str | list[int]) -> tuple[int, ...]:
+        if len(prompt) > MOST_PER_TOKEN * self.source.config.max_context:  # to encode it would take seconds
+            raise self._too_long(f"a prompt of {len(prompt)} characters is", "prompt")
         try:
             return self.tokenizer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
         except ModelError as error:
@@ -128,6 +131,11 @@ class Completions:
         logprobs: int | None,
         held: Held | None = None,
     ) -> Asking:
+        history = 0 if held is None else len(held.dialogue.tokens)
+        longest, context = max(map(len, prompts)) + history, self.source.config.max_context
+        if longest + (max_new or 1) > context:
+            what = f"{longest} tokens of the prompt and {max_new or 1} of the answer are"
+            raise self._too_long(what, "prompt" if kind == "completion" else "messages")
         name = f"r{next(self._numbers)}"
         num_choices = len(prompts) * (form.n or 1)
         first = Request(
@@ -157,9 +165,14 @@ class Completions:
             Choice(i, i // (form.n or 1), one, TextStream(self.tokenizer.decode, form.stops, trim=kind == "chat"))
             for i, one in enumerate(requests)
         ]
-        num_prompt = sum(map(len, prompts)) + (0 if held is None else len(held.dialogue.tokens))
+        num_prompt = sum(map(len, prompts)) + history
         answer_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid4().hex}"
         return Asking(requests, Reply(kind, answer_id, self.name, self.tokenizer, choices, num_prompt), held)
+
+    def _too_long(self, what: str, param: str) -> Refused:
+        context = self.source.config.max_context
+        why = f"The context of {self.name} is {context} tokens, and {what} asked for: shorten it, or lower max_tokens."
+        return Refused(400, why, param=param, code="context_length_exceeded")
 
     def _sampling(self, form: Asked) -> Sampling:
         default = self.settings.sampling

@@ -38,6 +38,7 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         self._homes: OrderedDict[str, ReplicaID] = OrderedDict()  # by conversation
         self._unfinished: Counter[ReplicaID] = Counter()
         self._routed: Counter[ReplicaID] = Counter()
+        self._chosen: OrderedDict[str, ReplicaID] = OrderedDict()  # by request that is not routed yet
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -48,9 +49,15 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         home = None if pending_request is None else self._homes.get(_conversation(pending_request))
         by_load = sorted(candidate_replicas, key=self._load)
         own = [one for one in by_load if one.replica_id == home]
+        best = own or by_load[:1]
+        if pending_request is not None and best:
+            self._chosen[_id(pending_request)] = best[0].replica_id
+            if len(self._chosen) > MOST_HOMES:
+                self._chosen.popitem(last=False)
         return [own] if own else [[one] for one in by_load]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        self._chosen.pop(_id(pending_request), None)
         self._unfinished[replica_id] += 1
         self._routed[replica_id] += 1
         if name := _conversation(pending_request):
@@ -64,7 +71,12 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
 
     def _load(self, replica: RunningReplica) -> tuple[int, int]:
         """Return a replica's unfinished requests and, to break ties, all requests routed to it."""
-        return self._unfinished[replica.replica_id], self._routed[replica.replica_id]
+        name = replica.replica_id
+        return self._unfinished[name] + sum(one == name for one in self._chosen.values()), self._routed[name]
+
+
+def _id(pending: PendingRequest) -> str:
+    return str(pending.metadata.internal_request_id)
 
 
 def _conversation(pending: PendingRequest) -> str:

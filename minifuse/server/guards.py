@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +19,7 @@ from minifuse.server.failures import Refused
 REQUEST_ID = b"x-request-id"
 ALLOWED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 BODY_S = 30  # that the next part of a body may take
-OPEN = ("/health", "/ready", "/metrics")  # paths that need no key
+OPEN = ("/health", "/ready", "/metrics", "/docs", "/openapi.json")  # paths that need no key
 
 
 def tenant_of(key: str) -> str:
@@ -93,6 +94,7 @@ class Guards:
             await refused.response(scope, receive, labelled)
         finally:
             line = {
+                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
                 "request_id": state["request_id"],
                 "method": scope["method"],
                 "path": scope["path"],

@@ -43,7 +43,11 @@ def listening(settings: ServerSettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     where = f"{settings.host}, port {settings.port}"
     try:
-        opened = socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+        # asyncio sends small answers at once (TCP_NODELAY) only if the socket names its protocol.
+        opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((settings.host, settings.port))
+        opened.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"The server cannot listen at {where} ({why}): give another --port or --host.") from None
