@@ -21,7 +21,7 @@ from minifuse.stages import Memory
 
 
 class PagedTrial(Trial):
-    """Counts blocks; a block of a shared prefix has several holders."""
+    """Counts free blocks, and the holders of each block that sequences share."""
 
     def __init__(self, tables: Tables, reserve: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class PagedTrial(Trial):
 
 
 class Paged(Memory):
-    """Blocks of a few tokens each, anywhere in memory, found through the sequence's block table.
+    """Keeps KV in small blocks anywhere in memory, found through each sequence's block table.
 
     A block is taken when a sequence grows into it, so only a sequence's last block may be partly empty. A policy that
     evicts admits a sequence with only the blocks of its prompt. When memory runs out, the policy evicts a sequence,
@@ -156,7 +156,7 @@ class Paged(Memory):
         for name, stop in growing:
             tables.grow(name, stop)
         if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
-            # All moves, copies too: in each layer a block is copied before it is overwritten.
+            # This concerns copies, too: in each layer, a block must be copied before it is overwritten.
             moves = [move._replace(moment="before") for move in moves]
         return Placement(tables.blocks.of(proposal.work), None, tuple(moves), (), tuple(reused))
 
