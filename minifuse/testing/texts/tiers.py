@@ -61,7 +61,7 @@ class _Stay(NamedTuple):
 def check_kept(case: Case, seen: Observation) -> None:
     """Check that memory always counted the KV that a turn or an evicted request finds later.
 
-    Only memories with the option `keep` are checked, and only without sharing: otherwise KV may count for two sequences.
+    Only memories with the option `keep` are checked, and only without sharing: otherwise KV may count for several.
     """
     options: dict[str, Any] = vars(case.options["memory"])
     if "keep" not in options or options.get("share", True):
