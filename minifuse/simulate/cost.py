@@ -87,7 +87,7 @@ class Roofline:
     """Estimates a plan's time: the longer of moving bytes and arithmetic, plus an overhead.
 
     Bytes: every weight once, the KV of each sequence's context, and moves. A move within the device counts twice, as it
-    is read and written. A move between the tiers counts once if the machine has a link, otherwise not at all. Flops: two
+    is read and written; a move between the tiers counts once, or not at all on a machine without a link. Flops: two
     per weight and computed token, four per head dimension and (query, key) pair.
 
     A padded rectangle reads and attends its whole window, or its whole rows if the window wraps around. A region reads
