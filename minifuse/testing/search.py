@@ -70,10 +70,10 @@ class Search:
 
     Args:
         laws: the laws that compare runs; the laws of one run are always checked.
-        first: check only law `first` + i on scenario i (in a circle); None: check all laws on every scenario.
+        first: check only law `first` + i, modulo their number, on scenario i; None: check all laws on every scenario.
         long: also check the laws of one run on a long run, made from the last scenario.
         crowded: the memories already tried on many texts. If newcomers found KV in the memory of `row`, and the policy
-            has few workers, the search tries this memory, too, and adds it. None: no memory is tried on many texts.
+            has few workers, the search tries this memory as well and adds it. None: no memory is tried on many texts.
         say: is called before each check.
     """
 

@@ -45,7 +45,7 @@ class Scenario:
     replayed: bool = False  # no model computes: every token is -1, which ends no answer
 
     def settings(self, row: Technique) -> dict[str, Any]:
-        """Return the options that `row` sets, and the scenario's for the stages of `row`."""
+        """Return the options of `row`, and the scenario's options for the stages of `row`."""
         names = row.option_names
         settings = {name: value for name, value in self.options if name in names} | {**row.options}
         if settings.get("batching.order") != "priority":
@@ -191,7 +191,7 @@ class Case(ABC):
 
     @abstractmethod
     def runner(self) -> RunPlan:
-        """Return a function that computes plans with a small float64 model, and checks reads."""
+        """Return a function that runs plans on a small float64 model and checks their reads."""
 
     @abstractmethod
     def replay(self, tokens: Tokens) -> RunPlan:

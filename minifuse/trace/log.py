@@ -17,7 +17,7 @@ A step writes only what is new in a sequence's block table since the sequence's 
 tables together again. When a sequence has finished or was aborted, its next table, if there is one, is written whole.
 
 If the model has a tokenizer, a file has texts too. The prompt of a request, without its history, stands under "text".
-At the run's end, the file gets the answers; "ends" has, for each token, the length of the answer's text up to it.
+At the run's end, the file gets the answers; "ends" has the length of the answer's text after each token.
 
 Measurements (times, transfers, gathers, messages between ranks) stand under "wall" and nowhere else. So two runs that
 decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone

@@ -112,7 +112,7 @@ class _Books:
         self.gone: set[str] = set()  # requests that have ended
 
     def put(self, slots: Iterable[Slot], held: Held) -> None:
-        """Change slots of one tier, and unlink twins that will have other KV."""
+        """Set what slots of one tier hold, and unlink twins whose KV will differ."""
         for found, alike in groupby(slots, self.held.get):
             before, run = found or FREE, [*alike]
             tier = run[0][0]

@@ -17,7 +17,7 @@ from minifuse.testing.texts.models import model_config
 
 
 def next_token(text: Seq[int], vocab_size: int) -> int:
-    """Return an arbitrary token that follows a text, always the same one for the text.
+    """Return the token that follows a text: a hash of the text, modulo `vocab_size`.
 
     >>> next_token([1, 2, 3], 29) == next_token((1, 2, 3), 29) != next_token([1, 2, 4], 29)
     True
