@@ -148,7 +148,7 @@ def walls(user: str | None) -> str:
 
 
 def _given(here: Path) -> tuple[Lab, str]:
-    """Read the lab and the secret of the folder, and deny other users access to both."""
+    """Read the folder's lab and secret, and deny other users access to both."""
     try:
         if os.getuid() == 0:
             for name in ("lab", "secret.txt"):

@@ -357,7 +357,7 @@ def _clean(text: str) -> str:
 
 
 def identity(user: str | None) -> dict[str, Any]:
-    """Return arguments with which `Popen` runs a process as a user, only in that user's group."""
+    """Return arguments for `Popen` to run as a user, only in that user's group."""
     if user is None:
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}

@@ -12,7 +12,7 @@ from minifuse.simulate.cost import Hardware
 
 
 class CellRoofline:
-    """Adds up the batches of a plan: an overhead, plus the longer of reading and arithmetic.
+    """Adds up a plan's batches: an overhead, plus the longer of reading and arithmetic.
 
     Bytes: the cell's weights once, and the states that each row reads and writes. Flops: two per weight and row. Idle
     rows cost as much as others. Gathers cost nothing. Embeddings cost nothing either: a batch reads few of their rows.

@@ -11,7 +11,7 @@ from minifuse.testing.capacity import is_counted
 
 
 def lacks(law: str, row: Technique) -> str | None:
-    """Return what the stages of `row` lack for a law, or None if the law applies.
+    """Return what the stages of `row` lack for a law; None if it applies.
 
     >>> from minifuse.techniques import technique
     >>> lacks("window", technique("orca")), lacks("window", technique("dynamic"))

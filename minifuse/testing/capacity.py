@@ -66,7 +66,7 @@ def is_counted(memory: str) -> bool:
 
 
 def _count_of(memory: str) -> Count | None:
-    """Return the count of a memory, or of its nearest base that has one, or None."""
+    """Return the count of a memory or of its nearest base with one, or None."""
     bases: tuple[type[Any], ...] = stage("memory", memory).__mro__
     for base in bases:
         name = vars(base).get("name")

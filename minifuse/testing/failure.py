@@ -1,4 +1,4 @@
-"""Decides whether a stage or a law is at fault for an error in an observed run."""
+"""Decides whether a stage or a law is at fault for an error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _is_of_law(frame: FrameType, stages: set[str], in_law: bool) -> bool | None:
-    """Return True for a frame of a law, False for a stage's, None for shared code."""
+    """Return True for a law's frame, False for a stage's, None for shared code."""
     module = frame.f_globals.get("__name__", "")
     package, *rooms = module.split(".")
     if module in stages:

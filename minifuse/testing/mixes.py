@@ -21,7 +21,7 @@ Mixes = list[tuple[Subject, Technique]]
 
 
 def mixes_of(name: str) -> Mixes:
-    """Return the techniques, then the mixes, that use a stage or all stages of a technique.
+    """Return the techniques, then the mixes, that use a stage or a technique's stages.
 
     Args:
         name: the name of the stage or the technique.

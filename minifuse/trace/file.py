@@ -92,7 +92,7 @@ def read_text(where: Path | TextIO, name: str) -> str:
 
 
 def parse(text: str, name: str, schema: str) -> tuple[list[dict[str, Any]], int | None]:
-    """Return a trace's events, and the number of the last line if this line is cut off.
+    """Return a trace's events, and the number of a line that is cut off.
 
     The last line may be cut off if the run was killed.
 

@@ -31,7 +31,7 @@ Reasons = tuple[tuple[str, str, str], ...]  # code, request, text
 
 
 class Wait(NamedTuple):
-    """A time in which a request waited: to be admitted, to join the batch, or to be readmitted."""
+    """A time in which a request waited for admission, the batch, or readmission."""
 
     kind: WaitKind
     start_s: float

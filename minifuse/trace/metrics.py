@@ -85,7 +85,7 @@ class _Memory:
         self.token_seconds = dict.fromkeys(self.peak, 0.0)
 
     def add(self, seconds: float, capacity: int, *usage: int) -> None:
-        """Count a step; `usage` has a number of tokens for each kind in `peak`, in order."""
+        """Count a step; `usage` has the tokens of each kind, ordered as in `peak`."""
         self.num_steps += 1
         self.seconds += seconds
         self.capacity = max(self.capacity, capacity)

@@ -147,7 +147,7 @@ class _Books:
         return [(held, [*run]) for held, run in groupby(sorted(self.owned[tier, name]), self.held.__getitem__)]
 
     def move(self, move: list[Any], evicted: list[str]) -> tuple[frozenset[str], set[str]]:
-        """Apply a move; return the owners of its sources, and the sole owners of written sources."""
+        """Apply a move; return the sources' owners, and the sole owners of written sources."""
         kind, first, target, count, tier, target_tier, *_ = move
         every: set[str] = set()
         alone: set[str] = set()

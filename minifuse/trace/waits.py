@@ -127,7 +127,7 @@ def _sentence(waits: Waits, code: str, request: str) -> str:
 
 
 class _Sums:
-    """Holds prefix sums of seconds by code, so that each piece is summed in constant time."""
+    """Holds prefix sums of seconds by code, to sum each piece in constant time."""
 
     def __init__(self, told: list[Told]) -> None:
         self.told = told

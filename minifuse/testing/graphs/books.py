@@ -77,7 +77,7 @@ class GraphBooks(Books):
             self._check_whole(worker, work)
 
     def _check_wave(self, worker: int, work: tuple[Work, ...]) -> None:
-        """Check that a wave has one type of cell, at most `max_batch` nodes, and available inputs."""
+        """Check that a wave has one type of cell, few enough nodes, and available inputs."""
         cells = {item.cell for item in work}
         if len(cells) > 1:
             raise LawBroken("layout", f"worker {worker} got {cells} as one batch")

@@ -62,7 +62,7 @@ class Weigh(nn.Module):
 
 
 class Squash(nn.Module):
-    """state -> state of the same shape; each shape makes a type of cell of its own."""
+    """state -> state of the same shape; each shape is a separate type of cell."""
 
     def forward(self, state: Tensor) -> Tensor:
         return (2.0 * state + 0.1).sin()

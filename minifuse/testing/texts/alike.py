@@ -64,7 +64,10 @@ def check_alike(case: Case, seen: Observation) -> None:
 
 
 def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]) -> set[str]:
-    """Return the sequences whose KV surely stays after their end; none if memory may run full."""
+    """Return the sequences whose KV surely stays after their end.
+
+    There are none if memory may run full.
+    """
     size, owners = options["chunk"], {request.id: request.conversation for request in case.requests}
     longest: Counter[str] = Counter()
     for name, sequence in seen.answers.items():

@@ -64,7 +64,7 @@ class TextBooks(Books):
         self.queued[plan.step] = plan
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """Apply a plan's moves and the writes of its waves, in order, while other plans run.
+        """Apply a plan's moves and writes, wave by wave, while other plans run.
 
         Moves of the moment `behind` have a plan of their own, whose slots are in use until that plan completes.
         """
@@ -153,7 +153,7 @@ class TextBooks(Books):
                 del self.slots[name], self.written[name]  # to be computed again
 
     def _copy_of(self, slot: Slot, name: str) -> Slot:
-        """Return the host slot that has a sequence's copy of `slot`, or `slot` without a copy.
+        """Return the host slot of a sequence's copy of `slot`, or `slot` without copy.
 
         If several evicted sequences share `slot`, each has its own copy, stored in the order of eviction.
         """

@@ -1,4 +1,4 @@
-"""Checks that each row of a rectangle has one owner, and counts the slots in use."""
+"""Checks that each row of a rectangle has one owner; counts slots in use."""
 
 from __future__ import annotations
 

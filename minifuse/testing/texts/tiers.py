@@ -59,7 +59,7 @@ class _Stay(NamedTuple):
 
 
 def check_kept(case: Case, seen: Observation) -> None:
-    """Check that memory always counted the KV that a turn or an evicted request finds later.
+    """Check that memory counted the KV that turns or evicted requests find later.
 
     Only memories with the option `keep` are checked, and only without sharing: otherwise KV may count for several.
     """

@@ -71,7 +71,7 @@ class _Kept:
                     chunk.active_s = max(chunk.active_s, arrival_s)
 
     def places(self) -> list[list[_Chunk]]:
-        """Return three lists of chunks: only on the device, on both tiers, only on the host."""
+        """Return chunks in three lists: only on the device, on both tiers, on the host."""
         return [
             [
                 chunk
@@ -147,7 +147,7 @@ def check_value(case: Case, seen: Observation) -> None:
 
 
 def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> None:
-    """Apply a plan to idle chunks: drop those that are used or lost, and record copies."""
+    """Apply a plan to idle chunks: drop used and lost ones, and record copies."""
     for name in plan.evicted:
         kept.leave(name, owners[name], now)
     used = {owners[name] for name in plan.admitted}
