@@ -29,7 +29,7 @@ class Statement(NamedTuple):
 
 @cache
 def statements() -> dict[str, Statement]:
-    """Read the tables of docs/laws.md: an entry for each row, which may name several laws.
+    """Read the tables of docs/laws.md, row by row; a row may name several laws.
 
     Raises:
         MachineError: this installation lacks the page.

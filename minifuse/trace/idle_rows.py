@@ -41,7 +41,7 @@ def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[st
 
 
 def idle_rows(history: History) -> dict[str, list[int]]:
-    """Return, by ended request, the indices of iterations that still computed its row."""
+    """Return, for each ended request, the indices of iterations that still computed its row."""
 
     def had_ended(name: str, index: int) -> bool:
         ended_s = history.stories[name].ended_s
@@ -51,11 +51,16 @@ def idle_rows(history: History) -> dict[str, list[int]]:
 
 
 def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
-    """Return what `idle_rows` returns, from the streams and rows of iterations.
+    """Find the ended requests whose rows were still computed, from the rows of each iteration.
+
+    A row belongs to the last request with work in it in the same stream.
 
     Args:
-        rows: the stream (worker, phase) and the rows of each iteration.
-        had_ended: tells whether a request had ended when the iteration with this index began.
+        rows: for each iteration, its stream (worker, phase) and its rows.
+        had_ended: is called with a request and an iteration's index; tells whether the request had ended by its start.
+
+    Returns:
+        For each such request, the indices of the iterations.
 
     >>> first, second = (0, 8), (8, 8)
     >>> both, alone = ([first, second], {first: "a", second: "b"}), ([first, second], {first: "a"})

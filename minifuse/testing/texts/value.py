@@ -42,7 +42,7 @@ class _Chunk:
 
 @dataclass
 class _Kept:
-    """Every idle chunk, according to plans and reports."""
+    """Tracks every idle chunk from plans and reports."""
 
     size: int
     num_blocks: int  # of the device
@@ -54,7 +54,7 @@ class _Kept:
     arrivals: list[tuple[float, str]] = field(default_factory=list)  # arrivals yet to come (time, owner), latest first
 
     def leave(self, name: str, owner: str, now: float) -> None:
-        """Make the chunks of a sequence that has ended, or is evicted, idle."""
+        """Mark the chunks of a sequence that has ended, or is evicted, as idle."""
         if name not in self.tables:
             return
         pages, computed = self.tables.pop(name)
@@ -71,7 +71,7 @@ class _Kept:
                     chunk.active_s = max(chunk.active_s, arrival_s)
 
     def places(self) -> list[list[_Chunk]]:
-        """Return the chunks only on the device, on both tiers, and only on the host."""
+        """Return chunks in three lists: only on the device, on both tiers, on the host."""
         return [
             [
                 chunk
@@ -82,7 +82,7 @@ class _Kept:
         ]
 
     def needed(self) -> set[int]:
-        """Return the blocks of the device that admitted sequences have."""
+        """Return the device blocks that admitted sequences use."""
         return {block for pages, _ in self.tables.values() for block in pages.blocks}
 
     def num_without_copy(self) -> int:
@@ -96,18 +96,18 @@ class _Kept:
 
 
 def check_value(case: Case, seen: Observation) -> None:
-    """Check that the chunks of least value go first.
+    """Check that the chunks of least value are reclaimed first.
 
     Chunks are compared with others in the same place: only on the device, on both tiers, or only on the host. Chunks
     being copied are left out.
 
     The value is Cost(l) / T (3.4) or, under least recently used, minus the idle time. It is computed only from times
-    and positions. A chunk that is only on the device is taken only when none is on both tiers, unless the chunk is
-    copied ahead of time.
+    and positions. A chunk that is only on the device is reclaimed only when no chunk is on both tiers; it may be copied
+    ahead of time at any moment.
 
-    A policy may admit sequences with no more memory than they need at once. Then chunks are copied ahead of time if,
-    and only if, less than the part `ahead` of the device is free or backed up; and newcomers leave the part `reserve`
-    of the device to running sequences (law "budget").
+    Some policies admit sequences with only the memory that they need at once. Then chunks are copied ahead of time if,
+    and only if, less than the fraction `ahead` of the device is free or backed up. Newcomers leave the fraction
+    `reserve` of the device to running sequences (law "budget").
 
     Only memories with the option `eviction` are checked, in runs without sharing or aborts, and with one worker, so
     that events have a single order.
@@ -143,11 +143,11 @@ def check_value(case: Case, seen: Observation) -> None:
                 _check_reserve(kept, event, options)
         else:
             _complete(kept, event, case, owners, options["keep"])
-            asked_s = now if grows else None  # after the plans that are made at once
+            asked_s = now if grows else None  # checked after the plans of this moment
 
 
 def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> None:
-    """Apply a plan to idle chunks: used by newcomers, copied, overwritten or dropped."""
+    """Apply a plan to idle chunks: drop used and lost ones, and record copies."""
     for name in plan.evicted:
         kept.leave(name, owners[name], now)
     used = {owners[name] for name in plan.admitted}
@@ -197,7 +197,7 @@ def _blocks(kept: _Kept, part: float) -> int:
 
 
 def _check_needed(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
-    """Check that no more is copied ahead of time than is missing to the threshold."""
+    """Check that a plan copies no more ahead of time than the threshold requires."""
     backed = kept.num_blocks - kept.num_without_copy()
     if backed + len(plan.moves) > _blocks(kept, options["ahead"]):
         found = f"step {plan.step} copies {len(plan.moves)} chunks ahead of time, and {backed} of {kept.num_blocks}"
