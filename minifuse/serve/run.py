@@ -184,8 +184,8 @@ def serve(
             durably before `on_answer` is called; `conversations.failures` says what could not be stored.
 
     Raises:
-        UsageError: something given is no request, the engine is or was running a list, or the conversations have another
-            model.
+        UsageError: something given is no request, the engine has already served or is running, or the conversations
+            have another model.
     """
     if not isinstance(requests, Iterable):
         raise UsageError(f"serve was given {requests!r:.60}: give a list of requests.")
