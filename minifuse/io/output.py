@@ -102,8 +102,8 @@ def _named(path: Path) -> Iterator[list[Path]]:
     """Turn errors of writing into errors that name `path`; pass on errors about other files.
 
     Yields:
-        The list of written paths, to which the block may add. Errors about these paths, folders above or files below
-        them, name `path`.
+        The list of written paths, to which the block may add. Errors about one of these paths, a folder above it or a
+        file below it name `path`.
     """
     if "\0" in str(path):
         raise unwritten(path, ValueError("a zero byte in the name"))
