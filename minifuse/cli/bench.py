@@ -112,7 +112,7 @@ def summary(answers: Sequence[Any], goodput: Mapping[str, float] | None = None) 
 
 
 def _is_good(one: Any, bounds: Mapping[str, float]) -> bool:
-    """Return whether an answer keeps all bounds; a latency that it lacks keeps its."""
+    """Return whether an answer keeps all bounds; a missing latency keeps its bound."""
     values = ((getattr(one, f"{name}_s"), bound) for name, bound in bounds.items())
     return all(value is None or value <= bound for value, bound in values)
 

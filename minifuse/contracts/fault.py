@@ -57,7 +57,7 @@ def is_own(cls: type[Any]) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Show a value on one line, cut if long, whatever its `repr` does."""
+    """Write a value on one line, shortened if long, even if its `repr` raises."""
     if inspect.isgenerator(value):
         return "a generator (a function with a `yield` returns one)"
     if inspect.iscoroutine(value):

@@ -20,13 +20,13 @@ class RunObserver(Observer):
     """An observer that follows requests, too. Times are in seconds."""
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """Note a submitted request or an arrived turn. `measured`: its arrival time was not given."""
+        """Record a submitted request or an arrived turn. `measured`: its arrival time was not given."""
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
-        """Note a refusal: on arrival if `received`, else at submission."""
+        """Record a refusal: on arrival if `received`, otherwise at submission."""
 
     def aborted(self, request_id: str, end_s: float) -> None:
-        """Note that a request was aborted."""
+        """Record that a request was aborted."""
 
 
 class Observers(RunObserver):

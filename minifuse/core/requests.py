@@ -61,7 +61,7 @@ class Requests:
         self.now = max(self.now, event_s)
 
     def start(self, plan: Plan) -> dict[str, Sequence]:
-        """Note that a plan is about to be submitted. Returns the sequences in its work."""
+        """Record that a plan is about to be submitted. Returns the sequences in its work."""
         for name in plan.evicted:
             self.sequences[name].phase = Phase.SUSPENDED
         for name in plan.admitted:
@@ -124,7 +124,7 @@ class Requests:
 
 
 class Observer:
-    """Follows the loop (trace, checks, watchdog). An error that it raises ends the run."""
+    """Follows the loop, as traces and checks do. An error that it raises ends the run."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:  # None: nothing runs
         return proposal  # perhaps with more reasons
@@ -133,4 +133,4 @@ class Observer:
     def planned(self, plan: Plan, placement: Placement) -> None: ...
     def completed(self, report: StepReport, requests: Requests) -> None: ...
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
-        """Note a wait that began at `requests.now`; `in_vain`: only a policy's `wake_at` ended it."""
+        """Record a wait that began at `requests.now`; `in_vain`: only a policy's `wake_at` ended it."""

@@ -120,7 +120,7 @@ class Turns(Arrivals):
             )
 
     def refuse(self, prompts: tuple[Request, ...]) -> None:
-        """Note requests that were refused when they were submitted."""
+        """Record requests that were refused when they were submitted."""
         self._refused.update(prompt.id for prompt in prompts if isinstance(prompt.id, str))
 
     def add(self, prompts: tuple[Request, ...], now: float) -> list[tuple[Request, int]]:

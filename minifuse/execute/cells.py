@@ -26,7 +26,7 @@ from minifuse.execute.streams import Streams
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import CellType
 
-MOST_WIRINGS = 1024  # topologies whose wirings are kept: not all, since nearly every tree has its own
+MOST_WIRINGS = 1024  # how many topologies' wirings are kept; nearly every tree has a topology of its own
 
 Wiring = dict[int, int]  # position of a state among the inputs -> the field that holds it, as in `State.reads`
 

@@ -123,7 +123,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
     writers: defaultdict[Slot, set[Actor]] = defaultdict(set)
 
     def act(actor: Actor, reads: Iterable[Slot], writes: Iterable[Slot]) -> set[Actor]:
-        """Note what an actor reads and writes; return earlier actors that it must not overtake."""
+        """Record what an actor reads and writes; return earlier actors that it must not overtake."""
         before: set[Actor] = set()
         for slot in reads:
             before |= writers[slot]

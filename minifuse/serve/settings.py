@@ -33,7 +33,7 @@ class Settings:
     """How a run is set up, whatever the technique.
 
     Raises:
-        UsageError: a value is not one of those allowed.
+        UsageError: a value is not allowed.
     """
 
     dtype: str = "float32"
