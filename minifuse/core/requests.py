@@ -124,7 +124,7 @@ class Requests:
 
 
 class Observer:
-    """Follows the loop, as traces and checks do. An error that it raises ends the run."""
+    """Follows the loop, as traces and checks do. Its errors end the run."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:  # None: nothing runs
         return proposal  # perhaps with more reasons

@@ -1,7 +1,7 @@
 """Finds how many processor cores this process may use, and how many others use.
 
-A library of parallel loops (OpenMP, beneath torch) lets its threads wait for each other by spinning. Where other
-processes hold the cores, threads spin for one that cannot run: a run then takes a hundred times as long.
+OpenMP, which torch uses for parallel loops, lets threads wait for each other by spinning. If other processes hold the
+cores, threads spin while the thread that they wait for cannot run: a run then takes a hundred times as long.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from minifuse.core.stages import RunPlan
 
 
 class RunAhead:
-    """Feeds each sequence's last token back, whether or not the engine has it yet.
+    """Feeds each sequence's last token back, even if the engine does not have it yet.
 
     With several iterations in flight (up to MaxTasksToSubmit), an iteration is planned while the previous one still
     runs. A worker runs its plans in order, so it has already produced every token that its next plan starts from.
