@@ -1,4 +1,4 @@
-"""Findings of `minifuse reproduce`: as tables, as files, and the progress towards them."""
+"""Shows and writes the findings of `minifuse reproduce`, and the progress towards them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions, Experiment, Finding, Say
 
 SCHEMA, LIST_SCHEMA = "minifuse.reproduce/1", "minifuse.reproduce.list/1"
-PIPE_WIDTH = 160  # of tables where no terminal limits them
+PIPE_WIDTH = 160  # width of tables if there is no terminal
 
 
 def show_list(as_json: bool) -> None:
@@ -78,9 +78,9 @@ def _row(cells: list[str]) -> str:
 
 
 def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
-    """Write NAME.json and NAME.md; with another scale than the default, NAME-SCALE.json and .md.
+    """Write a finding to NAME.json and NAME.md; NAME-SCALE for another than the default scale.
 
-    What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding.
+    A finding cut short by Ctrl-C goes to NAME-interrupted, so that it replaces no whole finding.
     """
     name = row.name if scale == Conditions().scale else f"{row.name}-{scale}"
     path = folder / (f"{name}-interrupted" if finding.interrupted else name)
@@ -90,7 +90,7 @@ def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: d
 
 
 class Progress(Say):
-    """Shows on stderr what is measured next; draws nothing during a measurement."""
+    """Shows on stderr what is measured next; draws nothing while a measurement runs."""
 
     def __init__(self, name: str) -> None:
         self.status = Status(name)
@@ -102,7 +102,7 @@ class Progress(Say):
         self._began = time.perf_counter()
 
     def so_far(self) -> Finding:
-        """Return what was found before Ctrl-C came."""
+        """Return the finding as it was when Ctrl-C came."""
         note = f"Interrupted after {max(0, self.said - 1)} of {self.expected} measurements: the rest is missing."
         return Finding({}, tuple(self.kept.values()), (note,), interrupted=True)
 

@@ -1,4 +1,4 @@
-"""Shapes computed whole: a rectangle of columns, a region of buffers, rows of states."""
+"""Shapes computed in full: a rectangle of columns, a region of buffers, rows of states."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Region(NamedTuple):
     """Adjacent buffers [offset, offset + size) of `width` KV slots; each computes one token.
 
     `offset` and `size` are the paper's buffer_offset and buffer_size (Flover, Fig. 4), counted in buffers. A buffer
-    that is no `Work`'s extent is computed all the same, and counts as idle (Fig. 5).
+    without `Work` is computed all the same, and counts as idle (Fig. 5).
     """
 
     offset: int
