@@ -1,4 +1,4 @@
-"""Says which models can be split, and a shard's shape (Flover, V-D). Imports no torch."""
+"""Checks whether a model can be split, and makes a shard's shape (Flover, V-D). Imports no torch."""
 
 from __future__ import annotations
 
