@@ -21,7 +21,7 @@ class Tokenizer:
     Padding and truncation that are saved with it do not apply.
 
     Args:
-        family: the model's family; its tokenizer class is used if the files name none.
+        family: the model's family; its tokenizer class is used if the files name no class.
 
     Raises:
         ModelError: the file is not a tokenizer.
