@@ -1,7 +1,7 @@
 """A rank that follows rank 0: `python -m minifuse.parallel.follower CONNECTION`.
 
-`launch` or torchrun starts it. It has no clock, no policy and no memory records. It computes the plans that rank 0 sends, in the
-order in which they are sent, and samples nothing.
+`launch` or torchrun starts it. It has no clock, no policy and no memory records. It computes the plans that rank 0
+sends, in the order in which they are sent, and samples nothing.
 """
 
 from __future__ import annotations
