@@ -63,7 +63,7 @@ class TracedRun:
 
 
 def read_run(path: Path | str, name: str | None = None) -> TracedRun:
-    """Read a run from a trace file, perhaps cut off; `name` is for messages.
+    """Read a run from a trace file, which may be cut off; `name` is for messages.
 
     Raises:
         UsageError: the file is not a trace of this version.
