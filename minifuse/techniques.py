@@ -19,7 +19,7 @@ class Technique:
 
     Attributes:
         options: settings that make the technique what it is, as `stage.option: value`.
-        idea: the action that shows the technique, if a run may do without this action (`minifuse/show/page/actions.js`).
+        idea: the action that shows the technique, if some runs do without it (`minifuse/show/page/actions.js`).
     """
 
     name: str

@@ -107,7 +107,7 @@ was spilled. Of shared memory a program may have, in bytes, {limits}.
         ]
 
     def difference(self, compiled: Compiled) -> str | None:
-        """Say how a form differs from its row; None if equal, or not comparable."""
+        """Describe how a form differs from its row; return None if equal or not comparable."""
         row = {row.key: row for row in self.rows}.get(compiled.key)
         if row is None or row == compiled or self.triton != triton.__version__:
             return None

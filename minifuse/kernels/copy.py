@@ -34,7 +34,7 @@ def _move_kernel(
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Copy one piece of one move, in one layer, with each program.
+    """Each program copies one piece of one move, in one layer.
 
     The elements of a move are adjacent for any ROW. Offsets are multiples of UNIT, which lets the compiler load 16
     bytes at once.
@@ -69,7 +69,7 @@ def _stage_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ):
-    """Copy BLOCK_R elements of the rows of BLOCK_T tokens, in one layer, with each program."""
+    """Each program copies BLOCK_R elements of the rows of BLOCK_T tokens, in one layer."""
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     element = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     layer = tl.program_id(2).to(tl.int64)

@@ -121,7 +121,7 @@ def attend_tile(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend BLOCK_M // GROUP queries of one sequence, under one KV head."""
+    """Compute attention for BLOCK_M // GROUP queries of one sequence, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     position = context - num_queries + query
     end = position + tl.minimum(BLOCK_Q, num_queries - query)
@@ -196,7 +196,7 @@ def _multi_token_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend one tile of queries, under one KV head, with each program."""
+    """Each program computes attention for one tile of queries, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # a chunk's last queries read the most KV: they start first
     kv_head = tl.program_id(1).to(tl.int64)

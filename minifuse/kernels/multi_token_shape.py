@@ -59,12 +59,12 @@ def _config(max_rows: int, head_dim_padded: int, itemsize: int, page: int) -> tu
 
     These choices are derived from the forms compiled ahead of time, not measured:
 
-    - Up to 16 rows (decode): a tile has 16 rows, the fewest that a tensor core takes. Most of the time goes to reading
-      KV, and three programs fit on an SM.
+    - Up to 16 rows (decode): a tile has 16 rows, the fewest that a tensor core takes. The work is reading KV, and
+      three programs fit on an SM.
     - More rows (chunks): at half of the peak speed, 128 rows read 16 bytes per clock and SM from the L2; 64 rows would
-      read 32, and the L2 delivers about 24. 8 warps are two warp groups: one multiplies while the other takes its softmax. Tiles
-      of 64 tokens take 183 registers at head_dim 128 (sm_80: 227), tiles of 128 tokens spill on sm_80; at head_dim 64
-      two programs fit.
+      read 32, and the L2 delivers about 24. 8 warps are two warp groups: one multiplies while the other takes its
+      softmax. Tiles of 64 tokens take 183 registers at head_dim 128 (sm_80: 227), tiles of 128 tokens spill on sm_80;
+      at head_dim 64 two programs fit.
     - A decode in the large tile of a chunk wastes multiplications, but reading KV takes longer than these.
     - A head_dim above 128 halves the tile, to fit shared memory and registers.
     - Float32 is not for speed: tiles of 32 by 16 are the largest that spill nothing on either target at head_dim 128.

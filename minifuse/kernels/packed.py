@@ -60,7 +60,7 @@ def _packed_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend one lane, under one KV head, with each program."""
+    """Each program computes attention for one lane, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     lane = tl.program_id(0)
     kv_head = tl.program_id(1).to(tl.int64)

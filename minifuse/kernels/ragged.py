@@ -43,7 +43,7 @@ class Ragged:
 
     @property
     def first_or_contexts(self) -> Tensor:
-        """Return `first`, or, if it is None, a tensor that a kernel does not read."""
+        """Return `first`; if it is None, return a tensor that kernels then do not read."""
         return self.contexts if self.first is None else self.first
 
     def check(self, kernel: str, q: Tensor, keys: Tensor) -> None:

@@ -1,8 +1,8 @@
 """Finds the next token of each row: the largest logit, with or without Gumbel noise.
 
 Both variants take two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second,
-the winner among these winners. The winner is defined by a total order, NaN > inf > ... > -inf and the lower index first,
-so neither the blocks nor the batch can change it. For a winner that is NaN or infinite, NOT_FINITE is returned
+the winner among these winners. The winner is defined by a total order (NaN > inf > ... > -inf; of equals, the lower
+index), so neither the blocks nor the batch can change it. For a winner that is NaN or infinite, NOT_FINITE is returned
 instead of its index. The noise of (seed, position, token) is `minifuse.kernels.noise.gumbel_noise`:
 
     u = (mix(mix(mix(seed) ^ position) ^ mix(token)) >> 12 + 0.5) / 2^52,   noise = -log(-log(u))
@@ -58,7 +58,7 @@ def _winners_kernel(
     NOISY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Find the winner of one block of one row, with each program."""
+    """Each program finds the winner of one block of one row."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     token = block * BLOCK + tl.arange(0, BLOCK)
@@ -86,7 +86,7 @@ def _winner_kernel(
     blocks,
     BLOCKS: tl.constexpr,  # the next power of two
 ):
-    """Find the winner of one row among the winners of its blocks, with each program."""
+    """Each program finds the winner of one row among the winners of its blocks."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
     value = tl.load(values_ptr + row * blocks + block, mask=block < blocks, other=float("-inf"))

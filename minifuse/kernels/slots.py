@@ -51,7 +51,7 @@ def _slots_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend one split (seldom more) of one buffer, under one KV head, with each program."""
+    """Each program attends to one split (seldom more) of one buffer, under one KV head."""
     row = tl.program_id(2)
     length = tl.load(lengths_ptr + row)
     if tl.program_id(1) * SPLIT >= length:

@@ -46,7 +46,7 @@ def _decode_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend one split (seldom more) of one sequence, under one KV head, with each program."""
+    """Each program attends to one split (seldom more) of one sequence, under one KV head."""
     sequence = tl.program_id(2)
     begin, end = visible_range(contexts_ptr, first_ptr, sequence, HAS_FIRST)
     if tl.program_id(1) * SPLIT >= end - begin:

@@ -131,7 +131,7 @@ def _reduce_kernel(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Reduce one head of one sequence, BLOCK splits at a time, with each program."""
+    """Each program reduces one head of one sequence, BLOCK splits at a time."""
     head, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
     begin, end = visible_range(contexts_ptr, first_ptr, sequence, HAS_FIRST)
     if end - begin <= SPLIT:
@@ -242,7 +242,7 @@ def launch_splits(
     longest: int,
     form: Form,
 ) -> Tensor:
-    """Attend all splits with `kernel`; combine them if a context has several.
+    """Compute attention for all splits with `kernel`; combine them if a context has several.
 
     Args:
         contexts, first: [S] int32, as in `Ragged`.

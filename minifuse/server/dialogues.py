@@ -104,7 +104,7 @@ class Dialogues:
             return None
 
     def text(self, request: Request) -> tuple[int, ...]:
-        """Return the tokens in front of a request's prompt (`Turns.stored`)."""
+        """Return the tokens of the conversation before a request's prompt (`Turns.stored`)."""
         taken = self._taken.get(request.conversation or "")
         return () if taken is None else taken.tokens
 

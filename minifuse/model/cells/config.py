@@ -44,7 +44,7 @@ class CellConfig:
     def sizes(self) -> dict[str, int]:
         """Count the weights of each cell's matrices, without embeddings and biases.
 
-        A batch reads each weight once, and does two flops with it for each row.
+        A batch reads each weight once, and uses it in two flops per row.
         """
         return _describe(self).sizes
 

@@ -31,7 +31,7 @@ class CellModel:
 
     A cell is a torch module whose inputs and outputs have the batch in their first dimension, and which treats rows
     independently. It must not change its inputs, which may be views of states. If it produces a token, that output is
-    int64 [batch], and the module's attribute `token_output` is its number.
+    int64 [batch], and the module's attribute `token_output` is the number of that output.
 
         def unfold(request):
             zeros = Zeros((64,))

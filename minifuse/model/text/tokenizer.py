@@ -36,7 +36,7 @@ class Tokenizer:
             self._cleans_up = configure(self._tokenizer, path, family)
 
     def encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
-        """Encode a text, with the special tokens that begin or end one.
+        """Encode a text, with the special tokens that begin or end a text.
 
         Args:
             continues: whether the text follows another, as a later turn does; special tokens are then left out.
