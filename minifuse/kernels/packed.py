@@ -117,7 +117,7 @@ def packed_attention(
 
 
 def _check_lists(q: Tensor, ragged: Ragged, lists: WorkLists) -> None:
-    """Check the work lists; on a CPU, also check that each sequence is in one lane."""
+    """Check work lists; on a CPU, also check that each sequence is in one lane."""
     num_sequences = len(ragged.contexts)
     check_tensor(KERNEL, "starts", lists.starts, (None,), INTEGERS, q.device, contiguous=True)
     check_tensor(KERNEL, "sequences", lists.sequences, (num_sequences,), INTEGERS, q.device, contiguous=True)

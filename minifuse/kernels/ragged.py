@@ -47,7 +47,7 @@ class Ragged:
         return self.contexts if self.first is None else self.first
 
     def check(self, kernel: str, q: Tensor, keys: Tensor) -> None:
-        """Check shapes and types; on a CPU, also check values (a GPU would have to synchronise).
+        """Check shapes and types; on a CPU, also check values (a GPU would synchronise).
 
         Raises:
             KernelError: the batch does not fit the queries or the storage.

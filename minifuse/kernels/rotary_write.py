@@ -115,7 +115,7 @@ def _rotate_and_write_kernel(
     INTERLEAVED: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """Each program handles BLOCK_H heads of one token, either of q or of k and v."""
+    """Each program handles BLOCK_H heads of one token: of q, or of k and v."""
     Q_BLOCKS: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H if ROTARY_DIM > 0 else 0
     token = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)

@@ -25,7 +25,7 @@ def check_device(device: object, *more: str) -> None:
 
 
 def find_device(wanted: str) -> str:
-    """Find the device to compute on: `auto` is cuda if torch finds a CUDA device, else cpu.
+    """Find the device to compute on; for `auto`, cuda if available, else cpu.
 
     Raises:
         MachineError: there is no CUDA device.

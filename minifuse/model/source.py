@@ -77,7 +77,7 @@ class Source(Protocol):
         ...
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> Any:
-        """Make what virtual time uses instead of the loaded model; None if it needs no model."""
+        """Make what virtual time uses instead of the loaded model, or return None."""
         ...
 
 

@@ -40,7 +40,7 @@ class Communicator:
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """Gather every rank's `x` [rows, part] side by side, in rank order: [rows, size * part]."""
+        """Gather the ranks' `x` [rows, part] side by side, in order: [rows, size * part]."""
         parts = x.new_empty(self.group.size(), *x.shape)
         if self._counted(x):
             with rank_lost_if_unreachable():

@@ -1,4 +1,4 @@
-"""Checks whether a model can be split, and makes a shard's shape (Flover, V-D). Imports no torch."""
+"""Makes a shard's shape if the model can be split (Flover, V-D). Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the ranks of a tensor parallel run, or uses those that torchrun started (Flover, V-D)."""
+"""Starts the ranks of a tensor parallel run, or uses those of torchrun (Flover, V-D)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from minifuse.parallel.rank import Rank
 
 
 class ParallelRunner:
-    """Runs plans on all ranks: sends them to the followers, computes rank 0's shard, and samples.
+    """Runs plans on all ranks: sends them to followers, computes rank 0's shard, samples.
 
     Each worker has a communicator: Flover's main stream has one for all its requests, concurrent instances one for each
     request. A worker's communicator is made when the worker runs its first plan.

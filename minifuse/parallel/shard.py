@@ -123,7 +123,7 @@ def part_of(name: str, config: ModelConfig, rank: int, size: int) -> Part:
 
 
 class Shard:
-    """Holds a rank's part of a model, and knows where each whole parameter goes in it.
+    """Holds a rank's part of a model; maps each whole parameter to its place.
 
     Attributes:
         whole: the whole model's outline, on the meta device.
@@ -152,7 +152,7 @@ class Shard:
         return self.finish()
 
     def finish(self) -> Transformer:
-        """Set what a checkpoint does not fill: a tied head, and the head's rows beyond the vocabulary."""
+        """Set what no checkpoint fills: a tied head, and head rows beyond the vocabulary."""
         head, part = self.target("lm_head.weight")
         if self.whole.lm_head.weight is self.whole.embedding.weight:
             head[: part.num_rows(0)].copy_(part.of(self.model.embedding.weight))

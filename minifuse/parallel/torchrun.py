@@ -125,7 +125,7 @@ def _prefix() -> str:
 
 
 def _orders(number: int) -> str:
-    """Return the store's key of a run; its value is rank 0's address, "" after the last."""
+    """Return a run's key in the store; its value is rank 0's address, or "" at the end."""
     return f"{_prefix()}/orders/{number}"
 
 

@@ -53,7 +53,7 @@ class Guards:
         refusal: Refused | None = None  # of the body
 
         async def counted() -> Message:
-            """Receive a part of the body; refuse a body that is too large or too slow."""
+            """Receive part of the body; refuse a body that is too large or slow."""
             nonlocal num_bytes, refusal, is_complete
             try:
                 message = await asyncio.wait_for(receive(), None if is_complete else BODY_S)

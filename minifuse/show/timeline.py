@@ -119,7 +119,7 @@ def sign_of(story: Story, one: Iteration, letters: Mapping[str, str]) -> str:
 
 
 class _Painter:
-    """Fills rows with signs, which show what a request does at the end of each column."""
+    """Fills rows with signs: what a request does at the end of each column."""
 
     def __init__(
         self, history: History, columns: list[Column], letters: dict[str, str], idle: dict[str, list[int]]

@@ -64,7 +64,7 @@ def by_operator(model: CellModel) -> CellModel:
     names: dict[Any, str] = {}  # definition -> name of the operator
 
     def add(base_name: str, cell: nn.Module) -> str:
-        """Return the name under which an equal operator was added; add `cell` if there is none."""
+        """Return the name of an equal operator; add `cell` if there is none."""
         key = definition(cell)
         if key not in names:
             numbered = (f"{base_name}{number}" for number in count(2))

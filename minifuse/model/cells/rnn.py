@@ -171,7 +171,7 @@ def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", se
 
 
 def _random(cells: Mapping[str, nn.Module], device: str, seed: int) -> dict[str, nn.Module]:
-    """Draw all weights in float32 on the CPU, so that a seed gives the same model everywhere.
+    """Draw weights in float32 on the CPU: a seed gives the same model everywhere.
 
     Every matrix keeps the variance of its input. On the device `meta` there are no weights to draw.
     """

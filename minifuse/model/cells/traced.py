@@ -162,7 +162,7 @@ class _Trace:
         )
 
     def _sort(self, node: fx.Node) -> None:
-        """Put a call into the constants, its source's group (if a view), or a new group."""
+        """Put a call into the constants, its source's group (views), or a new group."""
         sources = node.all_input_nodes
         if all(source in self.constants for source in sources):
             self.constants[node] = self._constant(node)

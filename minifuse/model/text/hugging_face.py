@@ -29,7 +29,7 @@ Activation = Annotated[
 
 
 def _named(default: Any, *names: str) -> Any:
-    """Declare a field; its value is read from the first of these names that a file has."""
+    """Declare a field; the first of these names in a file gives its value."""
     return Field(default, validation_alias=AliasChoices(*names))
 
 

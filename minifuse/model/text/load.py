@@ -33,7 +33,7 @@ _DEFAULT_DTYPE = threading.Lock()  # torch has one for all threads
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """A text model whose weights are not read yet. Imports torch only to build the model."""
+    """A text model whose weights are not read yet. Only building it imports torch."""
 
     name: str
     config: ModelConfig
