@@ -290,7 +290,7 @@ def technique(name: str) -> Technique:
 
 
 class Rule(NamedTuple):
-    """What two stages of a mix need of each other; a stage may be a class."""
+    """What two stages of a mix need of each other; stages may be classes."""
 
     kinds: tuple[Kind, Kind]
     kept: Callable[[Any, Any], Any]  # whether two stages of these kinds keep the rule

@@ -37,7 +37,7 @@ class Config(Protocol):
 
 
 class Source(Protocol):
-    """A model that was found: describes it without its weights, and loads it."""
+    """Describes a model that was found by name, and loads it."""
 
     kind: ClassVar[str]  # "transformer" or "cells": see `minifuse.techniques.MODELS`
 

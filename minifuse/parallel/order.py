@@ -37,7 +37,7 @@ class Setup(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The tokens of a sequence that followers lack; its first update includes the request."""
+    """Sends followers a sequence's new tokens and, the first time, its request."""
 
     sequence: str
     request: Request | None

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from minifuse.parallel.order import Setup
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-POLL_S = 0.1  # the longest wait for one connection, before the next look whether to stop
-PATIENCE = timedelta(days=1)  # of a follower, which ends with torchrun
+POLL_S = 0.1  # the longest wait for one connection, before a check whether to stop
+PATIENCE = timedelta(days=1)  # of a follower, which ends when torchrun ends
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,10 @@ def _prefix() -> str:
 
 
 def _orders(number: int) -> str:
-    """Return a run's key in the store; its value is rank 0's address, or "" at the end."""
+    """Return the store's key for a run.
+
+    The key's value is the address of rank 0, or "" when there are no more runs.
+    """
     return f"{_prefix()}/orders/{number}"
 
 

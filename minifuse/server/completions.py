@@ -25,7 +25,7 @@ from minifuse.server.settings import ServerSettings
 from minifuse.server.template import Said, Template
 from minifuse.server.text_stream import TextStream
 
-MOST_PER_TOKEN = 256  # characters per token; a prompt with more on average is refused unread
+MOST_PER_TOKEN = 256  # characters per token, on average; a prompt with more is refused before it is encoded
 MAX_TOKENS = 16  # the limit of a completion whose body sets none: OpenAI's default
 
 

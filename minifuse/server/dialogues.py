@@ -126,7 +126,7 @@ class Dialogues:
             self._remember(digest, Dialogue(dialogue.name, dialogue.stored, tokens, digest))
 
     def put_back(self, dialogue: Dialogue) -> None:
-        """Release a conversation whose request never reached the engine; others may continue it."""
+        """Release a conversation whose request never reached the engine; other requests may continue it."""
         with self._lock:
             self._taken.pop(dialogue.name, None)
             if dialogue.digest is not None:

@@ -70,7 +70,7 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         self._unfinished[replica_id] = max(0, self._unfinished[replica_id] - 1)
 
     def _load(self, replica: RunningReplica) -> tuple[int, int]:
-        """Count a replica's unfinished requests and, to break ties, all requests it has got."""
+        """Count a replica's unfinished requests and, to break ties, all its requests."""
         name = replica.replica_id
         return self._unfinished[name] + sum(one == name for one in self._chosen.values()), self._routed[name]
 

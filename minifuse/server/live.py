@@ -19,7 +19,7 @@ from minifuse.show.record import record
 from minifuse.show.traced_runs import TracedRun
 from minifuse.trace.log import Event, Trace
 
-MOST_EVENTS = 500  # that are kept when a recording has twice as many
+MOST_EVENTS = 500  # how many events are kept when a recording has twice as many
 PAUSE_S = 0.2  # the shortest pause between two pictures
 SHARE = 0.2  # the share of the time that drawing may take
 FRAME = Path(__file__).parent / "live.html"

@@ -34,7 +34,7 @@ class EngineLoop:
     Args:
         deliver: called with the pieces of each turn that has any, in the loop's thread.
         on_failure: called once, in the loop's thread, with the error of a stage or of the model that ended the loop.
-            The last piece of every unfinished request has been delivered before.
+            By then the last piece of every unfinished request has been delivered.
     """
 
     def __init__(self, engine: ServingEngine, deliver: Deliver, on_failure: Callable[[BaseException], None]) -> None:

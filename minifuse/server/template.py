@@ -24,7 +24,7 @@ class Template(Protocol):
         ...
 
     def rest(self, chat: Sequence[Said], count: int, last: int) -> tuple[int, ...] | None:
-        """Encode a chat's messages after its first `count`; the last of these is an answer.
+        """Encode a chat's messages from number `count` on; the message before is an answer.
 
         Args:
             last: the last token of that answer.

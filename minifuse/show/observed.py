@@ -99,7 +99,7 @@ def _ms(seconds: float) -> str:
 
 
 def _columns(seen: Observation) -> Iterator[dict[str, str]]:
-    """Yield a column for each step, even a failed step: the texts by row."""
+    """Yield a column for each step, failed ones included; a column maps rows to texts."""
     reports = {step.plan.step: step for step in seen.steps}
     inside: set[str] = set()
     gone: set[str] = set()

@@ -67,7 +67,7 @@ class _Description:
 
 @lru_cache(16)
 def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
-    """Return a model's sizes. It is built for that: a plugin's with weights, others without."""
+    """Build the model to get its sizes; only a plugin's model is built with weights."""
     load = resolve_name("minifuse.model.cells.rnn:load_cells")  # imports torch
     model = load(config, config.kind, dtype, "meta" if config.kind in BUILT_IN else "cpu")
     return _Description(model.sizes, model.num_parameters, model.slot_bytes)

@@ -64,7 +64,7 @@ Node(cell='decoder', inputs=(Output(node=1, part=2), Output(node=1, part=0), Out
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """Accepts what built-in kinds can serve: prompts or trees of ids in the vocabulary."""
+    """Checks that a built-in kind of model can serve a request."""
 
     config: CellConfig
 

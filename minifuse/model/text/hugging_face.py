@@ -69,7 +69,7 @@ class _Llama3(_Rope):
 
 
 class _Llama(Ending):
-    """LLaMA's fields; those that `ModelConfig` also has are named as there."""
+    """LLaMA's fields; fields shared with `ModelConfig` have the same names."""
 
     vocab_size: Size = 32000
     hidden_size: Size = 4096

@@ -108,7 +108,7 @@ _MIX = (*KINDS, "sort", "add", "add")  # in a conversation, the tasks that take 
 
 
 def _draw(make: Callable[[], Task], held_out: bool) -> Task:
-    """Make tasks until `is_held_out` of one's prompt equals `held_out`."""
+    """Repeat `make` until `is_held_out` of the task's prompt equals `held_out`."""
     while is_held_out((task := make()).prompt) != held_out:
         pass
     return task
