@@ -25,13 +25,13 @@ from minifuse.server.gateway import Gateway
 from minifuse.server.live import add_routes
 
 DONE = "[DONE]"
-PING_S = 15  # between comments that keep a stream open while nothing is generated
-READ_S = 60  # that a client may take to read an event
+PING_S = 15  # pause between comments that keep a stream open while nothing is generated
+READ_S = 60  # the longest that a client may take to read an event
 AppStatus.enable_automatic_graceful_drain = False  # it would cut streams at SIGTERM, whose deadline is the server's
 
 
 def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
-    """Make the application of one model."""
+    """Make the web application that serves one model."""
     app = FastAPI(title="minifuse", version=__version__, description="OpenAI's API on minifuse's engine.")
     created = int(time.time())
     model = {"id": completions.name, "object": "model", "created": created, "owned_by": "minifuse"}
@@ -80,7 +80,7 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
 async def _answered(
     completions: Completions, form: Any, understand: Callable[[Any, str], Asking], request: Request
 ) -> Response:
-    """Answer one body, with one object or with a stream of chunks."""
+    """Answer a request with one JSON object or with a stream of chunks."""
     asking = await asyncio.to_thread(understand, form, request.state.tenant)
     reply = asking.reply
     answer = completions.answer(asking)
@@ -126,7 +126,7 @@ async def _collect(answer: AsyncIterator[Any]) -> None:
 
 
 async def _gone(request: Request) -> None:
-    """Return when the client has closed the connection."""
+    """Wait until the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -139,7 +139,7 @@ async def _chunks(
     form: Any,
     request: Request,
 ) -> AsyncIterator[dict[str, str]]:
-    """Yield the events of a stream."""
+    """Yield an answer's server-sent events."""
     opened: set[int] = set()
     usage: dict[str, Any] = {"usage": None} if form.includes_usage else {}
     try:
@@ -173,7 +173,7 @@ async def _refused(request: Request, refused: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Answer a body that is wrong with the first of its errors."""
+    """Answer an invalid body with the most specific of its errors."""
     assert isinstance(error, RequestValidationError)
     found = max(error.errors(), key=lambda one: len(one["loc"]))  # of several types, the one that fits best
     where = () if found["type"] == "json_invalid" else found["loc"][1:]  # behind "body"
@@ -183,7 +183,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 def _told(found: Mapping[str, Any]) -> str:
-    """Word an error of pydantic's for a client."""
+    """Describe an error of pydantic to a client."""
     kind, context = found["type"], found.get("ctx", {})
     if kind == "json_invalid":
         return f"The body is not JSON: {context['error']}."

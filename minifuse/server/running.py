@@ -28,7 +28,7 @@ from minifuse.server.protocol import IDLE_S, Protocol
 from minifuse.server.settings import ServerSettings
 from minifuse.server.template import template_of
 
-SENDING_S = 5  # for what is told at the deadline of a drain
+SENDING_S = 5  # for sending the last errors at the deadline of a drain
 BACKLOG = 2048
 MOST_HEADER_BYTES = 64 * 1024
 
@@ -59,10 +59,11 @@ class HttpServer:
     """Serves one model on a socket.
 
     Args:
-        make_gateway: makes the gateway from the texts of chats; called in the web server's event loop.
+        make_gateway: makes the gateway, given a function that returns the history of a request. It is called in the web
+            server's event loop.
         opened: the socket, see `listening`.
         history: the state file of chats.
-        log: called with one JSON line for each HTTP request, when it has ended.
+        log: called with one JSON line at the end of each HTTP request.
 
     Attributes:
         gateway: serves the requests; defined once `started` is set.
