@@ -71,7 +71,7 @@ class TorchPerSequence(PerSequenceAttention):
 
 
 def real_rows(plan: Plan, rows: BatchRows, device: torch.device) -> Tensor | None:
-    """Return the rows of the work in its order, or None if that is every row."""
+    """Return the work's rows in its order, or None for every row."""
     if plan.shape is None:
         return None
     work = zip(rows.starts, plan.work, strict=True)

@@ -45,7 +45,7 @@ class SlotsStage(AttentionStage):
 
 
 class PagedStage(AttentionStage):
-    """Attends all requests in one call; KV lies in blocks or in adjacent slots (Pensieve, 3.4.4)."""
+    """Attends all requests in one call, over blocks or adjacent slots (Pensieve, 3.4.4)."""
 
     name = "paged"
     reads = frozenset({"pages", "extents"})

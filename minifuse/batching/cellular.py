@@ -1,4 +1,4 @@
-"""Cellular batching: cells of one type form a batch, whatever their requests (BatchMaker, 2.4.3, Algorithm 1)."""
+"""Batches cells of one type, from any requests (BatchMaker, 2.4.3, Algorithm 1)."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator

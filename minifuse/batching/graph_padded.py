@@ -20,7 +20,7 @@ Bucket = tuple[tuple[str, ...], int]  # types of a chain's segments, and the buc
 
 @lru_cache(1024)
 def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
-    """Return a chain's nodes in order, cut where the type changes; None if not a chain.
+    """Return a chain's nodes in order, cut where the type changes, or None.
 
     >>> from minifuse.core.cell_graph import Output
     >>> segments(Topology(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))

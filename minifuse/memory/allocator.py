@@ -34,7 +34,7 @@ class RunAllocator:
         return None
 
     def free(self, offset: int, size: int) -> None:
-        """Free slots [offset, offset + size). Raise `LawBroken` if any is free or out of range."""
+        """Free slots [offset, offset + size); raise `LawBroken` if one is not taken."""
         index = bisect_left(self.runs, (offset, 0))
         low = sum(self.runs[index - 1]) if index else 0
         high = self.runs[index][0] if index < len(self.runs) else self.capacity

@@ -1,4 +1,4 @@
-"""Blocks of KV slots: the pool, block tables, and counts during a trial (vLLM, 4.2 to 4.4)."""
+"""Blocks of KV slots: pool, block tables, counts during a trial (vLLM, 4.2 to 4.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of adjacent slots per sequence, reserved for the longest answer (Orca; FluidInfer, section 2)."""
+"""Reserves adjacent slots for each sequence's longest answer (Orca; FluidInfer, section 2)."""
 
 from collections.abc import Collection
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""Tracks the columns of a rectangle that are in use, and each sequence's columns (Baton, 4.1 and 4.2)."""
+"""Tracks the columns of a rectangle that each sequence uses (Baton, 4.1, 4.2)."""
 
 from bisect import insort
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""The cost of recomputing a chunk of KV, by the length of its context (Pensieve, 3.4.3.1)."""
+"""The cost of recomputing a chunk of KV, by context length (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
