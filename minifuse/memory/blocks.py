@@ -108,10 +108,10 @@ class BlockBooks:
         return self.pages.pop(name)
 
     def check(self, num_available: int) -> None:
-        """Raise `LawBroken` if the sum of promises is wrong, or exceeds the available blocks.
+        """Raise `LawBroken` if the sum of promises is wrong, or too many blocks are promised.
 
         Args:
-            num_available: blocks that can be taken, less the promised ones.
+            num_available: number of blocks that can be taken minus `num_promised`; negative if too many are promised.
         """
         check_sums(num_promised=(self.num_promised, sum(self.promised.values())))
         if num_available < 0:
@@ -119,7 +119,7 @@ class BlockBooks:
 
 
 def check_sums(**sums: tuple[int, int]) -> None:
-    """Raise `LawBroken` unless each kept sum equals its recount. A pair is (kept, recounted)."""
+    """Raise `LawBroken` unless each kept sum equals its recount. Each argument is (kept, recounted)."""
     for name, (kept, right) in sums.items():
         if kept != right:
             raise LawBroken("conservation", f"{name} is {kept} and should be {right}")
@@ -163,9 +163,9 @@ class BlockCount:
         """Set aside the blocks that a newcomer lacks, or return why not.
 
         Args:
-            held: how many of its blocks it holds or shares already.
-            growing: set aside blocks for its text so far only, not for its longest answer.
-            kept: how many blocks a growing newcomer must leave to running sequences.
+            held: number of blocks that the newcomer already holds or shares.
+            growing: whether to set aside blocks only for the newcomer's text so far, not for its longest answer.
+            kept: number of blocks that a growing newcomer must leave to running sequences.
         """
         whole = self.books.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         needed = whole - held

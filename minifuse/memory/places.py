@@ -10,7 +10,7 @@ P = TypeVar("P", bound=Place)
 
 
 class Places(Generic[P]):
-    """Records each sequence's place and written tokens, if memory gives it a single place."""
+    """Records each sequence's single place, and how many of its tokens have KV."""
 
     def __init__(self) -> None:
         self.places: dict[str, P] = {}

@@ -41,9 +41,9 @@ def checked(stage: object, method: str, reason: Reason | None, sequence: Sequenc
 
 
 def settle(proposal: Proposal, kind: type[T], open_trial: Callable[[], T]) -> T:
-    """Return the trial to commit: the proposal's own if it matches, otherwise a new one.
+    """Return a trial that has made the proposal's changes, for memory to commit.
 
-    A new trial repeats the proposal's changes. Raise `LawBroken` if they do not fit.
+    This is `proposal.room` if that made exactly these changes. A new trial raises `LawBroken` if they do not fit.
     """
     if isinstance(room := proposal.room, kind) and room.settled == [*proposal.evict, *proposal.admit]:
         return room

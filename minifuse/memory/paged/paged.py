@@ -37,7 +37,7 @@ class PagedTrial(Trial):
         name, tables = sequence.id, self.tables
         parent, shared = tables.alike(sequence, self.gone)
         if self.gone and shared < tables.alike(sequence)[1]:
-            # Its missing tokens were computed assuming that the shared prefix survives.
+            # `missing` has assumed that the sequence with the shared prefix stays.
             text = "not admitted: its beginning is that of a sequence that would be evicted for it"
             return Reason("shares", name, text)
         # A block shared in part is copied, so it counts as needed.
@@ -65,8 +65,8 @@ class Paged(Memory):
     whose KV is swapped to the host, or dropped and computed again. For any other policy, admission sets aside the
     number of blocks that the longest possible answer takes; each block is chosen when it is taken.
 
-    >>> # blocks of 4 slots: a prompt of 6 tokens takes two, the second half full; the KV of the answer's second token
-    >>> # fills the second, and that of its third takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
+    >>> # blocks of 4 slots: a prompt of 6 tokens takes two, and leaves half of the second. The KV of the answer's first
+    >>> # two tokens fills it. The KV of the third takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
     """
 
     name = "paged"

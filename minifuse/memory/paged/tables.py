@@ -37,7 +37,7 @@ class Tables:
         self.host = BlockPool(num_host)
         self.sequences: dict[str, Sequence] = {}  # all sequences with KV in either tier
         self.away: dict[str, tuple[int, ...]] = {}  # sequence -> host blocks that it was swapped out to
-        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is kept in its tier
+        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is kept in the sequence's tier
         # sequence -> blocks, in either tier, from which its latest plan copies
         self.sources: dict[str, list[tuple[BlockPool, int]]] = defaultdict(list)
         self.prefixes = Prefixes()  # of the sequences on the device, with `share`
@@ -71,12 +71,12 @@ class Tables:
 
         If a shared prefix ends within a block, the block is copied at once, since the newcomer writes to it next.
 
-        >>> # blocks of 4; b shares the 6 tokens of a, and will write its 7th into their second block, 1:
-        >>> # b takes a block of its own, say 2, and the plan first copies the two tokens of block 1 there:
+        >>> # blocks of 4; a has 6 tokens in blocks 0 and 1. b shares them, and would write its 7th token into block 1.
+        >>> # So b takes a block of its own, say 2, and the plan first copies the two tokens of block 1 to block 2:
         >>> # Move("copy", source=4, target=8, num_tokens=2)
 
         Args:
-            whole: the total number of its blocks, held or promised.
+            whole: the total number of the sequence's blocks, held or promised.
             parent, shared: as returned by `alike`.
         """
         name = sequence.id
@@ -131,7 +131,7 @@ class Tables:
         self.num_written -= self.cached[name]
         if self.share:
             self.prefixes.remove(name)
-            # A block in another table, too, is full, since a partly shared one is copied: its slots stay written.
+            # A block that another table holds is full, since a partly shared one is copied. Its slots stay written.
             sources = [source for sources in self.sources.values() for source in sources]
             copying = Counter([block for pool, block in sources if pool is self.device])
             stay = [block for block in pages.blocks if self.device.holders[block] > copying[block]]

@@ -25,7 +25,11 @@ ROUNDING = 1e-9  # in slots: floating-point results may be a little below a whol
 
 
 class ShapedTrial(Trial):
-    """Checks whether newcomers fit: in rows, or in the slots for prompts to prefill."""
+    """Checks whether newcomers fit in memory.
+
+    If prompts are computed in an iteration of their own (`memory.apart`), a new request needs slots for its prompt, and
+    needs a row once the prompt is computed. Otherwise, it needs a row at once.
+    """
 
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
@@ -125,8 +129,8 @@ class Shaped(Memory):
     """Gives the row of a finished sequence to a newcomer while the others go on.
 
     The number of rows is chosen anew whenever no row is in use. The window is the range of columns in use. With
-    `insert=shape`, a newcomer's prompt is computed in new columns behind the window. Every other row has its next
-    token in the first of these columns, and padding in the rest (4.1). With `insert=embed`, the prompt ends in the
+    `insert=shape`, a newcomer's prompt is computed in new columns behind the window. The other rows have their
+    next token in the first of these columns, and padding in the rest (4.1). With `insert=embed`, the prompt ends in the
     column of the other rows' next token, as in 4.2, but is computed in its row.
 
     An evicted sequence's KV is kept on the host, if it fits, and embedded when the sequence returns. The memory in use

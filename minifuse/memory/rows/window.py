@@ -25,19 +25,23 @@ class Window:
     cache, in order. In every iteration, the next token of every running sequence takes the first column behind the
     window. A newcomer's text ends in the last column that the iteration computes, and has padding before it.
 
-    Vector shaping (4.1): a prompt of l_q tokens is computed in l_q new columns. Every other row has its next token in
-    the first of these columns, and padding in the rest: a gap. Its later tokens follow the gap. In this example of
-    B = 3 rows, query2 has ended in column 3, and query3, a prompt of two tokens, takes its row. Columns 4 and 5 are
-    computed: B x l_q tokens, of which (B - 1)(l_q - 1) = 2 are idle:
+    Vector shaping (4.1): a prompt of l_q tokens is computed in l_q new columns. The other rows have their next
+    token in the first of these columns, and padding in the rest: a gap. Their later tokens follow the gap. In this
+    example of B = 3 rows, query2 has ended in column 3, and query3, a prompt of two tokens, takes its row. Columns 4
+    and 5 are computed: B x l_q tokens, of which (B - 1)(l_q - 1) = 2 are idle:
 
         column    0 1 2 3 4 5 6
         query0    . a a a a . a      mask of its token in column 6: 0 1 1 1 1 0 1
         query1    b b b b b . b
-        query3    . . . . c c c      mask in column 5: 0 0 0 0 1 1, as long as l_am + l_q - 1 = 5 + 2 - 1
+        query3    . . . . c c c      mask of its token in column 5: 0 0 0 0 1 1
 
-    Vector embedding (4.2): a newcomer's text ends where the others' next token goes, so B x 1 tokens are computed. KV
-    of B x (l_kv + 1) columns is read, where l_kv is the larger of the window's width and l_q - 1. A shorter text has
-    padding before it; a longer text extends the window on the left. No sequence has a gap.
+    Without the newcomer, only column 4 would be computed, with masks of l_am = 5 columns. With it, masks have
+    l_am + l_q - 1 = 6 columns.
+
+    Vector embedding (4.2): all tokens of a newcomer's prompt but the last were computed earlier. Its text ends in the
+    column of the other rows' next token, so that B x 1 tokens are computed. The KV of B x (l_kv + 1) slots is read,
+    where l_kv is the larger of the window's width and l_q - 1. A text shorter than the window has padding before it; a
+    longer one extends the window to the left. No sequence has a gap.
 
     >>> window = Window(3, 8)
     >>> entries = [Entry("query0", 2, 2, 8), Entry("query1", 3, 3, 8), Entry("query2", 3, 3, 4)]

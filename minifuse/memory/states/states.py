@@ -47,7 +47,7 @@ class StateTrial(Trial):
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set aside a slot for a request's next node: a promised, otherwise a spare one."""
+        """Set aside a promised slot for a request's next node, otherwise a spare one."""
         name = sequence.request.id
         left = self.left.get(name)
         if left is None:
@@ -69,8 +69,8 @@ class States(Memory):
     request is promised as many slots as its graph may need at once. If several of its plans are in flight, it may also
     take spare slots.
 
-    >>> # a batch of three chains, capacity 9: nodes 0 in slots 0..2, nodes 1 read those and go to 3..5; once nodes
-    >>> # 1 have run, 0..2 are free again, and nodes 2 go there
+    >>> # a batch of three chains, capacity 9: the first nodes take slots 0..2. The second nodes read these, and take
+    >>> # 3..5. When the second nodes have run, 0..2 are free again, and the third nodes take them.
     """
 
     name = "states"

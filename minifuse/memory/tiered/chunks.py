@@ -61,7 +61,7 @@ class Owner:
     holes: tuple[Span, ...] = ()
 
 
-Entry = tuple[tuple[float, int], Chunk]  # its unique rank, and the chunk
+Entry = tuple[tuple[float, int], Chunk]  # a chunk's unique rank, and the chunk
 Worth = tuple[float, int, tuple[float, int], Chunk]  # value, index, rank, chunk: index and rank break ties
 
 

@@ -16,11 +16,12 @@ FORMAT = "minifuse recomputation profile 1"
 
 
 class Profile(NamedTuple):
-    """The cost of one chunk: `attention[i]` to `contexts[i]` tokens, plus everything `other`.
+    """Gives the cost of a chunk: attention to its context, plus all `other` costs.
 
-    Costs may have any unit, such as seconds. Attention is measured at powers of two and interpolated between them.
-    Beyond the last context, the last slope continues; below the first, the cost is constant. A cost measured lower
-    than that of a shorter context is noise: the cost of the shorter context is used instead.
+    Attention to `contexts[i]` tokens costs `attention[i]`. Costs may have any unit, such as seconds. Attention
+    is measured at powers of two and interpolated between them. Beyond the last context, the last slope continues; below
+    the first, the cost is constant. A cost measured lower than that of a shorter context is noise: the cost of the
+    shorter context is used instead.
 
     >>> profile = Profile(2.0, (32, 64, 128), (1.0, 2.0, 4.0))
     >>> [profile.cost(n) for n in (16, 32, 96, 256)]

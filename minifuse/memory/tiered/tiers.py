@@ -160,7 +160,7 @@ class Tiers:
         return block
 
     def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
-        """Give a chunk a host block; return False if all chunks there are worth more.
+        """Give a chunk a host block, or return False if chunks there are worth more.
 
         If no host block is free, a chunk of lower value is dropped. If this plan was to swap that chunk out, the move
         is removed from `moves`.

@@ -25,7 +25,7 @@ HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 
 
 class Waves(Memory):
-    """Every admitted sequence has room on the host; the device holds two waves.
+    """Gives each admitted sequence room on the host; the device holds two waves.
 
     The first sequences of an iteration keep their KV on the device if two waves of the other sequences still fit there.
     The others take turns, in waves, in the rest of the device. While one wave is attended, the KV that the previous
@@ -35,11 +35,11 @@ class Waves(Memory):
     it. If everything fits, nothing is moved.
 
     With `turns=layers`, the layers of the model use the device in turn. With L layers, the device then holds the KV of
-    L times as many tokens, but of one layer only. Waves are L times as long, no sequence stays, and a request is served
-    even if its KV of all layers exceeds the device.
+    L times as many tokens, but of one layer only. Waves are L times as large, no sequence stays, and a request is
+    served even if its KV of all layers exceeds the device.
 
-    >>> # blocks of 1, 8 on the device, buffer=0; with this iteration's token a has 3, b 2, c 4 and d 3: none can stay
-    >>> # if two waves of 4 are to fit.
+    >>> # 8 blocks of 1 token on the device, buffer=0. With this iteration's token, a has 3 tokens, b 2, c 4 and d 3.
+    >>> # None can stay, since two waves of 4 are to fit.
     >>> #   wave 0: a, blocks 0 to 2        before: upload 2 tokens    after: offload the third
     >>> #   wave 1: b, blocks 3 and 4       before: upload 1 token     after: offload the second
     >>> #   wave 2: c, blocks 5 to 7 and 0  before: upload 3 tokens    after: offload the fourth
@@ -182,7 +182,7 @@ class Waves(Memory):
         return staying_and_wave(needs, self.num_blocks, least, any_stays)
 
     def _clear(self, staying: Collection[str], needed: int) -> list[Move]:
-        """Offload sequences not in `staying` before the first wave, unless all fit together.
+        """Before the first wave, offload sequences not in `staying`, unless all fit together.
 
         Args:
             needed: number of blocks that all work needs.
@@ -216,7 +216,7 @@ class Waves(Memory):
         ]
 
     def _take(self, count: int, taken: int, wave: int) -> Seq[int]:
-        """Take `count` blocks for a wave that has `taken` already: the first freed come first.
+        """Take the `count` blocks freed first, for a wave that already has `taken` blocks.
 
         If layers take turns, all blocks are free when a wave begins. Even waves fill the device from its beginning,
         odd ones from its end, so that the last wave of a layer and the first of the next use different halves.
