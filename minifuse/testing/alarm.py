@@ -12,7 +12,7 @@ from types import FrameType
 from minifuse.contracts.fault import Hung
 
 AGAIN_S = 1.0
-MOST_TIMES = 6  # limit on the clock, as a multiple of the patience: others may use the processors
+MOST_TIMES = 6  # limit in real time, as a multiple of the patience: other processes may use the processors
 
 
 @contextmanager
@@ -20,8 +20,8 @@ def alarm(patience_s: float) -> Iterator[None]:
     """Raise `Hung` in a block that takes too long, repeatedly until the block ends.
 
     Args:
-        patience_s: the limit in seconds of processor time. On the clock it is six times as long, because a block that
-            is slow on a busy machine does not hang.
+        patience_s: the limit in seconds of processor time. In real time, the limit is six times as long, because a
+            block that is slow on a busy machine does not hang.
 
     There is no limit outside the main thread, inside another `alarm` block, or on a system without `setitimer`. A call
     into C is interrupted only when the call returns.

@@ -61,7 +61,7 @@ def draw_options(draw: st.DrawFn, options: Mapping[str, st.SearchStrategy[Any]])
 def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:
     """Draw a case of a technique, or return the error of making its stages.
 
-    The options of a user's stages get random values that are declared, unless the scenario has a value that the stage
+    The options of a user's stages get random values from `values_of`, unless the scenario has a value that the stage
     accepts. If the stages refuse this combination of values, the defaults are used.
     """
     scenario = draw(subject.scenarios(row))

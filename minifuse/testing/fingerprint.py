@@ -25,7 +25,7 @@ def _by_identity() -> dict[type, Any]:
 
 
 def fingerprint(held: Any) -> bytes:
-    """Return the same bytes for as long as nothing in an object changes."""
+    """Return bytes that stay the same for as long as nothing in an object changes."""
     try:
         return _pickled(pickle.Pickler, held)
     except Exception:  # a stage may hold what cannot be pickled

@@ -38,7 +38,7 @@ def of_one_run(case: Case, seen: Observation) -> None:
     """Check the laws that need only one run, and a researcher's own laws.
 
     The laws ghost, counting, layout, pure, queue, window, together, work conserving, reasons and, for graphs, order and
-    pinned have been checked during the run.
+    pinned are checked earlier, during the run.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -142,7 +142,7 @@ def _progress(case: Case, seen: Observation) -> None:
 
 
 def _longest_wait(case: Case) -> float:
-    """Return the longest wait of a request that the policy's options allow."""
+    """Return how long the policy's options allow a request to wait."""
     options = vars(case.options["batching"])
     own = [name for name, declared in own_options(case.row).items() if declared.how["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
@@ -194,7 +194,8 @@ def same_in_simulation(case: Case, seen: Observation) -> None:
 def blind(case: Case, seen: Observation) -> None:
     """Check that decisions depend neither on later arrivals nor on where answers end.
 
-    One more run leaves out the last arrivals, another the tokens that end answers: no earlier decision may change.
+    A run without the last arrivals must decide the same until they arrive. A run in which no token ends an answer must
+    decide the same until the first answer ended.
     """
     late = max(request.arrival_s for request in case.requests)
     without: dict[str | None, Request] = {}
@@ -216,7 +217,7 @@ def blind(case: Case, seen: Observation) -> None:
 
 
 def _was_cut(sequence: Sequence) -> bool:
-    """Whether the answer ended before its allowed length, which no policy could foresee."""
+    """Return whether an answer ended before its allowed length, which no policy could foresee."""
     request = sequence.request
     if sequence.finish_reason is FinishReason.NAN:
         return True

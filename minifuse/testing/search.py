@@ -25,7 +25,7 @@ from minifuse.testing.subject import Case, Subject
 from minifuse.testing.texts import TEXTS
 
 MOST_REFUSED = 20  # scenarios whose stages cannot be made, before the first whose stages can
-MOST_WORKERS = 8  # of a policy that is tried on many texts
+MOST_WORKERS = 8  # a policy with more workers is not tried on many texts
 Say = Callable[[int, str], None]  # is given the number of the scenario, and the name of the check
 
 
@@ -56,7 +56,7 @@ class Broken(NamedTuple):
 
 
 class _End(BaseException):
-    """Ends hypothesis's search at once, with an error to raise unless time ran out."""
+    """Ends hypothesis's search at once; `error` is None if time ran out."""
 
     def __init__(self, error: MinifuseError | None) -> None:
         self.error = error
@@ -70,7 +70,7 @@ class Search:
 
     Args:
         laws: the laws that compare runs; the laws of one run are always checked.
-        first: check only law `first` + i, modulo their number, on scenario i; None: check all laws on every scenario.
+        first: check only law `first` + i, modulo the number of laws, on scenario i; None: check all on every scenario.
         long: also check the laws of one run on a long run, made from the last scenario.
         crowded: the memories already tried on many texts. If newcomers found KV in the memory of `row`, and the policy
             has few workers, the search tries this memory as well and adds it. None: no memory is tried on many texts.
@@ -115,7 +115,7 @@ class Search:
                 raise self._smallest(broken)
 
     def _many_texts(self, case: Case) -> list[Case]:
-        """Return a case of many texts, made from `case`, if one is due."""
+        """Make a case of many texts from `case`, in a list; return [] if none is due."""
         memory = self.row.memory
         if self.crowded is None or memory in self.crowded or not self.hits.found or self.subject is not TEXTS:
             return []
@@ -151,10 +151,10 @@ class Search:
         return [self.laws[(self.first + self.number) % len(self.laws)]]
 
     def _itself(self, broken: Broken) -> Broken:
-        """Return what was broken, with the case that ran when the law broke.
+        """Return `broken`, if possible with the case whose run broke the law.
 
-        A law may run another case, such as a crowd made from the given case. The other case replaces the given one if
-        it breaks the same law when only the laws of one run are checked.
+        A law may run another case, such as a crowd made from the given one. If such a run broke the law, its case is
+        checked against the laws of one run, and replaces the given case if it breaks the same law again.
         """
         other = broken.case if broken.error.seen is None else broken.error.seen.case
         if other is broken.case or isinstance(broken.error.__cause__, Hung):

@@ -16,7 +16,7 @@ from minifuse.testing.observation import Observation
 from minifuse.testing.observed import observe
 from minifuse.testing.subject import Case
 
-# Both lives lie between the same two powers of two, so that sums of times are rounded alike in both.
+# The times of both lives lie between the same two powers of two, so that their sums are rounded alike.
 FIRST_S, SECOND_S, END_S = 1088.0, 1344.0, 1600.0
 AGAIN = "again "
 SECONDS = 0.01  # of each plan
@@ -70,7 +70,7 @@ def _while_suspended(seen: Observation) -> Iterator[tuple[int, str]]:
 
 
 def _moved(request: Request, later_s: float, mark: str = "") -> Request:
-    """Shift a request by `later_s`, under another name."""
+    """Return a copy of a request that arrives `later_s` later, under another name."""
     return replace(
         request,
         id=mark + request.id,

@@ -187,7 +187,7 @@ class Case(ABC):
 
     @abstractmethod
     def books(self, memory: Memory) -> Books:
-        """Make empty books for one run with this memory."""
+        """Make empty records for one run with this memory."""
 
     @abstractmethod
     def runner(self) -> RunPlan:

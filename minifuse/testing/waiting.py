@@ -26,8 +26,8 @@ class WaitingBooks:
 
     A policy that computes prompts `apart`, in iterations of their own, has two queues: waiting prompts, and computed
     prompts that have not joined the batch. The first prompt of such an iteration must be the head of the first queue;
-    the other prompts are free. Computed prompts join the batch in order. If the batch has running sequences, no prompt
-    joins it before a waiting prompt of higher priority.
+    the policy is free to choose the others. Computed prompts join the batch in order. If the batch has running
+    sequences, no prompt joins it before a waiting prompt of higher priority.
     """
 
     def __init__(self, choices: Choices) -> None:

@@ -110,7 +110,7 @@ class WatchedPolicy:
         memory = watched.memory
         _check_time(self.clock, now, "the policy's propose")
         self.num_asked += 1
-        # Comparing costs time for each sequence: with hundreds of sequences, only one in as many proposals is compared.
+        # Comparing takes time for each sequence. With n sequences, if n > FEW, only one proposal in n is compared.
         looks = len(self.held) <= FEW or self.num_asked % len(self.held) == 0
         before = fingerprint((state(memory), self.held)) if looks else b""
         self.seen.proposals.append(Proposed(now, worker))
@@ -168,13 +168,16 @@ class WatchedExecutor(VirtualExecutor):
 
 
 def _check_layout(plan: Plan) -> None:
-    """Raise `Wrong` unless waves cover the work, and lanes, if any, name each piece once."""
+    """Raise `Wrong` unless a plan's waves cover its work, and its lanes, too.
+
+    Waves are consecutive ranges. Lanes name each piece of work once. A plan may have no lanes.
+    """
     check_cover(f"step {plan.step} has the waves ", plan.waves, len(plan.work))
     check_lanes(f"step {plan.step} has the lanes ", plan.layout.lanes, len(plan.work))
 
 
 def _check_work(worker: int, proposal: Proposal) -> None:
-    """Raise `LawBroken` if one plan computes a token, or a node, twice."""
+    """Raise `LawBroken` if a proposal computes the same token or node twice."""
     for one, two in pairwise(sorted(proposal.work)):
         if one.sequence == two.sequence and two.start < one.stop:
             raise LawBroken("conservation", f"worker {worker} got the same work twice in one plan: {one} and {two}")

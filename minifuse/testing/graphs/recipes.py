@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
 
 def _graph_of_all(random: Random, size: int) -> CellGraph:
-    """Make a graph of all types of cell, which shows the model their outputs."""
+    """Make the example graph, which shows the model what each type of cell outputs."""
     h, z, s = Zeros((HIDDEN,)), Zeros((NARROW,)), 0.5
     leaf = Output(0, 0), Output(0, 1)
     nodes = [Node("leaf", (1,)), *(Node(f"internal{arity}", leaf * arity) for arity in (1, 2, 3))]

@@ -153,7 +153,7 @@ class TextBooks(Books):
                 del self.slots[name], self.written[name]  # to be computed again
 
     def _copy_of(self, slot: Slot, name: str) -> Slot:
-        """Return the host slot of a sequence's copy of `slot`, or `slot` without copy.
+        """Return the host slot of a sequence's copy of `slot`, otherwise `slot` itself.
 
         If several evicted sequences share `slot`, each has its own copy, stored in the order of eviction.
         """

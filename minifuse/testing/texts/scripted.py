@@ -26,7 +26,10 @@ def next_token(text: Seq[int], vocab_size: int) -> int:
 
 
 class ScriptedCase(TextCase):
-    """A technique on texts without a model: only the books check what plans read."""
+    """Runs a technique without a model: `next_token` makes the answers.
+
+    No KV is computed, so only the records of slots (`TextBooks`) show what plans read.
+    """
 
     @property
     def _vocab_size(self) -> int:

@@ -61,7 +61,7 @@ class _Stay(NamedTuple):
 def check_kept(case: Case, seen: Observation) -> None:
     """Check that memory counted the KV that turns or evicted requests find later.
 
-    Only memories with the option `keep` are checked, and only without sharing: otherwise KV may count for several.
+    Only memories with the option `keep` are checked, and only without sharing: shared KV may count for several owners.
     """
     options: dict[str, Any] = vars(case.options["memory"])
     if "keep" not in options or options.get("share", True):

@@ -31,7 +31,7 @@ class _Chunk:
     owner: str
     index: int
     active_s: float
-    device: int | None  # its block
+    device: int | None  # its block on the device
     host: int | None = None
     flying: bool = False  # a copy to the host is under way
     arriving: bool = False  # a running plan moves its only copy to the host: it cannot be dropped
@@ -42,13 +42,13 @@ class _Chunk:
 
 @dataclass
 class _Kept:
-    """Tracks every idle chunk from plans and reports."""
+    """Derives from plans and reports where each idle chunk lies."""
 
     size: int
     num_blocks: int  # of the device
     num_host_blocks: int
     chunks: list[_Chunk] = field(default_factory=list)
-    tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # of each sequence, with the tokens computed
+    tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # sequence -> block table, tokens computed
     flying: set[int] = field(default_factory=set)  # device blocks that a plan of the moment `behind` is copying
     fetched: set[int] = field(default_factory=set)  # blocks of the host that the plan in flight swaps in
     arrivals: list[tuple[float, str]] = field(default_factory=list)  # arrivals yet to come (time, owner), latest first
@@ -106,7 +106,7 @@ def check_value(case: Case, seen: Observation) -> None:
     ahead of time at any moment.
 
     Some policies admit sequences with only the memory that they need at once. Then chunks are copied ahead of time if,
-    and only if, less than the fraction `ahead` of the device is free or backed up. Newcomers leave the fraction
+    and only if, less than the fraction `ahead` of the device is free or backed up. Newcomers must leave the fraction
     `reserve` of the device to running sequences (law "budget").
 
     Only memories with the option `eviction` are checked, in runs without sharing or aborts, and with one worker, so
@@ -179,7 +179,7 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
 
 
 def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping[str, Any], now: float) -> None:
-    """Check that chunks that left a place are worth no more than those that stayed."""
+    """Check that no chunk that left a place is worth more than one that stayed."""
     after = kept.places()
     for chunks, stayed in zip(before, after, strict=True):
         there = set(map(id, stayed))
@@ -213,7 +213,10 @@ def _check_nothing_owed(kept: _Kept, options: Mapping[str, Any]) -> None:
 
 
 def _check_reserve(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
-    """Check that newcomers leave the reserve to running sequences, and to each other."""
+    """Check that a plan that admits newcomers leaves the reserve free.
+
+    A newcomer that is the only sequence on the device may use the reserve.
+    """
     if not plan.admitted or kept.tables.keys() == {plan.admitted[0]}:
         return
     available, reserve = kept.num_blocks - len(kept.needed() | kept.flying), _blocks(kept, options["reserve"])
