@@ -19,7 +19,7 @@ class Technique:
 
     Attributes:
         options: settings that make the technique what it is, as `stage.option: value`.
-        idea: the action that shows the technique, if some runs do without it (`minifuse/show/page/actions.js`).
+        idea: the kind of action that the technique is about, if some runs lack it (`minifuse/show/page/actions.js`).
     """
 
     name: str
@@ -38,17 +38,17 @@ class Technique:
 
     @property
     def classes(self) -> dict[Kind, type[Any]]:
-        """Return the classes of its stages."""
+        """Return the classes of the technique's stages."""
         return {kind: stage(kind, name) for kind, name in self.stages.items()}
 
     @property
     def serves(self) -> frozenset[str]:
-        """Return the kinds of model that it serves, perhaps with other stages (see `STAGES`)."""
+        """Return the kinds of model that the technique serves, perhaps with other stages (see `STAGES`)."""
         return frozenset(kind for kind in MODELS if _fitting(self, kind) is not None)
 
     @property
     def option_names(self) -> set[str]:
-        """Return the names of its stages' options, as `stage.option`."""
+        """Return the names of the options of all stages, as `stage.option`."""
         return {option["name"] for option in self.described_options()}
 
     @property
@@ -57,7 +57,7 @@ class Technique:
         return tuple(option["name"] for option in self.described_options() if option["batch_size"])
 
     def described_options(self) -> Iterator[dict[str, Any]]:
-        """Yield the options of all its stages as `stage.option`, with the technique's defaults."""
+        """Yield the options of all stages as `stage.option`, with the technique's defaults."""
         for kind, cls in self.classes.items():
             for option in describe_options(cls.Options):
                 name = f"{kind}.{option['name']}"

@@ -19,7 +19,10 @@ from minifuse.kernels.ragged import Ragged
 
 
 def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Ragged:
-    """Return the sequences of a wave: one per piece of work, or per row.
+    """Return the queries, contexts and block tables of a wave's sequences, as kernels take them.
+
+    Each piece of work is a sequence. If the plan computes a rectangle or a region, each of its rows is one instead,
+    unless rows have gaps or wrap around (see `_rows_with_gaps`).
 
     For work [a: 0..3) in blocks (4, 7), [b: 7..8) in blocks (2, 5, 1): cu_seqlens [0, 3, 4], contexts [3, 8], and block
     tables [[4, 7, -1], [2, 5, 1]].
@@ -57,7 +60,7 @@ def int32(numbers: list[Any], device: torch.device) -> Tensor:
 
 
 def contexts_of(work: Seq[Work], places: Seq[Place]) -> tuple[list[int], list[int], list[tuple[int, ...]], int]:
-    """Return each piece's number of queries, context and block table; and the block size."""
+    """Return each piece's number of queries, context length and block table; and the block size."""
     return [item.num_tokens for item in work], [item.stop for item in work], *tables_of(places)
 
 

@@ -230,7 +230,10 @@ class Cellular(Batching):
         return batch
 
     def refusal(self, sequence: Sequence, room: Room) -> Reason | None:
-        """Return why memory has no room for a request or an earlier one, or None."""
+        """Return why a waiting request cannot join, or None if it can.
+
+        It joins if memory has room for it, and no request that arrived before it still waits for room.
+        """
         first = self.first_without_room
         if first is not None and self.waiting[first.id] < self.waiting[sequence.id]:
             text = f"not admitted: {first.id!r} arrived before it and finds no room in memory"

@@ -136,9 +136,9 @@ class GrowingFill(Fill):
         self.work = work[:length]
 
     def retry(self) -> Reason | None:
-        """Try the iteration again in the order of `place`; return the first refusal, or None.
+        """Repeat the trial in the order of `Memory.place`; return the first refusal, or None.
 
-        In `place`, displaced sequences leave before newcomers join, so newcomers cannot share their blocks.
+        `place` evicts displaced sequences before newcomers join, so a newcomer cannot share blocks of a displaced one.
         """
         self.room = self.memory.room()
         for sequence in self.displaced.values():
@@ -148,7 +148,7 @@ class GrowingFill(Fill):
         return next(filter(None, chain(rest, joined)), None)
 
     def settle_order(self) -> None:
-        """Send newcomers back to the queue, the last first, until `retry` refuses none."""
+        """Send newcomers back to the queue, the last one first, until `retry` refuses nothing."""
         while (full := self.retry()) is not None and self.joining:
             last = self.joining.pop()
             self.restore(self.before.pop())

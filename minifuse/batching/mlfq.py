@@ -111,7 +111,10 @@ class Mlfq(QueuePolicy):
         return replace(proposal, reasons=(*proposal.reasons, held))
 
     def _promote(self, now: float) -> None:
-        """Move starving requests to the first level, entered when they began to starve."""
+        """Move requests that have waited for `starve` to the first level, with a new quantum.
+
+        The level counts as entered at the moment when the wait reached `starve`.
+        """
         starve = self.options.starve
         while self.waits and next(iter(self.waits.values())) + starve <= now:
             name, since_s = self.waits.popitem(last=False)

@@ -49,7 +49,7 @@ class Known:
 def check_proposal(
     proposal: Any, policy: Any, memory: Memory, requests: Requests, known: Mapping[str, Known], worker: int
 ) -> None:
-    """Raise `Wrong` unless a proposal is well-formed, and its work is what memory misses."""
+    """Raise `Wrong` unless a proposal is well-formed and computes only what memory lacks."""
     check_form(proposal, Proposal)
     for name, one in known.items():
         if name in requests.sequences and len(requests.sequences[name]) != one.length:

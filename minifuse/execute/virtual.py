@@ -24,11 +24,11 @@ def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
 class VirtualExecutor:
     """Runs plans in virtual time.
 
-    `cost` returns the seconds that a plan computes; `run` returns its tokens, those of a model or placeholders.
+    `cost` returns how many seconds a plan computes. `run` returns the plan's tokens: a model's tokens or placeholders.
 
     `link` carries the transfers of a plan's moves between the tiers; by default they take no time. Transfer time that
-    does not overlap with computing is added to the plan's seconds. A plan without work runs, and ends, when its moves
-    are complete.
+    does not overlap with computing is added to the plan's seconds. A plan without work occupies no worker, and ends
+    when its moves are complete.
 
     A worker runs its plans in order. Each worker has a device of its own. If `shared`, all workers share one device:
     while k plans run, each gets a k-th of the device.
@@ -53,8 +53,8 @@ class VirtualExecutor:
         self._run = run
         self._shared = shared
         self._on_close = on_close
-        # Plans end when `_served` reaches their end. It is the time itself; on a shared device, it is the device time
-        # that a plan would have received by `_now` if it had run from the start.
+        # A plan ends when `_served` reaches the plan's end. `_served` is the time itself or, on a shared device, the
+        # device time that a plan would have received by `_now` if it had run from the start.
         self._served = self._now = 0.0
         self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap, by end and step
         self._busy: set[int] = set()  # workers that run a plan
@@ -78,7 +78,7 @@ class VirtualExecutor:
         self._push(plan, lambda: self._ran(plan, sequences, measured), self._served + seconds + measured.exposed_s)
 
     def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
-        """Run a plan; the cost of its moves is what the link `carried`."""
+        """Run a plan, and report `carried` as the cost of its moves."""
         ran = self._run(plan, sequences)
         if not plan.moves:
             return ran

@@ -58,11 +58,12 @@ class Hold:
 def uninterrupted(forget: bool = False) -> Iterator[Hold]:
     """Hold back a Ctrl-C until the block has ended; a second Ctrl-C interrupts at once.
 
-    Otherwise, state that is written in several places, or a line that is printed and then recorded as printed, could be
-    left half done. Blocks may be nested: only the outermost has an effect.
+    Without this, state that is written in several places, or a line that is printed and then recorded as printed, could
+    be left half done. Blocks may be nested: only the outermost has an effect.
 
     Args:
-        forget: whether to raise no `KeyboardInterrupt` at the end of the block; `Hold.pending` says if a signal came.
+        forget: whether a signal that was held back is dropped at the end of the block. Otherwise, it then raises
+            `KeyboardInterrupt`. `Hold.pending` tells whether a signal came.
     """
     before: dict[int, Handler] = {}
     if threading.current_thread() is threading.main_thread():

@@ -64,10 +64,11 @@ class Settings:
                 raise UsageError(f"The setting {name} is {value!r}: give {allowed}.")
 
     def kv_bytes(self, slot_bytes: int, weights: int | None = None) -> int:
-        """Return memory's bytes: `kv_memory`; by default the larger of 64 MiB and 4096 slots.
+        """Return memory's budget in bytes: `kv_memory` if given, otherwise a default.
 
-        A simulated machine with a known memory size has another default: 90% of that size minus the weights, limited to
-        4096 to 1,048,576 slots.
+        The default is the larger of 64 MiB and 4096 slots. In virtual time, if `weights` and the size of the machine's
+        memory are known, the default is what the weights leave of 90% of that size, but at least 4096 slots and at most
+        1,048,576.
 
         Args:
             slot_bytes: bytes of a token's KV, or of a node's states.

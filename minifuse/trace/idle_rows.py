@@ -13,7 +13,7 @@ Rows = tuple[list[Row], dict[Row, str]]  # all rows that an iteration computes; 
 
 
 def rows_of(one: Iteration) -> Rows:
-    """Return the rows, or buffers, that an iteration computes, and their requests."""
+    """Return the rows (or buffers) that an iteration computes, and the requests with work there."""
     shape = one.event.get("shape") or {}
     places = zip(one.work, one.event["places"], strict=True)
     return rows_of_shape(shape.get("kind", ""), shape, ((name, place) for (name, *_), place in places))
@@ -53,14 +53,15 @@ def idle_rows(history: History) -> dict[str, list[int]]:
 def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
     """Find the ended requests whose rows were still computed, from the rows of each iteration.
 
-    A row belongs to the last request with work in it in the same stream.
+    Among the iterations of one stream, a row belongs to the last request that had work in it.
 
     Args:
         rows: for each iteration, its stream (worker, phase) and its rows.
-        had_ended: is called with a request and an iteration's index; tells whether the request had ended by its start.
+        had_ended: is called with a request and an iteration's index; returns whether the request had ended when the
+            iteration started.
 
     Returns:
-        For each such request, the indices of the iterations.
+        For each such request, the indices of the iterations that still computed its row.
 
     >>> first, second = (0, 8), (8, 8)
     >>> both, alone = ([first, second], {first: "a", second: "b"}), ([first, second], {first: "a"})

@@ -57,7 +57,7 @@ class Effects(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Every slot held during a step or wait, including slots of requests that finish.
+    """Lists every slot held during a step or wait, including slots of requests that finish.
 
     `held` changes with the next frame: copy it to keep it. `changed` has the slots that differ from the last frame.
     """
@@ -313,7 +313,7 @@ class _Books:
                 self.remove(run, name)
 
     def leave(self, name: str) -> None:
-        """Let a request end."""
+        """Take the slots of a request that ends, or mark them as kept."""
         keep = self.keeps and self.conversations.get(name) is not None
         self.places.pop(name, None)
         self.gone.add(name)
@@ -321,7 +321,7 @@ class _Books:
             self.give_up(tier, name, keep)
 
     def end(self, step: Event) -> None:
-        """Let a plan end."""
+        """Apply the end of a plan: requests that it finishes give up their slots."""
         self.waves.pop(step["step"], None)
         for number, name in self.lost.get(step["step"], ()):
             if name in self.held.get(("device", number), FREE).owners:
@@ -399,5 +399,5 @@ def _as_they_begin(steps: list[Event]) -> list[Event]:
 
 
 def _starts_before(step: Event, column: Event) -> bool:
-    """Return whether a plan starts before another ends."""
+    """Return whether the plan `step` starts before the plan `column` ends."""
     return bool(step["wall"]["start_s"] < column["wall"]["end_s"])
