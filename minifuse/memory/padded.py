@@ -43,7 +43,7 @@ class _Shape(NamedTuple):
 
 
 class PaddedTrial(Trial):
-    """Adds a row per newcomer to a new rectangle, unless a batch is open."""
+    """Gives each newcomer a row of a new rectangle if memory holds no earlier batch."""
 
     def __init__(self, memory: Padded) -> None:
         super().__init__()

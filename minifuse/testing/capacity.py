@@ -61,7 +61,7 @@ def slots_needed(choices: Choices, sequences: tuple[Sequence, ...]) -> int | Non
 
 
 def is_counted(memory: str) -> bool:
-    """Whether this memory has a count for the law "refuse early" to compare with."""
+    """Return whether this memory has a count for the law "refuse early" to compare with."""
     return _count_of(memory) is not None
 
 
@@ -152,7 +152,7 @@ def _rows(sequences: tuple[Sequence, ...], options: Any) -> int | None:
 
 @can_serve("graph_padded")
 def _is_chain(sequence: Sequence) -> bool:
-    """Whether each node reads the one before it and nothing else."""
+    """Return whether each node reads the one before it and nothing else."""
     topology = unfolded(sequence).topology
     chain = [0] + [1] * (len(topology.sources) - 1)
     return sorted(map(len, topology.sources)) == sorted(map(len, topology.readers)) == chain

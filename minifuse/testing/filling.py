@@ -20,7 +20,7 @@ class FillBooks:
     """Counts consecutive moments at which a waiting request could have joined the batch.
 
     A request could have joined if the batch has a free place, the iteration has tokens left, and memory has room for
-    whichever waiting request is tried first.
+    every waiting request, each tried alone.
     """
 
     def __init__(self, case: Case, policy: Batching, waiting: WaitingBooks) -> None:
@@ -66,7 +66,7 @@ class FillBooks:
         return planned >= self.tokens or len(self._units(self.waiting.running.values())) >= self.places
 
     def _is_apart(self, proposal: Proposal, memory: Memory) -> bool:
-        """Whether only prompts run while a sequence waits to compute a single token.
+        """Return whether only prompts run while a sequence waits to compute a single token.
 
         Then the sequence may wait. With a memory that keeps no KV, every sequence is computed as a prompt.
         """
@@ -74,7 +74,7 @@ class FillBooks:
         return prompts and any(num_missing(memory.missing(one)) == 1 for one in self.waiting.waiting.values())
 
     def _fits(self, prompts: list[Sequence], memory: Memory, growing: bool) -> bool:
-        """Whether memory has room for `prompts` and, if `growing`, next tokens of running sequences."""
+        """Return whether memory has room for `prompts` and, if `growing`, next tokens of running sequences."""
         room = memory.room()
         if growing and any(room.extend(one) for one in self.waiting.running.values()):
             return False

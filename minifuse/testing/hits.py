@@ -29,7 +29,7 @@ class Hits:
 
 
 def _finds(seen: Observation) -> bool:
-    """Whether a newcomer found KV. Evicted sequences do not count: they find their own KV."""
+    """Return whether a newcomer found KV. Evicted sequences, which find their own, do not count."""
     evicted: set[str] = set()
     for plan in seen.plans.values():
         if any(one.sequence not in evicted for one in map(Reuse._make, plan.reused)):

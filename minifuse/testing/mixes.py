@@ -38,7 +38,7 @@ def mixes_of(name: str) -> Mixes:
 
 
 def can_be_computed(row: Technique) -> bool:
-    """Whether the attention can keep the policy's token budget, if there is one.
+    """Return whether the attention can keep the policy's token budget, if there is one.
 
     An attention that computes whole rectangles cannot keep a budget.
     """

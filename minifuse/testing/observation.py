@@ -37,7 +37,7 @@ class Observation:
     room_at_start: int = 0
 
     def never_arrived(self, request: Request) -> bool:
-        """Whether a request was aborted before the policy received it."""
+        """Return whether a request was aborted before the policy received it."""
         ended = self.answers.get(request.id)
         aborted = ended is not None and ended.finish_reason is FinishReason.ABORTED
         return aborted and request.id not in self.arrived_s

@@ -127,7 +127,7 @@ def _serve(
 
 
 def _room(case: Case, memory: Memory, growing: bool, most: int | None = None) -> int:
-    """Count how many of the smallest sequences memory would admit now, up to `most`."""
+    """Count how many sequences of the smallest size memory would admit now, up to `most`."""
     room, probes = memory.room(), islice(case.probes, most)
     return sum(1 for _ in takewhile(lambda probe: room.admit(probe, growing=growing) is None, probes))
 

@@ -115,7 +115,7 @@ class Search:
                 raise self._smallest(broken)
 
     def _many_texts(self, case: Case) -> list[Case]:
-        """Make a case of many texts from `case`, in a list; return [] if none is due."""
+        """Return a list: a case of many texts, made from `case`, if one is due."""
         memory = self.row.memory
         if self.crowded is None or memory in self.crowded or not self.hits.found or self.subject is not TEXTS:
             return []

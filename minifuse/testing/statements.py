@@ -64,7 +64,7 @@ _OTHER = Statement("a law that a stage has of its own", "the stage", {}, "The la
 
 
 def is_of_kit(law: str) -> bool:
-    """Whether a law of the kit has this name."""
+    """Return whether a law of the kit has this name."""
     return law in _kit_names()
 
 

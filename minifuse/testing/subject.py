@@ -85,7 +85,7 @@ class Expected(NamedTuple):
 
 
 def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
-    """Whether two nodes have the same outputs, except for rounding in float64."""
+    """Return whether two nodes have the same outputs, except for rounding in float64."""
     import torch
 
     return len(one) == len(two) and all(
@@ -215,7 +215,7 @@ class Case(ABC):
 
     @abstractmethod
     def servable(self, prompts: tuple[Request, ...]) -> bool:
-        """Whether a request with these prompts can be served, by an independent count of slots."""
+        """Return whether a request with these prompts can be served, counting slots independently."""
 
     def of_one_run(self, seen: Any) -> None:  # noqa: B027  # most have none
         """Check the laws of single runs that only this kind of model has.

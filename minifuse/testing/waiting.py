@@ -159,7 +159,7 @@ class WaitingBooks:
             raise LawBroken("window", f"nothing is proposed at {now:.9g} s: the oldest window closed at {closes:.9g} s")
 
     def _precedes(self, one: Sequence, two: Sequence, now: float) -> bool:
-        """Whether `one` precedes `two`: by level if priorities count and differ, otherwise by arrival."""
+        """Return whether `one` precedes `two`: by level if priorities count and differ, otherwise by arrival."""
         if self.by_priority and one.request.priority != two.request.priority:
             difference = self._level(one, now) - self._level(two, now)
             return difference > (0 if self.ageing is None else ROUNDING)

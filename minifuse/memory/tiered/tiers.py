@@ -160,10 +160,13 @@ class Tiers:
         return block
 
     def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
-        """Give a chunk a host block, or return False if chunks there are worth more.
+        """Give a chunk a host block, unless all chunks on the host are worth more.
 
         If no host block is free, a chunk of lower value is dropped. If this plan was to swap that chunk out, the move
         is removed from `moves`.
+
+        Returns:
+            Whether the chunk has a host block now.
         """
         if not self.host.free:
             move = next((move for move in moves if move.moment == "first" and move.target_tier == "host"), None)

@@ -46,7 +46,7 @@ _FORK = Unfolded(
 
 
 def only_chains(row: Technique) -> bool:
-    """Whether a technique refuses every graph that is no chain."""
+    """Return whether a technique refuses every graph that is no chain."""
     return slots_needed(choose(row), (_FORK,)) is None
 
 
