@@ -41,7 +41,8 @@ class Window:
     Vector embedding (4.2): all tokens of a newcomer's prompt but the last were computed earlier. Its text ends in the
     column of the other rows' next token, so that B x 1 tokens are computed. The KV of B x (l_kv + 1) slots is read,
     where l_kv is the larger of the window's width and l_q - 1. A text shorter than the window has padding before it; a
-    longer one extends the window to the left. No sequence has a gap.
+    longer one extends the window to the left. No sequence has a gap. If more tokens of a newcomer are missing, all rows
+    compute their columns, too.
 
     >>> window = Window(3, 8)
     >>> entries = [Entry("query0", 2, 2, 8), Entry("query1", 3, 3, 8), Entry("query2", 3, 3, 4)]
