@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -33,6 +35,14 @@ def metrics(url: str, name: str) -> list[Sample]:
     return [one for family in families for one in family.samples if one.name == name]
 
 
+def count_of(url: str) -> dict[str, float]:
+    """Count the requests that each engine has answered."""
+    counts: Counter[str] = Counter()
+    for one in metrics(url, "vllm:request_success_total"):
+        counts[one.labels["engine"]] += one.value
+    return counts
+
+
 def test_chats_go_to_the_replica_that_has_their_kv_and_on_when_it_is_killed(tmp_path: Path) -> None:
     with process("--replicas", "2", "--state", str(tmp_path / "s.sqlite")) as server:
         chats: list[list[dict[str, str]]] = [[], [], []]
@@ -41,9 +51,16 @@ def test_chats_go_to_the_replica_that_has_their_kv_and_on_when_it_is_killed(tmp_
                 known = server.say(chat, f"remember {name} {10 * (i + 1) + number}")
                 assert (known > 0) == (number > 0)  # wherever the others went meanwhile
         assert len(replicas()) == 2
-        served = {one.labels["engine"]: one.value for one in metrics(server.url, "vllm:request_success_total")}
+        served = count_of(server.url)
         assert set(served) == {"0", "1"}
         assert sum(served.values()) == len(NAMES) * len(chats)
+
+        earlier = count_of(server.url)
+        with ThreadPoolExecutor(6) as clients:  # what arrives together is divided, too
+            list(clients.map(lambda i: server.say([], f"count from {i} to {i + 60}"), range(6)))
+        given = {engine: count - earlier[engine] for engine, count in count_of(server.url).items()}
+        assert sum(given.values()) == 6
+        assert min(given.values()) >= 2
 
         before = replicas()
         body = {"prompt": "count from 3 to 250", "max_tokens": 400, "stream": True}
