@@ -62,7 +62,9 @@ class FigureOptions:
         "auto"
     )
     tokens: Annotated[int | None, _count("--tokens", "of an answer, or of a query", parse=whole(MIN_TOKENS))] = None
-    rounds: Annotated[int, _count("--rounds", "runs of each point, at least; medians count", parse=whole(1, 1000))] = 1
+    rounds: Annotated[
+        int | None, _count("--rounds", "runs of each point; medians count (5; quick: 1)", parse=whole(1, 1000))
+    ] = None
     hidden: Annotated[
         int | None, _count("--hidden", "hidden size of BatchMaker's models", parse=whole(1, MAX_HIDDEN))
     ] = None

@@ -27,6 +27,7 @@ from minifuse.trace.log import Event, Trace
 
 S = TypeVar("S", bound=Source)
 T = TypeVar("T")
+ROUNDS = {"quick": 1, "cpu": 5, "paper": 5}  # by scale: runs of each point
 HALF = "float16"  # the half precision of the papers' machines
 
 
@@ -69,7 +70,7 @@ class Bench(Generic[S]):
     Args:
         machine: simulated at the paper's scale; time is real at the others.
         virtual_dtype, real_dtype: unless the conditions name another; None: the half precision of this machine.
-        rounds: the fewest.
+        drawn: each round draws arrivals or lengths of its own. What is not drawn takes the same virtual time each time.
     """
 
     model: Any = None  # until `load`
@@ -82,12 +83,14 @@ class Bench(Generic[S]):
         *,
         virtual_dtype: str = HALF,
         real_dtype: str | None = None,
-        rounds: int = 1,
+        drawn: bool = True,
     ) -> None:
         self.conditions = conditions
         self.virtual = conditions.scale == "paper"
         self.source = source
-        self.rounds = max(conditions.rounds, rounds)
+        self.rounds = conditions.rounds or ROUNDS[conditions.scale]
+        if self.virtual and not drawn:
+            self.rounds = 1
         dtype = conditions.dtype
         if dtype == "auto":
             dtype = virtual_dtype if self.virtual else real_dtype or half_precision()
@@ -190,15 +193,21 @@ class Bench(Generic[S]):
         return served.trace
 
     def race(
-        self, runs: Mapping[str, Callable[[], T]], seconds: Callable[[T], float], first: int
+        self,
+        runs: Mapping[str, Callable[[int], T]],
+        seconds: Callable[[T], float],
+        first: int,
+        rounds: int | None = None,
     ) -> dict[str, Raced[T]]:
         """Run every contender in every round, in turns.
 
         Args:
+            runs: called with the number of the round.
             seconds: the duration of a run.
             first: number of the contender that begins.
+            rounds: instead of the bench's own number.
         """
-        turns = take_turns(runs, self.rounds, first)
+        turns = take_turns(runs, rounds or self.rounds, first)
         return {name: Raced.of(found, seconds) for name, found in turns.items()}
 
     def facts(self, machine: str, **more: Any) -> dict[str, Any]:

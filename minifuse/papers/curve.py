@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from minifuse.execute.timing import take_turns
 from minifuse.papers.experiment import SHARE, Column, Conditions, Panel, Point, Values
@@ -85,12 +85,24 @@ class Curve:
     contender: Contender
     max_batch: int = 0
     capacity: float = 0.0  # requests per second
+    capacities: tuple[float, ...] = ()  # of each round
     points: dict[float, Outcome] = field(default_factory=dict)  # by the rate offered
 
     @property
     def peak(self) -> float:
         """The highest throughput at any rate, or with all requests at once."""
         return max([self.capacity, *(outcome["throughput"] for outcome in self.points.values())])
+
+    @property
+    def peaks(self) -> tuple[float, ...]:
+        """The highest throughput of each round."""
+        rounds = [outcome.each("throughput") for outcome in self.points.values()]
+        return tuple(map(max, zip(*rounds, *([self.capacities] if self.capacities else []), strict=True)))
+
+    def of_round(self, number: int) -> Curve:
+        """The curve of one round."""
+        points = {rate: Outcome(one.rounds[number : number + 1]) for rate, one in self.points.items()}
+        return Curve(self.contender, self.max_batch, points=points)
 
     @property
     def last(self) -> Outcome:
@@ -140,36 +152,10 @@ def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | N
     return points[-1][1]
 
 
-class Gain(NamedTuple):
-    """The loads of two contenders at one latency.
-
-    Ours serves at least that much if `least`: it was offered no more.
-    """
-
-    level_s: float
-    here: float
-    there: float
-    least: bool
-
-    @property
-    def factor(self) -> float:
-        return self.here / self.there
-
-    def __str__(self) -> str:
-        return f"{'at least ' if self.least else ''}{self.factor:.2f}x"
-
-
-def gain(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p90") -> Gain | None:
-    """Compare loads at twice the baseline's lowest latency; None if ours always exceeds it."""
-    level_s = BOUND * baseline.lowest(latency)
-    here, there = (curve.load_at(level_s, load, latency) for curve in (ours, baseline))
-    return None if here is None or there is None else Gain(level_s, here, there, ours.last[latency] <= level_s)
-
-
 def load_at(
     curves: Mapping[str, Curve],
     rates: Sequence[float],
-    run: Callable[[Curve, float], Served],
+    run: Callable[[Curve, float, int], Served],
     rounds: int,
     say: Callable[[str], None],
     measured: Callable[[float], None] = lambda rate: None,
@@ -182,7 +168,7 @@ def load_at(
 
     Args:
         rates: ascending.
-        run: one contender's run at one rate.
+        run: one contender's run at one rate, in the round of this number.
         measured: called after each rate.
     """
     for number, rate in enumerate(rates):
@@ -195,7 +181,7 @@ def load_at(
         measured(rate)
 
 
-def run_rounds(runs: Mapping[str, Callable[[], Served]], rounds: int, first: int) -> dict[str, Outcome]:
+def run_rounds(runs: Mapping[str, Callable[[int], Served]], rounds: int, first: int) -> dict[str, Outcome]:
     return {name: Outcome(tuple(found)) for name, found in take_turns(runs, rounds, first).items()}
 
 

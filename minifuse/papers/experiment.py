@@ -18,9 +18,9 @@ class Conditions:
 
     `quick` shows in seconds that everything works, `cpu` is real time on a small machine, `paper` is the paper's own
     scale: in virtual time where there is a cost model for it, otherwise on a GPU. `tokens` is the length of a request's
-    answer, or the number of its queries where a figure measures attention alone; `rounds` is raised where so few cannot
-    be measured. The dtype `auto` is the half precision that suits the scale's machine, or float32 where the paper
-    computed in it.
+    answer, or the number of its queries where a figure measures attention alone. The dtype `auto` is the half precision
+    that suits the scale's machine, or float32 where the paper computed in it. A round runs every contender once, on
+    arrivals and lengths of its own; medians of the rounds count.
 
     `hidden` is the hidden size of a model of cells, `rates` are the rates at which requests arrive, and `requests` is
     the number of requests. An experiment lists in `takes` which of these it uses.
@@ -30,7 +30,7 @@ class Conditions:
     model: str | None = None
     dtype: str = "auto"
     tokens: int | None = None
-    rounds: int = 1
+    rounds: int | None = None
     seed: int = 0
     hidden: int | None = None
     rates: tuple[float, ...] | None = None  # ascending; shares of the measured peak, or requests per second

@@ -27,16 +27,16 @@ def shown(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
-def judged(met: bool | None) -> str:
-    """The verdict on an aim; None: it cannot be judged."""
-    return "cannot be judged" if met is None else "met" if met else "not met"
+def agreement(agrees: bool) -> str:
+    """The verdict on what either is as in the paper or is not."""
+    return "agrees" if agrees else "does not agree"
 
 
 FORMATS = {
     "rate": shown,
     "times": "{:.2f}x".format,
     "ms": lambda seconds: f"{seconds * 1e3:.3g}",
-    "met": judged,
+    "agrees": agreement,
 }
 
 

@@ -7,6 +7,7 @@ from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, swee
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables
+from minifuse.papers.verdict import verdict
 
 LOST = 1 - paper.SHARE_11
 
@@ -49,7 +50,12 @@ def figure(setting: Setting, say: Say) -> Drawn:
         ideal=ideals[size],
         ours=ours,
         share=share,
-        near=share >= paper.SHARE_11,
+        near=verdict(
+            "Share of the ideal at a fixed length",
+            [peak / ideals[size] for peak in ours.peaks],
+            paper.NEAR_11,
+            f"{share:.1%}",
+        ),
         lost=1 - share,
         theirs_lost=LOST,
         cheap=1 - share < LOST,

@@ -6,12 +6,11 @@ With two, each type of cell has its own.
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import BASELINES, Load, cut_aim, gain_aim, num_reports, padded, sweep
+from minifuse.papers.batchmaker.load import BASELINES, Load, higher_peak, lower_p90, num_reports, padded, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Panel, Say, Values
 from minifuse.papers.page import Drawn
-from minifuse.papers.verdict import aim
 
 WORKERS = {"quick": (1, 2), "cpu": (1, 2), "paper": tuple(paper.PEAK_13)}
 SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for decoders and for padded batches"
@@ -58,11 +57,9 @@ def _verdicts(load: Load, where: str) -> tuple[str, ...]:
     """The better of both sizes against padding, and two sizes against one."""
     one, two = load.curves["one"], load.curves["two"]
     ours = max(one, two, key=lambda curve: curve.peak)
-    gain = two.peak / one.peak - 1
-    least, most = paper.TWO_SIZES_13
     return (
         *load.notes(where, SIZES),
-        gain_aim(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
-        cut_aim(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
-        aim(f"two sizes over one, {where}", f"{gain:+.1%}", f"{least:+.1%} to {most:+.1%}", gain >= least),
+        higher_peak(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
+        lower_p90(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
+        higher_peak(f"two sizes over one, {where},", two, one, paper.TWO_SIZES_13),
     )

@@ -8,10 +8,10 @@ from functools import partial
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.setting import Setting
-from minifuse.papers.curve import ALIKE, Contender, Curve, Served, curve_panel, load_at, offered, run_rounds
+from minifuse.papers.curve import ALIKE, Contender, Curve, Outcome, Served, curve_panel, load_at, offered, run_rounds
 from minifuse.papers.experiment import Panel, Point, Say, Values
 from minifuse.papers.page import notes, shown, tables
-from minifuse.papers.verdict import aim
+from minifuse.papers.verdict import Claim, by_rate, told, verdict
 
 AT_ONCE = float("inf")  # the rate at which all requests arrive at once: the throughput then is the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
@@ -133,23 +133,25 @@ def sweep(
         where: tells this sweep from others of the same workload and sizes.
     """
     most, sizes = bench.num_requests, sizes or bench.sizes
-    everything = bench.requests(workload, most, AT_ONCE)
-    capacities: dict[str, dict[int, float]] = {one.key: {} for one in contenders}
+    capacities: dict[str, dict[int, Outcome]] = {one.key: {} for one in contenders}
     for number, size in enumerate(sizes):
         say(f"{workload}: all {most} requests at once, batches of up to {size}")
-        runs = {one.key: partial(bench.run, one, size, workload, everything) for one in contenders}
+        runs = {one.key: partial(bench.run, one, size, workload, most, AT_ONCE) for one in contenders}
         for key, outcome in run_rounds(runs, bench.rounds, number).items():
-            capacities[key][size] = outcome["throughput"]
+            capacities[key][size] = outcome
+    medians = {
+        key: {size: outcome["throughput"] for size, outcome in by_size.items()} for key, by_size in capacities.items()
+    }
     curves = {}
     for one in contenders:
         by_size = capacities[one.key]
-        size = best_size(by_size)
-        curves[one.key] = Curve(one, size, by_size[size])
-    load = Load(workload, curves, capacities)
+        size = best_size(medians[one.key])
+        curves[one.key] = Curve(one, size, medians[one.key][size], by_size[size].each("throughput"))
+    load = Load(workload, curves, medians)
 
-    def run(curve: Curve, rate: float) -> Served:
-        requests = bench.requests(workload, num_requests(most, rate, load.peak), rate)
-        return bench.run(curve.contender, curve.max_batch, workload, requests)
+    def run(curve: Curve, rate: float, number: int) -> Served:
+        count = num_requests(most, rate, load.peak)
+        return bench.run(curve.contender, curve.max_batch, workload, count, rate, number)
 
     wanted = rates or bench.conditions.rates
     at = offered(wanted or bench.shares, load.peak)
@@ -202,30 +204,23 @@ def num_requests(most: int, rate: float, peak: float) -> int:
     return max(-(-most // 4), min(most, round(most * rate / peak)))
 
 
-def gain_aim(what: str, ours: Curve, baseline: Curve, published: float) -> str:
-    """Judge by how much our peak exceeds the baseline's."""
-    gain = ours.peak / baseline.peak - 1
-    here = f"{gain:+.1%}, {shown(ours.peak)} against {shown(baseline.peak)} requests/s of {baseline.contender.head}"
-    return aim(f"{what} peak throughput", here, f"{published:+.1%}", gain >= published)
+def higher_peak(what: str, ours: Curve, baseline: Curve, claim: Claim) -> str:
+    """Judge how many times the baseline's peak ours is, in every round."""
+    rounds = [mine / theirs for mine, theirs in zip(ours.peaks, baseline.peaks, strict=True)]
+    here = f"{told(rounds)}, {shown(ours.peak)} against {shown(baseline.peak)} requests/s of {baseline.contender.head}"
+    return verdict(f"{what} peak throughput", rounds, claim, here)
 
 
-def cut_aim(what: str, ours: Curve, baselines: Sequence[Curve], published: tuple[float, float] | float) -> str:
+def lower_p90(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) -> str:
     """Judge by how much our p90 is lower at every moderate rate."""
-    least, most = (published, None) if isinstance(published, float) else published
-    text = f"{-least:.1%}" if most is None else f"{-least:.1%} to {-most:.1%}"
-    name = f"{what} 90th percentile at moderate load"
-    found = cuts(ours, *baselines)
-    if not found:
-        return aim(name, f"no rate lies below {MODERATE:.0%} of the baseline's peak", text, None)
-    at = ", ".join(f"{-cut:+.1%} at {shown(rate)} requests/s" for rate, cut in found.items())
-    return aim(name, at, text, min(found.values()) >= least)
+    return by_rate(f"{what} how much lower p90 is at moderate load", cuts(ours, *baselines), claim, "{:.1%}")
 
 
-def cuts(ours: Curve, *baselines: Curve) -> dict[float, float]:
-    """Compare our p90 with the lowest baseline's: the relative cut at each moderate rate."""
+def cuts(ours: Curve, *baselines: Curve) -> dict[float, list[float]]:
+    """Compare our p90 with the lowest baseline's: the relative cut in each round, at each moderate rate."""
     parts = {}
     for rate, outcome in ours.points.items():
-        theirs = [curve.points[rate]["p90"] for curve in baselines if rate in curve.points]
+        theirs = [curve.points[rate].each("p90") for curve in baselines if rate in curve.points]
         if theirs and rate < MODERATE * max(curve.peak for curve in baselines):
-            parts[rate] = 1 - outcome["p90"] / min(theirs)
+            parts[rate] = [1 - mine / min(rest) for mine, *rest in zip(outcome.each("p90"), *theirs, strict=True)]
     return parts

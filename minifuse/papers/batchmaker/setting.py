@@ -108,10 +108,8 @@ class Setting(Bench[CellSource]):
         assert source is not None
         super().__init__(conditions, source, fitted(), virtual_dtype="float32", real_dtype="float32")
         self.num_requests = conditions.requests or scale.requests
-        if self.virtual:
-            self.rounds = 1  # virtual time is the same every time
         self.operators_per_cell = 1.0
-        self._held: dict[tuple[str, bool], list[int]] = {}
+        self._held: dict[tuple[str, bool, int], list[int]] = {}
 
     def start(self, say: Say) -> None:
         """Make the model; in virtual time it has no weights."""
@@ -119,26 +117,28 @@ class Setting(Bench[CellSource]):
         device = "meta" if self.virtual else "cpu"
         self.model: CellModel = self.source.load(self.dtype, device, self.conditions.seed)
 
-    def requests(self, workload: str, count: int, rate: float) -> list[Request]:
-        """`count` requests of a workload, as a Poisson process of this rate (per second).
+    def requests(self, workload: str, count: int, rate: float, number: int) -> list[Request]:
+        """`count` requests of a workload and a round, as a Poisson process of this rate (per second).
 
         They are the same at every rate.
         """
         arrival = Arrival(1 / rate, cv=1.0)  # at an infinite rate all arrive at once
-        return cell_workload(workload, self.kind, count, self.source.config.vocab_size, arrival, self.conditions.seed)
+        seed = self.conditions.seed + number
+        return cell_workload(workload, self.kind, count, self.source.config.vocab_size, arrival, seed)
 
-    def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Served:
-        """Serve requests of a workload with one contender; raises as `Bench.serve` does.
+    def run(self, contender: Contender, max_batch: int, workload: str, count: int, rate: float, number: int) -> Served:
+        """Serve a round's `requests` with one contender; raises as `Bench.serve` does.
 
         Returns:
             Latencies of the requests that were served, requests per second from the first arrival to the end of the
             last request, and the part of the run's time that gathering took.
         """
         options = contender.sized(max_batch)
+        requests = self.requests(workload, count, rate, number)
         trace = self.serve(
             contender.technique,
             requests,
-            self._slots(contender, options, workload, requests),
+            self._slots(contender, options, workload, requests, number),
             options,
             machine=self._machine(contender) if self.virtual else None,
             slot_bytes=self._batched(contender).slot_bytes,
@@ -177,9 +177,11 @@ class Setting(Bench[CellSource]):
             return replace(machine, overhead_s=machine.overhead_s / self.operators_per_cell)
         return machine
 
-    def _slots(self, contender: Contender, options: dict[str, Any], workload: str, requests: Sequence[Request]) -> int:
+    def _slots(
+        self, contender: Contender, options: dict[str, Any], workload: str, requests: Sequence[Request], number: int
+    ) -> int:
         """Count the slots with which no request ever waits for memory."""
-        held = self._held.setdefault((workload, _by_operator(contender)), [])
+        held = self._held.setdefault((workload, _by_operator(contender), number), [])
         model = self._batched(contender)
         held += [model.unfold(request).most_held for request in requests[len(held) :]]  # the first of them are the same
         workers: int = options.get("batching.workers", 1)

@@ -38,18 +38,17 @@ class _Scale:
     lengths: float
     batches: tuple[int, ...]
     queries: int | None = None  # None: as many as the paper has
-    rounds: int = 1  # the fewest
 
 
 SCALES: dict[Which, dict[str, _Scale]] = {
     "first": {
         "quick": _Scale("small", 1 / 200, (4,), 6),
-        "cpu": _Scale("small", 1 / 32, tuple(paper.TABLE_1), rounds=3),
+        "cpu": _Scale("small", 1 / 32, tuple(paper.TABLE_1)),
         "paper": _Scale(paper.MODEL, 1, tuple(paper.TABLE_1)),
     },
     "second": {
         "quick": _Scale("small", 1 / 16, (2,), 4),
-        "cpu": _Scale("small", 1, tuple(paper.TABLE_2), rounds=3),
+        "cpu": _Scale("small", 1, tuple(paper.TABLE_2)),
         "paper": _Scale(paper.MODEL, 1, tuple(paper.TABLE_2)),
     },
 }
@@ -68,13 +67,14 @@ class Setting(Bench[TextSource]):
     def __init__(self, which: Which, conditions: Conditions) -> None:
         self.scale = scale = SCALES[which][conditions.scale]
         self.machine = paper.MACHINES[which]
-        super().__init__(conditions, text_model(conditions, scale.model), self.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), self.machine)
         self.check_requests(MOST_REQUESTS)
         self.first = which == "first"
         self.num_queries = conditions.requests or scale.queries or paper.SIZES[which]
         self.batches = scale.batches
         for batch in self.batches:
-            longest, context = max(map(sum, self.queries(batch))), self.source.config.max_context
+            longest = max(sum(query) for number in range(self.rounds) for query in self.queries(batch, number))
+            context = self.source.config.max_context
             if longest > context:
                 raise UsageError(
                     f"Queries have up to {longest:,} tokens at a batch of {batch}, and the context of "
@@ -82,11 +82,11 @@ class Setting(Bench[TextSource]):
                 )
         self.check_memory(self.tokens, f"KV of {self.tokens:,} tokens", "a smaller --model or a shorter --dtype")
 
-    def queries(self, batch: int) -> list[Query]:
-        """The set for this batch: at four, sequences of the first set are doubled."""
+    def queries(self, batch: int, number: int = 0) -> list[Query]:
+        """Draw a round's set for this batch: at four, sequences of the first set are doubled."""
         draw = first_set if self.first else second_set
         twice = self.first and batch == paper.DOUBLED
-        return draw(self.num_queries, self.conditions.seed, self.scale.lengths * (1 + twice))
+        return draw(self.num_queries, self.conditions.seed + number, self.scale.lengths * (1 + twice))
 
     @property
     def tokens(self) -> int:
@@ -115,12 +115,14 @@ class Setting(Bench[TextSource]):
         races: Races = {}
         for number, batch in enumerate(self.batches):
             say(f"batch of {batch}")
-            queries = self.queries(batch)
-            runs = {name: partial(self._serve, name, batch, queries) for name in contenders}
+            runs = {name: partial(self._round, name, batch) for name in contenders}
             races[batch] = self.race(runs, lambda course: course.seconds, first=number)
             for panel in panels(races):
                 say.keep(panel)
         return races
+
+    def _round(self, name: str, batch: int, number: int) -> Course:
+        return self._serve(name, batch, self.queries(batch, number))
 
     def _serve(self, name: str, batch: int, queries: Sequence[Query]) -> Course:
         course = Course()

@@ -15,17 +15,17 @@ from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.setting import OTHERS, TAKES, VARIANTS, Races, Setting, Which
 from minifuse.papers.experiment import Experiment, Panel, Point, Say
 from minifuse.papers.page import Drawn, spec, tables
-from minifuse.papers.verdict import aim, spread
+from minifuse.papers.verdict import Claim, spread, verdict
 
 Published = Mapping[int, Mapping[str, float]]  # seconds, by batch and contender
-Claim = tuple[int, str, str]  # batch, contender and baseline
+Pair = tuple[int, str, str]  # batch, contender and baseline
 
 PAIRS_1 = (("baton-pd", "baton"), ("baton-pd", "static"), ("baton-pd", "pd"), ("baton", "static"))
 CLAIMS_1 = [(batch, *pair) for batch in paper.TABLE_1 for pair in PAIRS_1]
 CLAIMS_2 = [(batch, "baton", "static") for batch in paper.TABLE_2]
 
 
-def draw(setting: Setting, say: Say, number: str, published: Published, claims: Sequence[Claim]) -> Drawn:
+def draw(setting: Setting, say: Say, number: str, published: Published, claims: Sequence[Pair]) -> Drawn:
     """Every batch, with all contenders in turns."""
     title = f"Table {number}: the {'first' if setting.first else 'second'} set of queries"
     panels = partial(_panels, title, setting, published)
@@ -74,14 +74,11 @@ def _insertion_mb(setting: Setting, course: Course, tokens: int) -> float | None
 
 def claim(races: Races, batch: int, name: str, baseline: str, published: Published) -> str:
     """Whether a contender is as much faster than another as in the paper."""
-    theirs = published[batch][baseline] / published[batch][name]
+    claimed = Claim.about(published[batch][baseline] / published[batch][name])
     what = f"{name} over {baseline}, batch of {batch}"
     if batch not in races:
-        return aim(what, "not measured", f"{theirs:.2f}x", None, "paper")
-    gains = races[batch][name].over(races[batch][baseline])
-    rounds = f" ({min(gains):.2f} to {max(gains):.2f})" if len(gains) > 1 else ""
-    met = round(median(gains), 2) >= round(theirs, 2)
-    return aim(what, f"{median(gains):.2f}x{rounds}", f"{theirs:.2f}x", met, "paper")
+        return verdict(what, (), claimed, "not measured", "paper")
+    return verdict(what, races[batch][name].over(races[batch][baseline]), claimed, source="paper")
 
 
 def over(races: Races, ours: str, baseline: str) -> dict[int, float]:
@@ -89,7 +86,7 @@ def over(races: Races, ours: str, baseline: str) -> dict[int, float]:
     return {batch: median(served[ours].over(served[baseline])) for batch, served in races.items()}
 
 
-def _table(number: str, which: Which, shows: str, published: Published, claims: Sequence[Claim]) -> Experiment:
+def _table(number: str, which: Which, shows: str, published: Published, claims: Sequence[Pair]) -> Experiment:
     make = partial(Setting, which)
     experiment = spec("Baton", number, shows, make, takes=TAKES, kind="table", page="baton/table1_2")
     return experiment(partial(draw, number=number, published=published, claims=claims))

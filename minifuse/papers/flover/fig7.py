@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import minifuse.papers.flover.paper as paper
+from minifuse.core.request import Request
 from minifuse.papers.experiment import Plot, Say
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
@@ -30,6 +32,11 @@ def overlapped_portion(interval_s: float) -> float:
     return max(0.0, (paper.ALONE_S - interval_s) / (paper.ALONE_S + interval_s))
 
 
+def _always(requests: list[Request], number: int) -> list[Request]:
+    """Draw nothing: the intervals are constant."""
+    return requests
+
+
 @experiment(
     "7",
     "2 to 8 requests at constant intervals: the speed-up over concurrent instances",
@@ -45,7 +52,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
     for number, (interval, batch, count) in enumerate(axes):
         say(f"every {interval} ms, {count} requests of batch {batch}")
         arrivals = Arrival(setting.seconds(interval)).times(count, setting.rng("arrivals"))
-        _, measured = setting.contest(arrivals, batch=batch, first=number)
+        requests = setting.requests(arrivals, prompts=batch)
+        _, measured = setting.contest(partial(_always, requests), number, drawn=False)
         at = {
             "interval_ms": interval,
             "interval_s": setting.seconds(interval),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import minifuse.papers.flover.paper as paper
+from minifuse.core.request import Request
 from minifuse.papers.experiment import Plot, Say
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
@@ -14,6 +17,11 @@ REQUESTS = 32
 INTERVALS = {"quick": (20, 200, 1000), "cpu": paper.INTERVALS_8, "paper": paper.INTERVALS_8}
 RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # where instances run too
 TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
+
+
+def _drawn(setting: Setting, law: Arrival, number: int) -> list[Request]:
+    """Draw the arrivals of a round."""
+    return setting.requests(law.times(REQUESTS, setting.rng("arrivals", number)))
 
 
 @experiment(
@@ -29,8 +37,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
     say.expect(len(INTERVALS[scale]))
     for number, interval in enumerate(INTERVALS[scale]):
         say(f"Poisson, {interval} ms on average, {REQUESTS} requests")
-        arrivals = Arrival(setting.seconds(interval), cv=1.0).times(REQUESTS, setting.rng("arrivals"))
-        outcomes, values = setting.contest(arrivals, first=number, instances=interval in RACED[scale])
+        law = Arrival(setting.seconds(interval), cv=1.0)
+        outcomes, values = setting.contest(partial(_drawn, setting, law), number, instances=interval in RACED[scale])
         fused, iterations = outcomes["fusion"], paper.ITERATIONS_8.get(interval)
         measured = {
             "overlap": fused.overlap,
@@ -46,7 +54,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         }
         plot.add({"interval_ms": interval, "interval_s": setting.seconds(interval)}, measured, published)
     densest = plot.points[0]
-    together = REQUESTS * setting.alone_s / densest.measured["instances_s"]
+    together = REQUESTS * densest.measured["alone_s"] / densest.measured["instances_s"]
     fusion = setting.throughput[REQUESTS] / setting.throughput[1]
     return Drawn(
         (plot.panel,),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import minifuse.papers.flover.paper as paper
+from minifuse.core.request import Request
 from minifuse.papers.experiment import Conditions, Plot, Say
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
@@ -76,18 +78,25 @@ def figure(setting: Setting, say: Say) -> Drawn:
     )
 
 
+def _drawn(setting: Setting, count: int, law: Uniform, number: int) -> list[Request]:
+    """Draw the lengths of a round."""
+    arrivals, rng = (
+        Arrival(setting.seconds(INTERVAL)).times(count, setting.rng("arrivals")),
+        setting.rng("lengths", number),
+    )
+    return setting.requests(arrivals, [law.draw(rng) for _ in range(count)])
+
+
 def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], instances: bool) -> None:
     """A point for each upper bound of the lengths, uniform(128, bound) in paper's tokens."""
-    arrivals = Arrival(setting.seconds(INTERVAL)).times(count, setting.rng("arrivals"))
     for number, upper in enumerate(longest):
         plot.say(f"lengths {SHORTEST}-{upper}, {count} requests")
-        law, rng = Uniform(setting.length(SHORTEST), setting.length(upper)), setting.rng("lengths")
-        lengths = [law.draw(rng) for _ in range(count)]
-        outcomes, values = setting.contest(arrivals, lengths, first=number, instances=instances, unshuffled=True)
+        law = Uniform(setting.length(SHORTEST), setting.length(upper))
+        draw = partial(_drawn, setting, count, law)
+        outcomes, values = setting.contest(draw, number, instances=instances, unshuffled=True)
         on, off = outcomes["fusion"], outcomes["unshuffled"]
         measured = {
             **values,
-            "gain": off.latency_s / on.latency_s,
             "idle_tokens": on.idle_tokens,
             "unshuffled_idle_tokens": off.idle_tokens,
             "unshuffled_idle_share": off.idle_share,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import groupby
 from statistics import median
 from typing import Any
@@ -22,6 +22,7 @@ from minifuse.papers.contest import Bench, text_model
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.page import Draw, notes, spec
+from minifuse.papers.verdict import spread
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 
 PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
@@ -103,9 +104,9 @@ class Setting(Bench[TextSource]):
     def _alone(self) -> float:
         return median(self.fusion(self.requests([0.0])).latency_s for _ in range(1 if self.virtual else ALONE_ROUNDS))
 
-    def rng(self, what: str) -> random.Random:
-        """A random stream for each purpose, the same for every contender and point."""
-        return random.Random(f"flover {what} {self.conditions.seed}")
+    def rng(self, what: str, number: int = 0) -> random.Random:
+        """A random stream for each purpose and round, the same for every contender and point."""
+        return random.Random(f"flover {what} {self.conditions.seed + number}")
 
     def seconds(self, paper_ms: float) -> float:
         """The seconds here that are the same fraction of `alone_s` as in the paper."""
@@ -164,37 +165,48 @@ class Setting(Bench[TextSource]):
 
     def contest(
         self,
-        arrivals: Sequence[float],
-        lengths: Sequence[int] = (),
-        batch: int = 1,
+        draw: Callable[[int], list[Request]],
         first: int = 0,
+        *,
         instances: bool = True,
         unshuffled: bool = False,
+        drawn: bool = True,
     ) -> tuple[dict[str, Outcome], Values]:
-        """Serve the same requests by fusion and, if asked, by instances and unshuffled fusion.
+        """Serve a round's requests by fusion and, if asked, by instances and unshuffled fusion.
+
+        Args:
+            draw: the requests of a round, by its number.
+            drawn: whether they differ from round to round; otherwise one round is enough in virtual time.
 
         Returns:
             The outcomes of the contenders, and a point's values: overall latencies, and how many times as fast as
             instances fusion is. `limit` is how many times as fast it would be if every request, from its arrival on,
-            took as long as it does alone.
+            took as long as it does alone, in the same round.
         """
-        requests = self.requests(arrivals, lengths, batch)
-        contenders = {"fusion": partial(self.fusion, requests)}
+        rounds = self.rounds if drawn or not self.virtual else 1
+        draws = [draw(number) for number in range(rounds)]
+        contenders: dict[str, Callable[[int], Outcome]] = {"fusion": lambda number: self.fusion(draws[number])}
         if unshuffled:
-            contenders["unshuffled"] = partial(self.fusion, requests, shuffle=False)
+            contenders["unshuffled"] = lambda number: self.fusion(draws[number], shuffle=False)
         if instances:
-            contenders["instances"] = partial(self.instances, requests)
-        raced = self.race(contenders, lambda outcome: outcome.latency_s, first)
-        outcomes = {name: one.run for name, one in raced.items()}
+            contenders["instances"] = lambda number: self.instances(draws[number])
+            contenders["alone"] = lambda number: self.fusion(self.requests([0.0]))
+        raced = self.race(contenders, lambda outcome: outcome.latency_s, first, rounds)
         values: Values = {}
         for name, one in raced.items():
             values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}
+        if unshuffled:
+            values |= gains("gain", raced["fusion"].over(raced["unshuffled"]))
         if instances:
-            alone = [self.alone_s * length / self.tokens for length in lengths] or [self.alone_s] * len(arrivals)
-            least_s = max(map(sum, zip(arrivals, alone, strict=True))) - arrivals[0]
-            separate_s = outcomes["instances"].latency_s
-            values |= {"speedup": separate_s / outcomes["fusion"].latency_s, "limit": separate_s / least_s}
-        return outcomes, values
+            values |= gains("speedup", raced["fusion"].over(raced["instances"]))
+            seconds = zip(draws, raced["alone"].rounds_s, raced["instances"].rounds_s, strict=True)
+            values["limit"] = median(separate_s / self._least(drew, alone_s) for drew, alone_s, separate_s in seconds)
+        return {name: one.run for name, one in raced.items()}, values
+
+    def _least(self, requests: Sequence[Request], alone_s: float) -> float:
+        """The overall latency if no request slowed another down."""
+        ends = [one.arrival_s + alone_s * one.max_new_tokens / self.tokens for one in requests]
+        return max(ends) - requests[0].arrival_s
 
     def described(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""
@@ -222,6 +234,11 @@ class Setting(Bench[TextSource]):
             speeds=list(speeds.values()),
             gain=speeds[MOST] / speeds[1],
         )
+
+
+def gains(key: str, rounds: Sequence[float]) -> Values:
+    """A gain as values of a point: the median, all rounds, and their spread."""
+    return {key: median(rounds), f"{key}_rounds": rounds, f"{key}_spread": spread(rounds) if len(rounds) > 1 else None}
 
 
 def experiment(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any
 
 import minifuse.papers.fluidinfer.paper as paper
@@ -51,14 +52,13 @@ class _Scale:
     machines: tuple[tuple[str, int], ...]
     lengths: float
     requests: int
-    rounds: int
     shares: tuple[float, ...]
 
 
 SCALES = {
-    "quick": _Scale(("small",), (("cpu", 1),), 0.05, 16, 1, (0.5, 1.5)),
-    "cpu": _Scale(("small",), (("cpu", 1),), 0.25, 60, 3, (0.5, 1.0, 1.5, 2.5)),
-    "paper": _Scale(paper.MODELS, paper.MACHINES, 1.0, 500, 1, (0.7, 1.0, 1.4, 2.0, 3.0)),
+    "quick": _Scale(("small",), (("cpu", 1),), 0.05, 16, (0.5, 1.5)),
+    "cpu": _Scale(("small",), (("cpu", 1),), 0.25, 60, (0.5, 1.0, 1.5, 2.5)),
+    "paper": _Scale(paper.MODELS, paper.MACHINES, 1.0, 500, (0.7, 1.0, 1.4, 2.0, 3.0)),
 }
 
 
@@ -79,16 +79,17 @@ class Server(Bench[TextSource]):
         one = hardware(self.name)
         link = one.bandwidth if fast_link else one.link
         together = several(replace(one, link=link, processors=PROCESSORS.get(self.name)), self.count)
-        super().__init__(conditions, text_model(conditions, model), together, real_dtype="float32", rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, model), together, real_dtype="float32")
         self.num_requests = conditions.requests or scale.requests
-        self.lengths = self._lengths()
+        self.lengths = [self._lengths(number) for number in range(self.rounds)]
         if self.virtual:
             left = together.memory - self.source.config.num_parameters * DTYPE_BYTES[self.dtype]
             self.tokens = int(left / self.slot_bytes)
             self.host_tokens = int(HOST_BYTES / self.slot_bytes)
         else:
-            self.tokens = math.ceil(LONGEST * max(map(sum, self.lengths)) / BLOCK) * BLOCK
-            self.host_tokens = sum(sum(lengths) + BLOCK for lengths in self.lengths)
+            longest = max(sum(lengths) for drawn in self.lengths for lengths in drawn)
+            self.tokens = math.ceil(LONGEST * longest / BLOCK) * BLOCK
+            self.host_tokens = max(sum(sum(lengths) + BLOCK for lengths in drawn) for drawn in self.lengths)
         # A model that leaves no room for KV is refused before anything runs.
         self.settings = replace(self.settings, kv_memory=self.tokens * self.slot_bytes)
         self._fitted: Hardware | None = None
@@ -100,24 +101,20 @@ class Server(Bench[TextSource]):
         link = ", link as fast as its memory" if self.fast_link else ""
         return f"{self.source.name.removeprefix('random:')}, {on}{link}"
 
-    def _lengths(self) -> list[tuple[int, int]]:
-        """Prompt and answer lengths: first rounds of conversations that fit the context (6.1)."""
-        asked, found, number = Asked(self.scale.lengths), list[tuple[int, int]](), 0
-        while len(found) < self.num_requests:
-            first = draw_lengths(asked, number, self.conditions.seed)[0]
-            if sum(first) <= self.source.config.max_context:
-                found.append(first)
-            number += 1
-        return found
+    def _lengths(self, number: int) -> list[tuple[int, int]]:
+        """Draw a round's prompt and answer lengths: first turns of conversations that fit the context (6.1)."""
+        asked, seed = Asked(self.scale.lengths), self.conditions.seed + number
+        firsts = (draw_lengths(asked, conversation, seed)[0] for conversation in count())
+        return [*islice((one for one in firsts if sum(one) <= self.source.config.max_context), self.num_requests)]
 
-    def requests(self, rate: float | None) -> list[Request]:
-        """All requests, arriving as a Poisson process of this rate (per second), or at once."""
+    def requests(self, rate: float | None, number: int = 0) -> list[Request]:
+        """All requests of a round, arriving as a Poisson process of this rate (per second), or at once."""
         vocab = self.source.config.vocab_size
         requests = [
             Request(f"r{i}", tuple((i + 7 * k) % vocab for k in range(prompt)), answer, ignore_eos=True)
-            for i, (prompt, answer) in enumerate(self.lengths)
+            for i, (prompt, answer) in enumerate(self.lengths[number])
         ]
-        return requests if rate is None else arrive(requests, Arrival(1 / rate, cv=1.0), self.conditions.seed)
+        return requests if rate is None else arrive(requests, Arrival(1 / rate, cv=1.0), self.conditions.seed + number)
 
     def start(self, say: Say) -> None:
         """Load the model, in real time, and measure how many tokens saturate the machine."""

@@ -72,7 +72,7 @@ class Setting:
         if self.dtype == "auto":
             self.dtype = HALF if gpu else half_precision()
         self.tokens = conditions.tokens or QUERIES
-        self.rounds = max(conditions.rounds, scale.rounds)
+        self.rounds = conditions.rounds or scale.rounds
         if self.tokens > MOST_QUERIES:
             raise UsageError(
                 f"--tokens is {self.tokens}, the query tokens of a request, each of which is a round of one of the "

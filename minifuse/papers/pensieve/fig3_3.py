@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -31,13 +31,12 @@ class _Scale:
     model: str
     batch: int
     histories: tuple[int, ...]
-    rounds: int = 1  # the fewest
     machine: str = "cpu"  # that virtual time simulates
 
 
 SCALES = {
     "quick": _Scale("small", 4, (0, 64)),
-    "cpu": _Scale("small", 8, (0, 64, 128, 256, 512, 1024), rounds=5),
+    "cpu": _Scale("small", 8, (0, 64, 128, 256, 512, 1024)),
     "paper": _Scale("opt-13b", BATCH, (0, 256, 512, 768, 1024, 1280, 1536, 1792), machine="a100-80g"),
 }
 
@@ -65,7 +64,7 @@ class Setting(Bench[TextSource]):
 
     def __init__(self, conditions: Conditions) -> None:
         self.scale = scale = SCALES[conditions.scale]
-        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, drawn=False)
         self.steps = conditions.tokens or STEPS
         longest, context = max(scale.histories), self.source.config.max_context
         if self._length(longest) > context:
@@ -116,7 +115,11 @@ class Setting(Bench[TextSource]):
 
     def contest(self, history: int, first: int) -> Values:
         """The history computed again and kept, in turns; medians of the rounds."""
-        runs = {"again": partial(self.run, history, False), "kept": partial(self.run, history, True)}
+
+        def serving(kept: bool) -> Callable[[int], Served]:
+            return lambda number: self.run(history, kept)
+
+        runs = {"again": serving(kept=False), "kept": serving(kept=True)}
         values: Values = {}
         for name, outcome in run_rounds(runs, self.rounds, first).items():
             for part, seconds in (("", "prefill"), ("_generation", "generation")):

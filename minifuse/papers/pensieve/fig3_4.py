@@ -70,7 +70,7 @@ class Setting(Bench[TextSource]):
 
     def __init__(self, conditions: Conditions) -> None:
         self.scale = scale = SCALES[conditions.scale]
-        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, drawn=False)
         context = self.source.config.max_context
         self.contexts = powers_of_two(CHUNK, scale.longest if self.virtual else min(scale.longest, context))
         if len(self.contexts) < 3:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,7 +55,6 @@ class _Scale:
     memory: Mapping[str, float]
     second: float
     requests: int
-    rounds: int
     shares: tuple[float, ...]
     models: Mapping[str, str]
     more: int = 0
@@ -68,9 +66,9 @@ SMALL = {"opt": "small-opt", "llama": "small"}
 # On a CPU few conversations are under way at once: as much memory as holds some of them, or the longest.
 FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
-    "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, 1, (0.5, 1.5), SMALL),
-    "cpu": _Scale(0.125, FEW, 1 / 48, 60, 5, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
-    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
+    "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, (0.5, 1.5), SMALL),
+    "cpu": _Scale(0.125, FEW, 1 / 48, 60, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
+    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 300, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
 
@@ -89,7 +87,7 @@ class Serving(Bench[TextSource]):
         self.published, self.gpus = published, GPUS[published]
         family = published.partition("-")[0]
         model, machine = scale.models.get(family, published), several(hardware(MACHINE), self.gpus)
-        super().__init__(conditions, resolve_text(f"random:{model}"), machine, rounds=scale.rounds)
+        super().__init__(conditions, resolve_text(f"random:{model}"), machine)
         self.check_requests(MOST_REQUESTS)
         self.memory = scale.memory[family]
         self.num_requests = conditions.requests or scale.requests
@@ -165,11 +163,8 @@ class Serving(Bench[TextSource]):
         curves = {one.key: Curve(one) for one in contenders}
         sweep = Sweep(title, capacity, curves, paired=not self.virtual)
         made: dict[tuple[float, int], Any] = {}
-        runs: Counter[tuple[str, float]] = Counter()
 
-        def run(curve: Curve, rate: float) -> Served:
-            number = runs[curve.contender.key, rate]  # of the round
-            runs[curve.contender.key, rate] += 1
+        def run(curve: Curve, rate: float, number: int) -> Served:
             crowd = crowds[number]
             if (rate, number) not in made:
                 made.clear()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, curve_panel, gain
+from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, curve_panel
+from minifuse.papers.equal_latency import equal_latency
 from minifuse.papers.experiment import Column, Panel, Values
-from minifuse.papers.page import shown
-from minifuse.papers.verdict import aim, spread
+from minifuse.papers.verdict import Claim, by_rate, spread
 
+LOWER, MORE = Claim("lower, without a number", 0.0, 1.0), Claim("more, without a number", 1.0)
 NOMINAL = Column("nominal\nreq/s", "at", "rate")
 COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("spread", "spread", "{}"))
 
@@ -61,12 +61,12 @@ class Sweep:
             values=_values,
         )
 
-    def verdict(self, ours: str, baseline: str, published: float | None, wanted: float | None = None) -> str:
+    def verdict(self, ours: str, baseline: str, published: float | None) -> str:
         """The verdict on one contender against another: run by run, or at equal latency."""
         one, other = self.curves[ours], self.curves[baseline]
         if self.paired:
             return lower_latency(self.title, one, other)
-        return gain_at_equal_latency(self.title, one, other, published, wanted)
+        return gain_at_equal_latency(self.title, one, other, published)
 
 
 def _values(outcome: Outcome, key: str) -> Values:
@@ -81,58 +81,22 @@ def _values(outcome: Outcome, key: str) -> Values:
     return {**found, f"{key}_spread": spread(rounds_ms)} if len(rounds_ms) > 1 else found
 
 
-def _by_round(ours: Curve, baseline: Curve) -> list[float]:
-    """Our gain in each round in which there is one."""
-    found = []
-    for number in range(len(ours.last.rounds)):
-        compared = gain(_of_round(ours, number), _of_round(baseline, number))
-        if compared is not None:
-            found.append(compared.factor)
-    return found
-
-
-def _of_round(curve: Curve, number: int) -> Curve:
-    points = {rate: Outcome(one.rounds[number : number + 1]) for rate, one in curve.points.items()}
-    return Curve(curve.contender, points=points)
-
-
 def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
     """The verdict on our p90 over the baseline's, round by round, at every rate."""
     found = {}
     for rate, outcome in ours.points.items():
         if rate in baseline.points:
             pairs = zip(outcome.each("p90"), baseline.points[rate].each("p90"), strict=True)
-            found[rate] = sorted(mine / theirs for mine, theirs in pairs)
-    text = "; ".join(
-        f"{median(x):.2f} ({x[0]:.2f} to {x[-1]:.2f}) at {shown(rate)} requests/s" for rate, x in found.items()
-    )
-    return aim(
-        f"{title}, p90 of {ours.contender.head} over that of {baseline.contender.head} with the same requests",
-        f"{text}: medians and spread of the rounds",
-        "below 1",
-        all(median(x) < 1 for x in found.values()),
-    )
+            found[rate] = [mine / theirs for mine, theirs in pairs]
+    what = f"{title}, p90 of {ours.contender.head} over that of {baseline.contender.head} with the same requests"
+    return by_rate(what, found, LOWER)
 
 
-def gain_at_equal_latency(
-    title: str, ours: Curve, baseline: Curve, published: float | None, wanted: float | None = None
-) -> str:
+def gain_at_equal_latency(title: str, ours: Curve, baseline: Curve, published: float | None) -> str:
     """The verdict on the load that we serve at equal latency.
 
     Args:
         published: the thesis' gain, as a factor; None: it gives no number.
-        wanted: the project's own aim, where it has one.
     """
     what = f"{title}, requests/s of {ours.contender.head} over {baseline.contender.head} at equal p90"
-    found = gain(ours, baseline)
-    thesis = "better" if published is None else f"{published:.2f}x"
-    thesis += "" if wanted is None else f"; aimed at {wanted:g}x"
-    if found is None:
-        return aim(what, "its p90 is never as low as twice the baseline's lowest", thesis, False)
-    by_round = _by_round(ours, baseline)
-    rounds = f" (by round {', '.join(f'{one:.2f}x' for one in by_round)})" if len(by_round) > 1 else ""
-    text = (
-        f"{found}{rounds}, {shown(found.here)} against {shown(found.there)} requests/s at {found.level_s * 1e3:.3g} ms "
-        f"a token; peaks {shown(ours.peak)} and {shown(baseline.peak)}"
-    )
-    return aim(what, text, thesis, found.factor >= (wanted or published or 1.0))
+    return equal_latency(what, ours, baseline, MORE if published is None else Claim.about(published))
