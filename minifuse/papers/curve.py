@@ -85,8 +85,8 @@ class Curve:
     contender: Contender
     max_batch: int = 0
     capacity: float = 0.0  # requests per second
-    capacities: tuple[float, ...] = ()  # of each round
     points: dict[float, Outcome] = field(default_factory=dict)  # by the rate offered
+    capacities: tuple[float, ...] = ()  # of each round
 
     @property
     def peak(self) -> float:

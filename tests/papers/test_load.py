@@ -51,7 +51,7 @@ def test_every_rate_is_offered_to_contenders_whose_throughput_still_grows() -> N
     curves = {"fast": curve(100.0, {}), "slow": curve(20.0, {})}
     runs: list[tuple[str, float]] = []
 
-    def run(one: Curve, rate: float) -> Served:
+    def run(one: Curve, rate: float, number: int) -> Served:
         name = next(name for name, other in curves.items() if other is one)
         runs.append((name, rate))
         return values(min(rate, one.capacity))
@@ -78,9 +78,10 @@ class Recorder(Setting):
 
     served: list[tuple[str, int, str, tuple[Request, ...]]]
 
-    def run(self, contender: Contender, max_batch: int, workload: str, requests: Any) -> Served:
+    def run(self, contender: Contender, max_batch: int, workload: str, count: int, rate: float, number: int) -> Served:
         if not hasattr(self, "served"):
             self.served = []
+        requests = self.requests(workload, count, rate, number)
         self.served.append((contender.key, max_batch, workload, tuple(requests)))
         speed, p90 = (20.0, 0.001) if contender.technique == "cellular" else (10.0, 0.004)
         most = min(max_batch, 8) * speed

@@ -146,7 +146,7 @@ def sweep(
     for one in contenders:
         by_size = capacities[one.key]
         size = best_size(medians[one.key])
-        curves[one.key] = Curve(one, size, medians[one.key][size], by_size[size].each("throughput"))
+        curves[one.key] = Curve(one, size, medians[one.key][size], capacities=by_size[size].each("throughput"))
     load = Load(workload, curves, medians)
 
     def run(curve: Curve, rate: float, number: int) -> Served:

@@ -53,10 +53,11 @@ def test_the_contenders_get_the_same_requests_and_all_the_room_they_need(monkeyp
     outcome = setting.fusion(requests)
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr(setting, "outcome", lambda *arguments: served.append(arguments) or outcome)
-    setting.contest([0.0, 1.0, 2.0], [8, 6, 4], batch=2, unshuffled=True)
-    (_, _, slots, fused), (_, _, _, unshuffled), (_, _, sums, alone) = served
-    assert [name for name, *_ in served] == ["fusion", "fusion", "instances"]
-    assert all(one[1] == requests for one in served)
+    setting.contest(lambda number: requests, unshuffled=True, drawn=False)
+    (_, _, slots, fused), (_, _, _, unshuffled), (_, _, sums, alone), (_, single, _, _) = served
+    assert [name for name, *_ in served] == ["fusion", "fusion", "instances", "fusion"]
+    assert all(one[1] == requests for one in served[:3])
+    assert len(single) == 1
     assert slots == 6 * (8 + 8)  # a slot for each prompt, as wide as the longest
     assert sums == 2 * (15 + 13 + 11)
     assert fused["memory.slots"] == unshuffled["memory.slots"] == 6
