@@ -10,12 +10,12 @@
     for answer in minifuse.serve(engine, [request]).answers:
         print(tokenizer.decode(list(answer.token_ids)))
 
-Importing this imports no torch; loading weights does.
+Importing minifuse does not import torch; loading weights does.
 """
 
 from minifuse import ctrl_c
 
-ctrl_c.install()  # of the command line alone; before the imports below, which take a tenth of a second
+ctrl_c.install()  # only in the command line; before the imports below, which take a tenth of a second
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ from minifuse.trace.log import Trace
 from minifuse.trace.metrics import RunningMetrics, compute_metrics, flat_metrics
 
 if TYPE_CHECKING:
-    from minifuse.serve.run import serve  # when it runs, `minifuse.serve` is the package, which is called alike
+    from minifuse.serve.run import serve  # at run time, `minifuse.serve` is the package of that name
 
 __all__ = [
     "TECHNIQUES",

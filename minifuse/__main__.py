@@ -1,4 +1,4 @@
-"""The process of the command line: `python -m minifuse` is `minifuse`."""
+"""Runs the command line as a process: `python -m minifuse` is `minifuse`."""
 
 import sys
 from typing import NoReturn
@@ -11,7 +11,7 @@ def main() -> NoReturn:
     """Run the command line that was typed, and end the process with its exit code."""
     try:
         code = run_command_line()
-    except KeyboardInterrupt:  # between its last line and the next
+    except KeyboardInterrupt:  # after its last line and before the next one here
         code = INTERRUPTED
     code = exit_code(code)
     finish(code)

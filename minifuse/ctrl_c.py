@@ -2,16 +2,16 @@
 
 | Ctrl-C comes | the process |
 |---|---|
-| while a module is imported, first of all this package | ends at once: imports swallow exceptions, torch's among them |
-| while it works | raises `KeyboardInterrupt`; a run holds it back where it must not be cut (`serve/interrupt.py`) |
+| while a module is imported, such as this package | ends at once: some imports, as torch's, swallow exceptions |
+| while it works | raises `KeyboardInterrupt`; a run delays it where it must not be cut (`serve/interrupt.py`) |
 | for the second time | ends at once, so that nothing hangs or is torn down while threads run |
-| twice within a second | as for the first time: a key that was hit twice asks for no more than once |
-| when what the last one ended is behind it | as for the first time: an answer of a chat (`dealt_with`) |
-| when the work has been done | ends at once with the exit code of that work |
+| twice within a second | counts them as one: the key may have been hit twice by accident |
+| after the last one has had its effect, such as ending an answer of a chat | counts it as a first one (`dealt_with`) |
+| when the work is done | ends at once with the exit code of the work |
 
 SIGTERM and SIGHUP (the terminal is closed) do the same, except that they always end the process. The exit code is 128
 plus the number of the signal. A program that imports minifuse keeps its own handlers. Nothing is imported here that
-takes time.
+takes long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ else:
 INTERRUPTED = 130  # the exit code that shells give to what Ctrl-C has ended
 NOTHING_SHOWN = "Interrupted before there was anything to show: run it again."
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-ONE_KEYSTROKE_S = 1.0  # a second Ctrl-C within this time is the first one's
+ONE_KEYSTROKE_S = 1.0  # a second Ctrl-C within this time does not count
 TWICE = "Interrupted twice: ended at once, without what was still to be written."
 SHOW_CURSOR = "\x1b[?25h"  # a live picture hides it
 
@@ -59,7 +59,7 @@ def finish(code: int) -> None:
 
 
 def exit_code(code: int) -> int:
-    """Return 128 plus the number of a signal that ended the work, or its code."""
+    """Return 128 plus the number of the signal that ended the work, or else `code`."""
     cut_off = code == INTERRUPTED or (code and HANDLER.ends)  # a terminal that is gone also fails what writes to it
     return 128 + HANDLER.number if cut_off else code
 
@@ -76,7 +76,7 @@ def dealt_with() -> None:
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether this frame runs, directly or not, because a module is imported."""
+    """Tell whether this frame runs, directly or not, because a module is imported."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib."):
             return True
@@ -85,7 +85,7 @@ def importing(frame: FrameType | None) -> bool:
 
 
 def _is_command_line() -> bool:
-    """Whether this is `minifuse` or `python -m minifuse`, whose first argument is `-m` at first."""
+    """Tell whether this process is `minifuse` or `python -m minifuse` (`sys.argv[0]` may still be `-m`)."""
     program = sys.argv[0] if sys.argv else ""
     if program == "-m":
         return "minifuse" in sys.orig_argv[1:] and sys.orig_argv[sys.orig_argv.index("minifuse") - 1] == "-m"
@@ -101,7 +101,7 @@ class _CommandLine:
 
     @property
     def ends(self) -> bool:
-        """Whether a signal has come that ends the process."""
+        """Tell whether a signal has come that ends the process."""
         return self.number != signal.SIGINT
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -117,7 +117,7 @@ class _CommandLine:
         raise KeyboardInterrupt
 
     def unraisable(self, what: sys.UnraisableHookArgs) -> None:
-        """An exception was raised where Python drops it, as in a finalizer."""
+        """Handle an exception raised where Python drops exceptions, as in a finalizer."""
         if isinstance(what.exc_value, KeyboardInterrupt):
             self._end(NOTHING_SHOWN)
         sys.__unraisablehook__(what)

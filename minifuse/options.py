@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class NoOptions:
-    """The options of a stage that has none."""
+    """The options of a stage without options."""
 
 
-HOW: dict[str, Any] = {  # what `option` may be told beside the help, and what holds otherwise
+HOW: dict[str, Any] = {  # what `option` takes in addition to the help, with defaults
     "minimum": None,
     "maximum": None,
     "choices": (),
     "unit": "",  # "s" accepts 500ms and 2s
-    "batch_size": False,  # it bounds how many requests are served at once, which is what `--max-batch` sets
+    "batch_size": False,  # it bounds how many requests are served at once: `--max-batch` sets it
     "of_evictions": False,  # it changes nothing in a run that evicts no sequence
-    "offered": False,  # where it is None, the model that is served may offer a value
+    "offered": False,  # if it is None, the model that is served may offer a value
 }
 
 
@@ -46,7 +46,7 @@ class Declared(NamedTuple):
     how: Mapping[str, Any]  # its help, and all of `HOW`
 
     def accepts(self, value: Any) -> bool:
-        """Whether it takes a value by itself."""
+        """Tell whether the option takes this value."""
         try:
             _convert(self.name, self, value)
         except UsageError:
@@ -55,7 +55,7 @@ class Declared(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """The values that it takes, for a sentence."""
+        """Return the values that the option takes, as part of a sentence."""
         minimum, maximum = self.how["minimum"], self.how["maximum"]
         if self.how["choices"]:
             text = " or ".join(self.how["choices"])
@@ -73,7 +73,7 @@ class Declared(NamedTuple):
 
 
 def wrong_options(options: Any) -> str | None:
-    """Say what is wrong with a class of options; None: a dataclass of `option`s."""
+    """Say what is wrong with a class of options; None if nothing is."""
     if options is NoOptions:
         return None
     example = "@dataclass(frozen=True), and in it `size: int = option(8, 'what it means')`"
@@ -124,7 +124,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
 
 
 def offered(options: Any) -> dict[str, Any]:
-    """The options that a model may fill in, with what was given, or None."""
+    """Return the values of the options that a model may fill in; None: not given."""
     declared = declared_options(type(options))  # type: ignore[arg-type]
     return {name: getattr(options, name) for name, option in declared.items() if option.how["offered"]}
 

@@ -1,4 +1,4 @@
-"""What a stage declares, beside what the loop asks of it; the register of stages.
+"""What a stage declares in addition to what the loop asks; the register of stages.
 
 Register a class and it can be named on the command line, is listed, explained, and put through the laws:
 
@@ -42,22 +42,22 @@ class Stage(Protocol):
 
 
 class Batching(core.Batching, Stage, Protocol):
-    """A batching policy with its claims, which the laws check. By default none is made."""
+    """A batching policy with its claims, which the laws check. By default it claims nothing."""
 
     kind: ClassVar[str] = "batching"
     granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"
-    overtaken_at_most: int | None = None  # later arrivals admitted while a request waits, first come, first served
-    work_conserving: bool = False  # no request waits while the batch has a place and memory room; of the object, too
+    overtaken_at_most: int | None = None  # how many later arrivals may be admitted before a waiting request
+    work_conserving: bool = False  # no request waits while batch and memory have room; an object may set it, too
     starts_together: bool = False  # the prompts of one request are admitted together
     in_step: bool = False  # an iteration with work on a running sequence has work on all of them
     apart: bool = False  # prompts are computed by plans of their own, before they join the sequences that run
     one_plan: bool = False  # there is one worker, with one plan at a time, whatever the options
     cuts: bool = False  # the tokens of an iteration are bounded whatever the options, so that prompts may be cut
-    remembers: bool = False  # requests that have ended count in decisions about others, as in fair shares by user
+    remembers: bool = False  # ended requests count in decisions about others, as in fair shares by user
 
     @property
     def token_budget(self) -> int | None:
-        """Most tokens of one iteration, or None. A longer span is continued in the next."""
+        """The most tokens of one iteration, or None; longer spans are split over iterations."""
         return None
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
@@ -67,8 +67,8 @@ class Batching(core.Batching, Stage, Protocol):
 class Memory(core.Memory, Stage, Protocol):
     """A memory with what it declares.
 
-    A slot holds one token's KV, or one node's states: `capacity` is the `--kv-memory` budget over the bytes of a slot.
-    `host_capacity` counts the slots of the second tier, for what is swapped out.
+    A slot holds one token's KV, or one node's states. `capacity` is the `--kv-memory` budget divided by the bytes of a
+    slot. `host_capacity` counts the slots of the second tier, which holds what is swapped out.
     """
 
     kind: ClassVar[str] = "memory"
@@ -78,22 +78,23 @@ class Memory(core.Memory, Stage, Protocol):
     reclaims: ClassVar[bool] = False  # whether KV of an evicted sequence may be reclaimed; it counts as kept
     in_step: ClassVar[bool] = False  # whether an iteration must compute all running sequences: see `Batching.in_step`
     apart: ClassVar[bool] = False  # whether there is a place for prompts that are computed apart: see `Batching.apart`
-    one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run beside it
-    remembers: ClassVar[bool] = False  # whether what has ended counts in later decisions: see `Batching.remembers`
-    # Layers that have the device one after the other: it is cut into `layers_in_turn * capacity` slots of one layer's
-    # KV each, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
+    one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run meanwhile
+    remembers: ClassVar[bool] = False  # whether ended requests count in later decisions: see `Batching.remembers`
+    # How many layers use the device one after the other. The device is then cut into `layers_in_turn * capacity` slots,
+    # each for the KV of one layer, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
     layers_in_turn: int = 1
 
     def ahead(self, now: float) -> tuple[Move, ...]:
-        """Transfers to begin at time `now` behind everything (`moment="behind"`), in the order wanted; mostly none.
+        """Return transfers to begin at time `now`, behind all others (`moment="behind"`); often none.
 
-        Asked after every event at which a plan completed, when the next plans have been submitted, and at no other
-        event. Until they have `landed`, their sources may not be given out nor their targets be read.
+        They begin in this order. The loop asks after every event at which a plan completed, once the next plans have
+        been submitted, and at no other event. Until the transfers have `landed`, their sources must not be given out,
+        and their targets must not be read.
         """
         return ()
 
     def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
-        """What `ahead` returned at once has been copied, at time `now`."""
+        """Note that the moves of one call of `ahead` have been copied, at time `now`."""
         raise LawBroken("conservation", f"{moves} have landed, and this memory never asked for them")
 
     @abstractmethod
@@ -106,15 +107,15 @@ class Attention(core.Attention, Stage, Protocol):
 
     kind: ClassVar[str] = "attention"
     reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
-    tensors: ClassVar[str] = ""  # the backend on torch, as `module:class`; "": what runs the model needs none
-    reference: ClassVar[str] = ""  # the backend of the reference numerics; "": it has none
+    tensors: ClassVar[str] = ""  # the backend on torch, as `module:class`; "": the model runs without one
+    reference: ClassVar[str] = ""  # the backend of the reference numerics; "": there is none
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` if its tensor half cannot run on this device, cpu or cuda."""
+        """Raise `UsageError` if the backend cannot run on this device, cpu or cuda."""
 
     @abstractmethod
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
-        """The half that works on tensors, a `minifuse.attention.batch.AttentionBackend`. Imports torch."""
+        """Return the half that works on tensors, a `minifuse.attention.batch.AttentionBackend`. Imports torch."""
 
 
 StageClass = TypeVar("StageClass", bound=type[Any])
@@ -126,11 +127,11 @@ _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 def register(cls: StageClass) -> StageClass:
     """Make a stage known by its `kind` and `name`, once.
 
-    What it does not declare has a default: it serves transformers, and claims nothing.
+    What the class does not declare has a default: it serves transformers, and claims nothing.
 
     Raises:
-        UsageError: it lacks something that a stage of its kind must have (`minifuse.contracts.declared`), or another
-            class has this name.
+        UsageError: the class lacks something that a stage of its kind must have (`minifuse.contracts.declared`), or
+            another class has this name.
     """
     if not is_own(cls):
         _register_shipped()  # their names are taken
@@ -168,7 +169,7 @@ def stage(kind: Kind, name: str) -> type[Any]:
     """The stage called `name`.
 
     Raises:
-        UsageError: there is none; the message names the nearest.
+        UsageError: there is no such stage; the message names the nearest.
     """
     known = stages(kind)
     if name not in known:

@@ -19,7 +19,7 @@ class Technique:
 
     Attributes:
         options: settings that make the technique what it is, as `stage.option: value`.
-        idea: the deed that the technique is about, if it does it only when needed (`minifuse/show/page/deeds.js`).
+        idea: the action that shows the technique, if it happens only when needed (`minifuse/show/page/actions.js`).
     """
 
     name: str
@@ -43,7 +43,7 @@ class Technique:
 
     @property
     def serves(self) -> frozenset[str]:
-        """The kinds of model that it serves, with memory and attention for the kind (`STAGES`)."""
+        """The kinds of model that it serves, some with the memory and attention of `STAGES`."""
         return frozenset(kind for kind in MODELS if _fitting(self, kind) is not None)
 
     @property
@@ -53,7 +53,7 @@ class Technique:
 
     @property
     def batch_sizes(self) -> tuple[str, ...]:
-        """The options that bound how many requests are served at once, of the batching first."""
+        """The options that bound how many requests are served at once, the batching's first."""
         return tuple(option["name"] for option in self.described_options() if option["batch_size"])
 
     def described_options(self) -> Iterator[dict[str, Any]]:
@@ -65,7 +65,7 @@ class Technique:
 
 
 MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2seq, treelstm)"}
-# For a kind of model: memory and attention, if the batching serves it and they do not.
+# Kind of model -> memory and attention to use if the batching serves the kind, and the technique's own do not.
 STAGES = {"cells": {"memory": "states", "attention": "cells"}}
 
 _BATCHMAKER = "Gao et al., BatchMaker (EuroSys 2018), as in the thesis"
@@ -251,10 +251,10 @@ TECHNIQUES: dict[str, Technique] = {
 
 
 def for_model(row: Technique, kind: str) -> Technique:
-    """`row` for models of this kind, with memory and attention exchanged if it serves another.
+    """Return `row` for this kind of model, with memory and attention replaced if needed.
 
     Raises:
-        UsageError: it does not serve such models.
+        UsageError: the technique does not serve such models.
     """
     fitting = _fitting(row, kind)
     if fitting is None:
@@ -282,7 +282,7 @@ def technique(name: str) -> Technique:
     """The row called `name`.
 
     Raises:
-        UsageError: there is none; the message names the nearest.
+        UsageError: there is no such technique; the message names the nearest.
     """
     if name not in TECHNIQUES:
         raise unknown("technique", name, TECHNIQUES)
@@ -293,7 +293,7 @@ class Rule(NamedTuple):
     """What two stages of a mix need of each other; either may be a class."""
 
     kinds: tuple[Kind, Kind]
-    kept: Callable[[Any, Any], Any]  # true of stages of these kinds
+    kept: Callable[[Any, Any], Any]  # whether two stages of these kinds keep the rule
     broken: str  # what is wrong otherwise; {batching}, {memory} and {attention} are the names of the stages
     otherwise: str = ""  # what to choose instead of a policy whose options break the rule
 
@@ -357,7 +357,7 @@ def _has_budget(batching: Any) -> Any:
 
 
 def mix(row: Technique, **stages: str | None) -> Technique:
-    """`row` with some of its stages exchanged: `mix(orca, batching="static")`.
+    """Return `row` with some of its stages replaced: `mix(orca, batching="static")`.
 
     Raises:
         UsageError: a stage does not exist, or two stages do not fit together.
@@ -372,7 +372,7 @@ def mix(row: Technique, **stages: str | None) -> Technique:
 
 
 def mix_for(row: Technique, kind: str, **stages: str | None) -> Technique:
-    """`row` for models of a kind, with some of its stages exchanged.
+    """Return `row` for a kind of model, with some of its stages replaced.
 
     Raises:
         UsageError: the technique, or one of these stages, does not serve such models; or see `mix`.
@@ -417,5 +417,5 @@ def _broken(stages: Mapping[Kind, Any]) -> Rule | None:
 
 
 def _that_fit(kind: Kind, stages: Mapping[Kind, Any]) -> list[str]:
-    """The stages of one kind that can stand beside the others."""
+    """List the stages of one kind that fit `stages` of the other kinds."""
     return [name for name, cls in every_stage(kind).items() if _broken({**stages, kind: cls}) is None]

@@ -13,8 +13,8 @@ from minifuse.techniques import TECHNIQUES
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
-# A row of mechanisms ends with: | [`shuffled_region`](minifuse/memory/slots/shuffle.py) |
-MECHANISMS = re.findall(r"\| \[`(\w+)`\]\((minifuse/[\w/]+\.py)\) \|$", README, re.MULTILINE)
+# A link to a mechanism: [`shuffled_region`](minifuse/memory/slots/shuffle.py)
+MECHANISMS = re.findall(r"\[`(\w+)`\]\((minifuse/[\w/]+\.py)\)", README)
 
 
 def links(page: str) -> list[str]:

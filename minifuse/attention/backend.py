@@ -71,7 +71,7 @@ class TorchPerSequence(PerSequenceAttention):
 
 
 def real_rows(plan: Plan, rows: BatchRows, device: torch.device) -> Tensor | None:
-    """Return the rows of the plan's work, in its order; None: all rows, in order."""
+    """Return the work's rows, in its order; None if they are all rows, in order."""
     if plan.shape is None:
         return None
     work = zip(rows.starts, plan.work, strict=True)
@@ -80,7 +80,7 @@ def real_rows(plan: Plan, rows: BatchRows, device: torch.device) -> Tensor | Non
 
 
 def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
-    """Lay out the rows of a plan: its work alone (ragged), or its whole shape.
+    """Lay out the rows of a plan: only its work (ragged), or its whole shape.
 
     Ragged, for work [a: 0..3), [b: 7..8): rows 0 to 2 are the first tokens of a, row 3 is the eighth of b.
 

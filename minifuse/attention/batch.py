@@ -28,18 +28,18 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Everything one forward pass needs, complete at birth. T tokens are computed, idle ones included."""
+    """Everything that one forward pass needs. T tokens are computed, idle ones included."""
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T], of each token in its own sequence
     waves: tuple[Wave, ...]  # together they are the T rows, in order
     sampled: tuple[str, ...]  # sequences whose next token is sampled
-    last_tokens: Tensor  # [len(sampled)], the rows whose logits it is sampled from
+    last_tokens: Tensor  # [len(sampled)], the rows whose logits these tokens are sampled from
     real: Tensor | None = None  # rows that are not idle, in the order of the work; None: all T, in order
 
 
 class AttentionBackend(Protocol):
-    """The tensor half of an attention stage. It alone makes `Batch`."""
+    """The tensor half of an attention stage. Only backends make a `Batch`."""
 
     operators: Operators
 
@@ -74,7 +74,7 @@ def ragged_rows(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
     token_ids, positions, slots = rows.token_ids, rows.positions, rows.slots
     for (name, start, stop, _), place in zip(plan.work, plan.places, strict=True):
         rows.starts.append(len(positions))
-        if stop - start == 1:  # as most work: twice as fast
+        if stop - start == 1:  # most work is such, and this is twice as fast
             token_ids.append(sequences[name].tokens[start])
             positions.append(start)
         else:

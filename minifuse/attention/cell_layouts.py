@@ -1,4 +1,4 @@
-"""Lays out cells: nodes alone, or a row for each request (BatchMaker, 2.2.3).
+"""Lays out cells: only nodes, or a row for each request (BatchMaker, 2.2.3).
 
 Cells attend to nothing, and one runner computes both layouts: there is no tensor half.
 """

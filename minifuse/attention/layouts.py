@@ -14,7 +14,7 @@ from minifuse.core.plan import Layout, Placement, Span, Work
 from minifuse.core.stages import option
 
 BALANCE = 164.0  # of an RTX 4090 in 16 bits: 165e12 operations and 1.008e12 bytes a second
-HIDDEN_SIZE = 4096  # matters for the scores alone, which are a two thousandth of the KV here
+HIDDEN_SIZE = 4096  # matters only for the scores, which are a two thousandth of the KV here
 
 
 class PaddedStage(AttentionStage):

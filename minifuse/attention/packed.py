@@ -1,4 +1,4 @@
-"""Attends packed lanes, on a CPU one per torch thread at once (FluidInfer, 4.2)."""
+"""Attends packed lanes; on a CPU, torch's threads run them in parallel (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minifuse.core.plan import Plan, Span
 class Lane(NamedTuple):
     """Holds a lane of one wave, as tensors."""
 
-    rows: Tensor  # [queries], of the wave, in the order of the lane
+    rows: Tensor  # [queries], rows of the wave, in the order of the lane
     ragged: RaggedIndex
 
 

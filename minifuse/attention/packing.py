@@ -17,9 +17,9 @@ def seconds_of(num_queries: int, num_context: int, *, hidden_size: int, flops: f
     """Estimate one layer's attention of a piece of work: the longer of arithmetic and reading.
 
     The paper (4.1) has 4 L^2 H operations for a prompt of L tokens, bound by arithmetic, and 4 x H + 8 x + 4 H bytes
-    for a token after x others, bound by memory. Here L queries attend to x tokens, themselves included, with 4 L x H
-    operations and as many bytes for each query's scores. The longer counts, because a few queries at the end of a long
-    context, or a very short prompt, are bound by memory, too.
+    for a token after x others, bound by memory. Here L queries attend to x tokens, themselves included: 4 L x H
+    operations, and 4 x H + L (8 x + 4 H) bytes. The longer of the two times counts, because a few queries at the end of
+    a long context, or a very short prompt, are bound by memory, too.
 
     Args:
         num_queries: L.
@@ -39,10 +39,10 @@ def seconds_of(num_queries: int, num_context: int, *, hidden_size: int, flops: f
 def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
     """Divide pieces of work among lanes, greedily (4.2), with O(n log n) comparisons.
 
-    The longest piece that is left opens a lane, which is then filled: always with the longest piece that does not make
-    the lane longer than the longest piece of all, and of equal ones with the first. Every lane is full before the next
-    is opened, so this is first-fit decreasing for bins of the size of the longest piece: at most 11/9 of the fewest
-    lanes there can be, plus 6/9 (Dosa, 2007).
+    The longest piece left opens a lane. Then the lane is filled: again and again with the longest piece that does not
+    make the lane longer than the longest piece of all. Of equal pieces the first is taken. Every lane is filled before
+    the next is opened, so this is first-fit decreasing for bins of the size of the longest piece: at most 11/9 of the
+    fewest lanes there can be, plus 6/9 (Dosa, 2007).
 
     >>> # Figure 9b: 1 and 4 are prompts of 5 tokens, 2 is one of 2, and 3, 5, 6 are single tokens. Counted from 0:
     >>> pack([25, 4, 1, 25, 1, 1])
@@ -50,8 +50,8 @@ def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
 
     Args:
         seconds: of each piece, in the order of arrival. Rounding may let a lane of very many pieces exceed the longest.
-        most: lanes, at most; none: as many as it takes. What is left over then goes, longest first, to the lane that
-            ends first, and lanes get longer than the longest piece.
+        most: lanes, at most; None: as many as it takes. Pieces left over go, longest first, to the lane that ends
+            first, so lanes may get longer than the longest piece.
 
     Raises:
         ValueError: `most` is less than 1.
@@ -80,7 +80,7 @@ def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
 
 
 def lanes_of(plan: Plan, wave: Span) -> Sequence[Sequence[int]]:
-    """Return the lanes of one wave, as numbers of work; by default, each piece alone.
+    """Return a wave's lanes, as indices of work; by default, one per piece.
 
     >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
     """
@@ -97,7 +97,7 @@ class Bubbles(NamedTuple):
     busy_s: float  # of all lanes together
     prompts_s: float  # type A: a lane with a prompt ends before the longest
     tokens_s: float  # type B: a lane of single tokens ends before one with a prompt
-    others_s: float  # lanes of single tokens alone, of different contexts: "less significant"
+    others_s: float  # only lanes of single tokens, of different contexts: "less significant"
 
     @property
     def idle(self) -> float:
@@ -115,7 +115,7 @@ def bubbles_of(seconds: Sequence[float], prompts: Sequence[bool], lanes: Lanes) 
     Args:
         prompts: which pieces compute several tokens.
 
-    >>> # Figure 9a: a lane for each of a prompt of 5 tokens, one of 2 and a single token
+    >>> # Figure 9a: one lane each for a prompt of 5 tokens, a prompt of 2, and a single token
     >>> bubbles_of([25, 4, 1], [True, True, False], ((0,), (1,), (2,)))
     Bubbles(busy_s=30, prompts_s=21, tokens_s=24, others_s=0)
     """

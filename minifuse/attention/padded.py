@@ -63,7 +63,7 @@ class Rows:
 
 
 class PaddedAttention(Backend):
-    """Computes the columns [start, stop) of every row of the plan's rectangle, whole.
+    """Computes the columns [start, stop) of every row of the plan's rectangle.
 
     T is rows x (stop - start). Keys and values are views of the rectangle's window. The mask hides the slots that do
     not hold a row's own sequence.
@@ -74,8 +74,8 @@ class PaddedAttention(Backend):
         row 0:  . . a     mask of 'a': [0, 0, 1]
         row 1:  x y z     mask of 'z': [1, 1, 1]
 
-    If 'p q' then takes the row of 'a', beside the next token of 'x y z', that row is padded after its token, and has a
-    gap from then on (vector shaping, Baton 4.1):
+    If 'p q' then takes the row of 'a' while 'x y z' computes its next token, row 1 is padded after that token, and has
+    a gap from then on (vector shaping, Baton 4.1):
 
         row 0:  . . . p q .     mask of the token after 'q': [0, 0, 0, 1, 1, 1]
         row 1:  x y z t . u     mask of 'u': [1, 1, 1, 1, 0, 1]
@@ -96,8 +96,8 @@ class PaddedAttention(Backend):
 def _visible(view: View, rectangle: Rectangle, device: torch.device) -> Tensor:
     """Mark what the queries of columns [start, stop) attend to: [rows, columns, width].
 
-    A query attends to the columns up to its own that its row holds, and always to itself: an idle query with nothing to
-    attend to would be a softmax over an empty set, which is NaN.
+    A query attends to the columns that its row holds, up to its own, and always to itself: an idle query with nothing
+    to attend to would be a softmax over an empty set, which is NaN.
 
     >>> _visible(View(0, 2, [[(1, 2)]]), Rectangle(0, 1, 2, 0, 2), torch.device("cpu"))  # column 0 is idle
     tensor([[[ True, False],

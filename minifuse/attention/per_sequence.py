@@ -22,7 +22,7 @@ class Item(NamedTuple):
     stop: int
     keys: tuple[Tensor, ...]  # num_layers of [num_kv_heads, head_dim, context]: ready to be multiplied with queries
     values: tuple[Tensor, ...]  # num_layers of [num_kv_heads, context, head_dim]
-    mask: Tensor | None  # [queries, context]; None for a single query, which attends to all of it
+    mask: Tensor | None  # [queries, context]; None for a single query, which attends to the whole context
 
 
 class PerSequenceAttention:
@@ -79,7 +79,7 @@ class PerSequenceAttention:
 
 
 def _causal(start: int, stop: int, device: torch.device) -> Tensor | None:
-    """True where a query sees a token, [queries, context]; None: one query sees all."""
+    """Return [queries, context], True where a query sees a token; None for one query."""
     if stop - start == 1:
         return None
     return torch.ones(stop - start, stop, dtype=torch.bool, device=device).tril(start)

@@ -62,7 +62,9 @@ def contexts_of(work: Seq[Work], places: Seq[Place]) -> tuple[list[int], list[in
 
 
 def tables_of(places: Seq[Place]) -> tuple[list[tuple[int, ...]], int]:
-    """Return block tables and block size; of consecutive slots, the first slots and 0.
+    """Return the block tables of places, and the block size.
+
+    A run of consecutive slots has its first slot as its table, and the block size 0.
 
     >>> tables_of((Pages((4, 7), 16),)), tables_of((Extent(40, 9),))
     (([(4, 7)], 16), ([(40,)], 0))
@@ -79,8 +81,8 @@ def _rows_with_gaps(
 ) -> tuple[list[int], list[int], list[Seq[int]], int]:
     """List the sequences of a rectangle whose rows have gaps, or wrap around.
 
-    The kernels mask no gap. So each piece of work is a sequence in blocks of one slot. The idle queries before and
-    behind it are sequences, too, and attend to their own slots: all rows are computed.
+    The kernels cannot mask a gap. So each piece of work is a sequence in blocks of one slot. The idle queries before
+    and behind it are sequences, too, and attend to their own slots: all rows are computed.
 
     >>> # columns 3 and 4 of two rows of 8: row 0 computes token 2, after a gap, in column 3; row 1 tokens 0 and 1
     >>> # queries [1, 1, 2], contexts [3, 1, 2], tables [[0, 1, 3], [4], [11, 12]], page 1

@@ -1,4 +1,4 @@
-"""Finds KV in a rectangle's rows; clears rows that change hands (Baton, 4.1, 4.2)."""
+"""Finds KV in a rectangle's rows; clears rows that get another sequence (Baton, 4.1, 4.2)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from minifuse.core.shapes import Rectangle
 class View(NamedTuple):
     """Names the slots [first, first + width) of every row that are read.
 
-    They are the window's, or the whole row if the window wraps around. `held` are the ranges in which a row's sequence
-    lies, counted from `first`; a finished row has none.
+    They are the window's slots, or the whole row if the window wraps around. For each row, `held` has the ranges of its
+    sequence, counted from `first`; a finished row has none.
 
     >>> # stride 8, columns [5, 9) in use: slots 5, 6, 7 and 0 of each row. So the view is the whole row, and a sequence
     >>> # in columns 5, 7 and 8 holds the ranges (5, 6), (7, 8) and (0, 1)
@@ -48,7 +48,7 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
 
 
 def _of_text(runs: Seq[tuple[int, int]], num_tokens: int) -> list[tuple[int, int]]:
-    """Cut runs of slots to the text so far; a place may reach beyond."""
+    """Cut runs of slots to the first `num_tokens` slots; a place may reach beyond them."""
     cut = []
     for slot, length in runs:
         if num_tokens > 0:
@@ -60,11 +60,10 @@ def _of_text(runs: Seq[tuple[int, int]], num_tokens: int) -> list[tuple[int, int
 def slots_to_clear(plan: Plan, span: Span) -> list[tuple[int, int]]:
     """Return the slots that a wave sets to zero where a row's sequence is new.
 
-    A masked key has the weight 0, and 0 x NaN is NaN. So a row is left with zeros and the KV of its own sequence: in a
-    gap, in padding, and in columns that the window will move on to. (Baton, 4.1, sets the KV of the old sequence to
-    -inf; but 0 x -inf is NaN, too.) A row gets another sequence when the sequence is admitted, or by a move to the row,
-    or later, if the sequence begins with another plan than its group. So an insertion clears one row, however many
-    there are.
+    A masked key has the weight 0, and 0 x NaN is NaN. So a row is left with zeros and the KV of its own sequence: zeros
+    in a gap, in padding, and in columns that the window will move on to. (Baton, 4.1, sets the KV of the old sequence
+    to -inf; but 0 x -inf is NaN, too.) A row's sequence is new if this plan admits it, moves it to the row, or computes
+    its first token (its group may have begun earlier). So an insertion clears only one row.
 
     >>> # a prompt of 3 tokens in the buffer of slots 16 to 23: slots [19, 24)
     """

@@ -1,4 +1,4 @@
-"""Attends with `reference` numerics on torch: bits depend on a token's own text alone."""
+"""Attends with `reference` numerics on torch: a token's bits depend only on its own text."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ class _RowByRow(TorchOperators):
 class ReferenceAttention(Backend):
     """Attends query by query to a fresh copy of its context.
 
-    So every product has the same operands in the same shapes.
-
-    Neither the places of KV, nor the rest of the batch, nor the iterations that a text was split into change a bit.
-    Idle rows attend to nothing and are zero.
+    So every product has the same operands in the same shapes: the output is the same, bit for bit, wherever KV lies,
+    whatever else is in the batch, and however a text was split into iterations. The output of idle rows is zero.
     """
 
     operators: Operators = _RowByRow()

@@ -20,7 +20,7 @@ class SlotsAttention(Backend):
     """Views the region's buffers without a gather; row i is buffer offset + i.
 
     If buffers [1, 4) hold r2 at its 5th token, no sequence, and r1 at its 2nd, then rows 0 to 2 attend to the first 5,
-    1 and 2 tokens of their buffers. A plan without a region, as of prompts, is attended request by request.
+    1 and 2 tokens of their buffers. A plan without a region, such as one of prompts, is attended request by request.
     """
 
     masked = True  # a later plan reads the rest of a buffer

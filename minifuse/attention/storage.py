@@ -7,7 +7,7 @@ from minifuse.model.text.shape import TextShape
 
 
 class KVStorage:
-    """Keys and values, one token a slot: two tensors [num_layers, slots, num_kv_heads, head_dim].
+    """Keys and values, one token per slot: two tensors [num_layers, slots, num_kv_heads, head_dim].
 
     They begin as zeros, so that a masked slot that was never written contributes 0 x 0 and never 0 x NaN.
     """

@@ -29,7 +29,7 @@ class TritonAttention(Backend):
     """Attends regions, rectangles, and sequences in runs or blocks, packed or not.
 
     Args:
-        reference: compute each row so that its bits depend on its own text alone.
+        reference: compute each row so that its bits depend only on its own text.
     """
 
     operators: Operators = TritonOperators()

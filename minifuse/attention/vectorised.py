@@ -38,7 +38,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Attends units together: one KV head of one piece each, with its query heads.
+    """Attends units together: each is one KV head of one piece, with its query heads.
 
     Contexts are aligned at the right, so that one mask `future` fits all units. Two pieces of 2 queries with contexts
     of 4 and 3 tokens, one head:
@@ -63,7 +63,7 @@ class RaggedIndex:
     """
 
     groups: tuple[_Group, ...]
-    order: Tensor  # [T * num_heads], of each row of the output, its row in the output of all groups
+    order: Tensor  # [T * num_heads], output row -> its row in the joined outputs of all groups
 
     @classmethod
     def of(
@@ -79,9 +79,9 @@ class RaggedIndex:
         """Index S sequences, whose queries lie in the batch in this order.
 
         Args:
-            num_queries: of each sequence, the last tokens of its context.
-            contexts: tokens of each, up to and including the last query.
-            tables: block numbers of each, at least as many as its context fills; with `page` 0, [its first slot].
+            num_queries: queries of each sequence, which are the last tokens of its context.
+            contexts: context length of each sequence, the last query included.
+            tables: blocks of each sequence, at least as many as its context fills; with `page` 0, [its first slot].
             page: slots in a block: token t lies in slot `table[t // page] * page + t % page`; 0: consecutive slots.
         """
         pieces, row = [], 0
@@ -138,7 +138,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tenso
 
 
 def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
-    """Group pieces of equal numbers of queries, within WASTE and SLACK, and ELEMENTS."""
+    """Group pieces with equal numbers of queries, within WASTE, SLACK and ELEMENTS."""
     group: list[_Piece] = []
     tokens = 0
     for piece in sorted(pieces, reverse=True):
@@ -159,7 +159,7 @@ def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
 def _groups(
     pieces: list[_Piece], page: int, num_heads: int, num_kv_heads: int, device: torch.device
 ) -> Iterator[_Group]:
-    """Index pieces as one group, or as parts of it whose tensors keep to ELEMENTS.
+    """Index pieces as one group, or split it to keep its tensors within ELEMENTS.
 
     A unit is never divided.
 

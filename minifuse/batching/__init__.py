@@ -1,4 +1,4 @@
-"""Batching policies: which work runs next. Importing this registers them."""
+"""Batching policies, which choose the work that runs next. Importing this registers them."""
 
 from minifuse.batching.cellular import Cellular
 from minifuse.batching.decoupled import Decoupled

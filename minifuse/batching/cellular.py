@@ -28,7 +28,7 @@ class CellType:
         self.max_batch = max_batch  # Bsizes.Max()
         self.priority = 0.0
         self.num_running_tasks = 0
-        # Ordered dictionaries: a plain one, much of whose front has left, is searched for its first key at every turn.
+        # Ordered: once much of a plain dictionary's front has left, finding its first key takes a search every time.
         self.started: OrderedDict[Subgraph, None] = OrderedDict()
         self.newcomers: OrderedDict[Subgraph, None] = OrderedDict()
         self._num_ready: Counter[int | None] = Counter()  # by the worker that their subgraph is pinned to
@@ -55,7 +55,7 @@ class CellType:
         self.newcomers.pop(subgraph, None)
 
     def submit(self, subgraph: Subgraph, nodes: list[int], worker: int) -> None:
-        """Pin a subgraph to its task's worker; drop it if no node is ready."""
+        """Pin a subgraph to its task's worker; drop it if no node is left ready."""
         self._num_ready[subgraph.pinned] -= len(subgraph.ready)
         subgraph.pinned = worker
         subgraph.num_running += 1
@@ -66,7 +66,7 @@ class CellType:
             del self.started[subgraph]
 
     def completed(self, subgraph: Subgraph) -> None:
-        """Count a completed task of a subgraph; unpin it after the last."""
+        """Count a subgraph's completed task; unpin the subgraph if no task is in flight."""
         subgraph.num_running -= 1
         if not subgraph.num_running:
             self._num_ready[subgraph.pinned] -= len(subgraph.ready)
@@ -91,7 +91,7 @@ class Cellular(Batching):
 
     A request joins with its first ready node and leaves with its last. The type is (a) one with a full batch of ready
     nodes, else (b) one without a running task, else (c) any with ready nodes. Of several, the one of highest priority
-    goes first. For a transformer the one type is an iteration, and up to MaxTasksToSubmit of them are in flight.
+    goes first. A transformer has one type, an iteration, and up to MaxTasksToSubmit iterations are in flight.
     """
 
     name = "cellular"
@@ -121,7 +121,7 @@ class Cellular(Batching):
         self.first_without_room: Sequence | None = None  # the first waiting request that memory has refused
         self.num_received = 0
         self.subgraphs: dict[str, list[Subgraph]] = {}  # of each request: those that have been scheduled
-        self.turns: dict[int, Iterator[Task]] = {}  # by worker: the tasks to come of its turn
+        self.turns: dict[int, Iterator[Task]] = {}  # by worker: the tasks that its turn has yet to yield
         self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # by worker: tasks in flight
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
@@ -137,7 +137,7 @@ class Cellular(Batching):
         self.processor.receive(sequence)
 
     def enqueue(self, subgraph: Subgraph) -> None:
-        """Queue a subgraph by its type: all that it reads outside has been computed."""
+        """Queue a subgraph by its type; all outside nodes that it reads are computed."""
         name = subgraph.cell
         if name not in self.types:
             self.types[name] = CellType(self.max_batches.get(name, self.options.max_batch))
@@ -175,9 +175,9 @@ class Cellular(Batching):
     def schedule(self, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
         """Algorithm 1, Schedule: yield the tasks of the type chosen for an idle worker.
 
-        Criteria: (a) a full batch is ready, (b) no task of the type runs, (c) any node is ready. Within each, the type
-        of highest priority. Where memory has no room for a single node of a type, the next is tried; the thesis knows
-        no such limit.
+        Criteria: (a) a full batch is ready, (b) no task of the type runs, (c) any node is ready. Of types that meet the
+        same criterion, the one of highest priority goes first. If memory has no room for a single node of a type, the
+        next type is tried; the thesis knows no such limit.
         """
 
         def order(ct: CellType) -> tuple[str, float]:
@@ -206,7 +206,7 @@ class Cellular(Batching):
             yield batch
 
     def form_batched_task(self, ct: CellType, worker: int, room: Room) -> Task:
-        """Algorithm 1, FormBatchedTask: take ready nodes, but of subgraphs pinned to other workers.
+        """Algorithm 1, FormBatchedTask: take ready nodes that are not pinned to other workers.
 
         A request joins with its first node, if memory has room for it, and is never overtaken.
         """
@@ -230,7 +230,7 @@ class Cellular(Batching):
         return batch
 
     def refusal(self, sequence: Sequence, room: Room) -> Reason | None:
-        """Return why a request has no room, or waits behind one without; or None."""
+        """Return why a request, or one that arrived before it, has no room; or None."""
         first = self.first_without_room
         if first is not None and self.waiting[first.id] < self.waiting[sequence.id]:
             text = f"not admitted: {first.id!r} arrived before it and finds no room in memory"
@@ -266,7 +266,7 @@ def _max_batches(options: Cellular.Options) -> dict[str, int]:
     """Parse the maximum batch size of single types.
 
     Raises:
-        UsageError: it is not TYPE=SIZE, or a size is not positive, or below min_batch.
+        UsageError: a part is not TYPE=SIZE, or a size is not positive, or below min_batch.
     """
     found = {}
     for pair in _parts(options.max_batches):

@@ -18,12 +18,13 @@ LOOKED_AT = 4  # prompts of similar length are sought among the first LOOKED_AT 
 class Decoupled(QueuePolicy):
     """Computes prompts of similar length together, between iterations; they then wait for a place.
 
-    The first prompt that waits is always among those that are computed next, so that none is overtaken for ever.
-    Prompts are computed one group after the other until the batch can be filled, and then, ahead of their turn, between
-    two of its iterations, while fewer than `max_batch` sequences are ready to join and none that was evicted waits
-    before them. A prompt that goes before a sequence which is ready, or may take the place of one that runs, is
-    computed at once, and joins before those that it precedes. Without `refill` this is the "PD" of 5.1, but that a
-    batch is made of prompts that were computed together, where the paper draws it at random from all.
+    The first waiting prompt is always in the next group that is computed, so no prompt is overtaken for ever. Groups
+    are computed one after the other until the batch can be filled. After that, a group is computed ahead of its turn
+    between two iterations of the batch, while fewer than `max_batch` sequences are ready to join. No group goes ahead
+    while an evicted sequence waits before the first prompt. A prompt that outranks a ready sequence, or may displace a
+    running one, is computed at once, and joins before the sequences that it outranks. Without `refill` this is the "PD"
+    of 5.1, except that a batch consists of prompts that were computed together, while the paper draws it at random from
+    all.
     """
 
     name = "decoupled"
@@ -31,7 +32,7 @@ class Decoupled(QueuePolicy):
     in_step = True
     displaces = takes_place
     grows = True
-    overtaken_at_most = None  # by prompts that are similar in length to the first
+    overtaken_at_most = None  # prompts similar in length to the first may overtake without bound
 
     @dataclass(frozen=True)
     class Options(RefillOptions):
@@ -41,8 +42,8 @@ class Decoupled(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.ready = Ranked()  # what waits for a place: computed apart, or evicted
-        self.prompts_last = False  # they were computed last, so that an iteration of the batch is due
+        self.ready = Ranked()  # sequences that wait for a place: computed apart, or evicted
+        self.prompts_last = False  # the last plan computed prompts, so an iteration of the batch is due
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
@@ -61,7 +62,7 @@ class Decoupled(QueuePolicy):
         if not reasons and (first := first_of(self.waiting)) is not None:
             text = f"not admitted: its prompt is computed when fewer than {len(self.ready)} are ready to join"
             reasons = (Reason("prompts-ready", first.id, text),)
-        admit = tuple([one for one in batch.admit if one.phase is not Phase.READY])  # which was admitted before
+        admit = tuple([one for one in batch.admit if one.phase is not Phase.READY])  # READY: it was admitted before
         return replace(batch, admit=admit, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:

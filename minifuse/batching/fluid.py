@@ -13,11 +13,12 @@ ASSUMED = 512  # tokens; the paper's figure for OPT-6.7B on four RTX 4090
 
 
 class Fluid(QueuePolicy):
-    """Admits every request for which the iteration has a token left, and memory room.
+    """Admits requests while the iteration has a token left and memory has room.
 
-    The layers before and after attention act on all tokens at once, and gain from each of them until they are bound by
-    arithmetic; beyond that, an iteration only takes longer. So its tokens are bounded, not its requests. Single tokens
-    come first, and long prompts are computed in pieces, within what the single tokens leave.
+    The layers before and after attention act on all tokens at once, and gain from every further token until they are
+    bound by arithmetic; beyond that, an iteration only takes longer. So the tokens of an iteration are bounded, not its
+    requests. Single tokens come first; long prompts are computed in pieces, within the budget that the single tokens
+    leave.
     """
 
     name = "fluid"
@@ -43,4 +44,4 @@ class Fluid(QueuePolicy):
 
     def _missing(self, memory: Memory) -> Missing:
         missing = super()._missing(memory)
-        return sorted(missing, key=lambda pair: num_missing(pair[1]) > 1)  # stable: otherwise in the order of rank
+        return sorted(missing, key=lambda pair: num_missing(pair[1]) > 1)  # stable: both parts stay in rank order

@@ -16,12 +16,13 @@ MAIN = 0  # the worker that is the main stream
 
 
 class Fusion(Batching):
-    """Pre-processes each request beside the main stream, then fuses it into the stream.
+    """Pre-processes each request alongside the main stream, then fuses it into the stream.
 
-    The main stream gives each of its requests one token an iteration. Pre-processing computes a prompt's context: all
-    of it but the last token, which the main stream turns into the first token of the answer. It runs on workers of its
-    own, a request on each, or inline: in the main stream, at most once between two iterations, for all requests that
-    have arrived by then. The paper serves them first come, first served; memory alone bounds the batch.
+    The main stream gives each of its requests one token per iteration. Pre-processing computes a prompt's context: all
+    of it but the last token, which the main stream turns into the first token of the answer. Pre-processing runs on its
+    own workers, with one request on each, or inline: in the main stream, at most once between two iterations, for all
+    requests that have arrived by then. The paper serves requests first come, first served; only memory bounds the
+    batch.
     """
 
     name = "fusion"
@@ -65,7 +66,7 @@ class Fusion(Batching):
         return self._iterate(memory)
 
     def _preprocess(self, memory: Memory) -> Proposal:
-        """Propose the contexts of the first requests: of one, or inline of all that fit."""
+        """Propose the context of the first request; inline, those of all that fit."""
         admit, reasons, room = self._admit(memory, apart=True, most=math.inf if self.inline else 1)
         return Proposal(_context(admit, memory), tuple(admit), reasons, phase=Phase.PREPROCESSING, room=room)
 
@@ -82,10 +83,10 @@ class Fusion(Batching):
     def _admit(
         self, memory: Memory, apart: bool, most: float = math.inf
     ) -> tuple[list[Sequence], tuple[Reason, ...], Room | None]:
-        """Admit the first requests, up to the first refused; none once `most` prompts are admitted.
+        """Admit requests in order until one is refused, or `most` prompts are admitted.
 
         Args:
-            apart: to pre-process them, which needs a context; otherwise to the main stream, without one.
+            apart: admit requests with a context, to pre-process them; otherwise those without one, to the main stream.
         """
         admit: list[Sequence] = []
         room = memory.room() if self.waiting else None
@@ -112,6 +113,6 @@ def _refusal(prompts: tuple[Sequence, ...], memory: Memory, room: Room, apart: b
 
 
 def _context(prompts: Iterable[Sequence], memory: Memory) -> tuple[Work, ...]:
-    """Return what pre-processing computes of prompts: all that memory misses but the last token."""
+    """Return the work of pre-processing: what memory misses, except each prompt's last token."""
     spans = [(one, start, min(stop, len(one) - 1)) for one in prompts for start, stop in memory.missing(one)]
     return tuple([Work(one.id, start, stop) for one, start, stop in spans if stop > start])

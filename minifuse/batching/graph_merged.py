@@ -31,9 +31,9 @@ def settle_waves(fill: Fill, waves: Collection[list[Work]]) -> Proposal:
 class GraphMerged(QueuePolicy):
     """Merges the graphs of several requests: nodes of one type and depth are a batch.
 
-    A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All
-    requests of a set return when its merged graph has been computed; later arrivals are in the next set, which is
-    merged while this one runs, once it is full, unless `overlap` is off.
+    Nodes are cells, as in TensorFlow Fold, or single operators, as in DyNet. All requests of a set return when its
+    merged graph has been computed; later arrivals join the next set. With `overlap`, the next set is merged as soon as
+    it is full, even while this one runs.
     """
 
     name = "graph_merged"
@@ -53,7 +53,7 @@ class GraphMerged(QueuePolicy):
         self.workers = self.options.workers
         self.depth = 2 if self.options.overlap else 1
         self.granularity = self.options.per
-        self.num_running = [0] * self.workers  # sets of each worker
+        self.num_running = [0] * self.workers  # worker -> sets in flight
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         running, most = self.num_running[worker], self.options.max_batch

@@ -15,7 +15,7 @@ from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
 
-Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and which lengths of the first it takes
+Bucket = tuple[tuple[str, ...], int]  # types of a chain's segments, and i (see `GraphPadded`)
 
 
 @lru_cache(1024)
@@ -34,9 +34,9 @@ def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
 class GraphPadded(QueuePolicy):
     """Serves buckets of similar length in turn; a batch is padded to one graph.
 
-    Round robin over the buckets, no timeout: whenever a worker is idle, the next bucket with requests starts with those
-    it has. All requests of a batch return when it ends; later arrivals wait. Bucket i has the lengths (w i, w i + w] of
-    the first segment, which is the input; the length of the answer is not known.
+    Buckets take turns, without a timeout: whenever a worker is idle, the next bucket that has requests starts a batch
+    of them. All requests of a batch return when it ends; later arrivals wait. Bucket i takes chains whose first
+    segment, the input, has a length in (w i, w i + w]; the length of the answer is not known.
 
     >>> # width 10: lengths 3 and 8 are of bucket 0, padded to 10, and 21 is of bucket 2, padded to 30
     """
@@ -102,7 +102,7 @@ class GraphPadded(QueuePolicy):
         return settle_waves(fill, self._padded(fill.joining, bucket))
 
     def _padded(self, batch: list[Sequence], bucket: Bucket) -> list[list[Work]]:
-        """Return a wave for each step of the padded chains, empty if all is padding."""
+        """Return one wave per step of the padded chains; padding alone makes an empty wave."""
         chains = [(sequence.id, segments(unfolded(sequence).topology) or ()) for sequence in batch]
         waves: list[list[Work]] = []
         types, index = bucket

@@ -1,4 +1,4 @@
-"""The fill of policies that admit with little memory, and evict when it runs out."""
+"""The fill of policies that admit with little memory, and evict when memory runs out."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -12,20 +12,20 @@ from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory
 from minifuse.memory.trial import checked
 
-Rule = Callable[[Fill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer, which misses these, waits
+Rule = Callable[[Fill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer with these missing spans waits
 
-Before = tuple[list[Work], int, dict[str, Sequence]]  # work, how much of it, and the displaced, before a newcomer joins
+Before = tuple[list[Work], int, dict[str, Sequence]]  # before a newcomer joins: work, its length, and the displaced
 
 
 class GrowingFill(Fill):
     """Evicts until running sequences have room for their next tokens; newcomers may displace them.
 
-    An evicted sequence waits again, ahead of all that arrived later with its rank. An iteration that evicts because
-    memory is short admits none, and the first that runs is never evicted for that: it goes on, at the latest when the
-    copies under way have landed. A newcomer may take the place of any sequence that it `displaces`.
+    An evicted sequence waits again, ahead of sequences of its rank that arrived later. An iteration that evicts because
+    memory is short admits no sequence. The first running sequence is never evicted for that reason: it goes on, at the
+    latest when the copies in flight have landed. A newcomer may take the place of any sequence that it `displaces`.
 
     Args:
-        rule: why a waiting sequence does not join this iteration, or None; asked after `admission` and the budget.
+        rule: says why a waiting sequence does not join this iteration, or None; asked after `admission` and the budget.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class GrowingFill(Fill):
         super().__init__(policy, now, memory, running)
         self.rule = rule
         self.evicted: dict[str, Sequence] = {}  # because memory is short
-        self.displaced: dict[str, Sequence] = {}  # a newcomer takes the place of each
-        self.before: list[Before] = []  # for each newcomer that joins
+        self.displaced: dict[str, Sequence] = {}  # to make room for a newcomer
+        self.before: list[Before] = []  # one entry for each newcomer that joins
         self.in_order = True  # whether the trial has evicted before it admitted, as `place` does
 
     def propose(self) -> Proposal:
@@ -49,7 +49,7 @@ class GrowingFill(Fill):
     def make_room(self) -> None:
         """Evict until each running sequence that is left has room for its next token.
 
-        One that has no room although no other is left to evict waits until the copies under way have landed.
+        If no other sequence is left to evict, one without room waits until the copies in flight have landed.
         """
         room, evicted, victims = self.memory.room(), self.evicted, self.victims()
         self.room = room
@@ -69,7 +69,7 @@ class GrowingFill(Fill):
             self.running = [pair for pair in self.running if pair[0].id not in stopped]
 
     def victims(self) -> Iterator[Sequence]:
-        """Yield the policy's victims, each checked as it is taken; never the first that runs."""
+        """Yield the policy's victims, each checked as it is taken; never the first running one."""
         others = list(self.policy.running)[1:]
         left = {id(sequence) for sequence in others}
         victims: Any = self.policy.victims(others)
@@ -92,7 +92,7 @@ class GrowingFill(Fill):
         before = self.work, len(self.work), self.displaced
         while (reason := super().refusal(newcomer, spans, joining - len(self.displaced))) is not None:
             victim = self.displaceable(newcomer)
-            if victim is None:  # those displaced in vain stay
+            if victim is None:  # undo displacements that did not help
                 self.restore(before)
                 return reason
             self.displace(victim)
@@ -105,13 +105,13 @@ class GrowingFill(Fill):
         return super().take(newcomer, spans)
 
     def lacks(self, newcomer: Sequence) -> Reason | None:
-        """Set aside what a newcomer needs; a `READY` one was admitted before, and is extended."""
+        """Set aside what a newcomer needs; extend a `READY` one, which was admitted before."""
         if newcomer.phase is Phase.READY:
             return checked(self.room, "extend", self.room.extend(newcomer), newcomer)
         return checked(self.room, "admit", self.room.admit(newcomer, growing=True), newcomer)
 
     def displaceable(self, newcomer: Sequence) -> Sequence | None:
-        """Return the last sequence that runs if a newcomer displaces it, or None."""
+        """Return the last running sequence if a newcomer displaces it, or None."""
         order, gone = self.policy.running.order, len(self.displaced)  # the displaced are the last
         if not self.memory.evicts or gone == len(order):
             return None
@@ -119,7 +119,7 @@ class GrowingFill(Fill):
         return last if self.policy.displaces(newcomer, last) else None
 
     def displace(self, victim: Sequence) -> None:
-        """Evict a running sequence after newcomers were tried: `settle` tries the iteration again, in order."""
+        """Evict a running sequence after newcomers were tried; `settle` then retries in order."""
         self.room = self.memory.room() if self.room is None else self.room
         self.room.evict(victim)
         self.displaced = self.displaced | {victim.id: victim}
@@ -127,7 +127,7 @@ class GrowingFill(Fill):
         self.in_order = False
 
     def restore(self, before: Before) -> None:
-        """Return to the work and the displaced sequences before a newcomer was tried."""
+        """Restore the work and the displaced sequences from before a newcomer was tried."""
         work, length, self.displaced = before
         self.work = work[:length]
 
@@ -144,7 +144,7 @@ class GrowingFill(Fill):
         return next(filter(None, chain(rest, joined)), None)
 
     def settle_order(self) -> None:
-        """Try the iteration in order; the last newcomers wait until it fits."""
+        """Retry in order; send newcomers back, the last first, until the iteration fits."""
         while (full := self.retry()) is not None and self.joining:
             last = self.joining.pop()
             self.restore(self.before.pop())

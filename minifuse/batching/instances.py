@@ -46,7 +46,7 @@ class Instances(QueuePolicy):
         super().__init__(options)
         self.workers = self.options.instances
         self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # the prompts of each instance
-        self.instance: dict[str, int] = {}  # of each prompt that is served
+        self.instance: dict[str, int] = {}  # prompt that is served -> its instance
         self.idle = set(range(self.workers))  # instances that serve none
 
     def release(self, sequence: Sequence) -> None:

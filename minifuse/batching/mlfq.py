@@ -14,7 +14,7 @@ from minifuse.core.stages import Memory, option
 
 @dataclass(slots=True)
 class _Turn:
-    """Where a request stands: its level, since when, and the time used there."""
+    """Where a request stands: its level, when it entered, and the time used there."""
 
     level: int
     entered_s: float
@@ -22,14 +22,15 @@ class _Turn:
 
 
 class Mlfq(QueuePolicy):
-    """Runs requests of the first levels; one that uses up its quantum is demoted.
+    """Runs requests level by level; a request that uses up its quantum is demoted.
 
-    Level i has a quantum of `quantum` x 2^i, so short answers are done before long ones, although no length is known
-    in advance. A new request skips the levels whose quantum is shorter than its first iteration, estimated from its
-    prompt and the speed of the last iteration with a prompt: it would only be interrupted there. Between two
-    iterations a request takes the place of the last that runs, if it stands before it; what is evicted keeps its level
-    and its time. In the last level requests take turns. A request that has waited for `starve` stands at the end of the
-    first level as of then, with a new quantum: no request that arrives later is admitted before it.
+    Level i has a quantum of `quantum` x 2^i, so short answers are done before long ones, although no length is known in
+    advance. A new request skips the levels whose quantum is shorter than its first iteration, since it would only be
+    interrupted there. That iteration is estimated from the prompt and the speed of the last iteration with a prompt.
+    Between two iterations, a waiting request takes the place of the last running one if it ranks before it; an evicted
+    request keeps its level and its used time. In the last level requests take turns. A request that has waited for
+    `starve` moves to the end of the first level as of that moment, with a new quantum: no request that arrives later is
+    admitted before it.
 
     >>> # quantum 10 ms, a first iteration of 35 ms: the request begins in level 2, whose quantum is 40 ms; if it takes
     >>> # 35 ms, then 6 ms for its second token, it goes on in level 3, with 80 ms
@@ -59,12 +60,12 @@ class Mlfq(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.work_conserving = not self.options.host_reserve  # for a reserve new prompts are held back
-        self.turns: dict[str, _Turn] = {}  # of all that wait or run
-        self.waits: OrderedDict[str, float] = OrderedDict()  # since when each has waited, the longest first
+        self.work_conserving = not self.options.host_reserve  # a reserve holds new prompts back
+        self.turns: dict[str, _Turn] = {}  # of all requests that wait or run
+        self.waits: OrderedDict[str, float] = OrderedDict()  # when the wait of each began, the longest wait first
         self.seconds_per_token = 0.0  # in the last iteration with a prompt of several tokens, swaps included
         self.proposed_s = 0.0  # when the iteration that runs was proposed
-        self.evicted = Ranked()  # those of the queue that have run before
+        self.evicted = Ranked()  # waiting sequences that have run before
 
     def rank(self, sequence: Sequence) -> tuple[int, float]:
         turn = self.turns[sequence.id]
@@ -93,7 +94,7 @@ class Mlfq(QueuePolicy):
         free = memory.host_capacity - usage.host - usage.kept_on_host
         is_host_full = free < self.options.host_reserve * memory.host_capacity
         self.proposed_s = now
-        # While the host is short, those that have KV there go on, and no new prompt begins.
+        # While the host is short of memory, sequences that have run go on, and no new prompt begins.
         is_held = is_host_full and bool(self.evicted or self.running)
         self.ready, other = (self.evicted, self.waiting) if is_held else (self.waiting, self.evicted)
         proposal = super().propose(worker, now, memory)

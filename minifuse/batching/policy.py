@@ -41,7 +41,7 @@ class QueuePolicy(Batching):
         """Return why a sequence may not join an iteration that `joining` others join, or None."""
 
     def victims(self, running: list[Sequence]) -> Iterable[Sequence]:
-        """Order running sequences as a policy that grows evicts them when memory is short."""
+        """Order running sequences for eviction when memory is short, if the policy grows."""
         return reversed(running)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:

@@ -15,7 +15,7 @@ OTHER_PHASE = "other-phase"
 
 def num_missing(spans: tuple[Span, ...]) -> int:
     """Count the tokens of these spans."""
-    if len(spans) == 1:  # as of most sequences
+    if len(spans) == 1:  # the usual case
         return spans[0].stop - spans[0].start
     return sum([stop - start for start, stop in spans])
 
@@ -23,10 +23,10 @@ def num_missing(spans: tuple[Span, ...]) -> int:
 class PrefillFirst(QueuePolicy):
     """Computes the prompts of newcomers first, in iterations of their own.
 
-    Running sequences wait meanwhile. A request is admitted with room for no more than its prompt; when memory runs out
-    for running sequences, the last in rank are evicted, and come back first: with a single token if their KV was
-    kept, otherwise with all their text as a prompt. A sequence that misses one token runs with the single tokens: so
-    do a prompt of one token, and the last token that a token_budget has left of a longer prompt.
+    Running sequences wait meanwhile. A request is admitted with room for its prompt only. When memory runs out for
+    running sequences, the last in rank are evicted. They return before later arrivals: with a single token if their KV
+    was kept, otherwise with all their text as a prompt. A sequence that misses a single token runs with the single
+    tokens, even if it is a prompt of one token, or the last token of a prompt that a token_budget has cut.
     """
 
     name = "prefill_first"
@@ -40,10 +40,10 @@ class PrefillFirst(QueuePolicy):
 
 
 def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Rule | None = None) -> Proposal:
-    """Fill an iteration with prompts; if there is none that may run, with single tokens.
+    """Fill an iteration with prompts or, if no prompt may run, with single tokens.
 
     Args:
-        rule: why a newcomer does not join either of them, or None.
+        rule: says why a newcomer may join neither kind of iteration, or None.
     """
 
     def joins(single: bool, fill: Fill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
@@ -67,5 +67,5 @@ def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Ru
     found = policy._fill(now, memory, running, partial(joins, True))
     if not kept_out:
         return found
-    # A prompt that had no room in an iteration of its own does not wait for the single tokens.
+    # Keep the reason of a prompt without room in its own iteration: it does not wait for the single tokens.
     return replace(found, reasons=tuple([kept_out.get(reason.sequence, reason) for reason in found.reasons]))

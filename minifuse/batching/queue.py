@@ -43,7 +43,7 @@ class Ranked:
         self.add((rank, self.num_joined, sequence))
 
     def add(self, ticket: Ticket) -> None:
-        """Add a sequence in the place that it had, in this queue or in another."""
+        """Add a ticket from this queue or another: its sequence keeps its place."""
         self.order.add(ticket)
         self.tickets[ticket[2].id] = ticket
 

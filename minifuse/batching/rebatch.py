@@ -41,7 +41,7 @@ def takes_place(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> b
 
 
 class Rebatch(QueuePolicy):
-    """Admits a newcomer once a running sequence finishes, or in place of a lower priority.
+    """Admits a newcomer when a running sequence finishes, or displaces one of lower priority.
 
     Without `refill` the batch is run to completion before others get a place.
 

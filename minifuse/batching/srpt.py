@@ -12,13 +12,13 @@ from minifuse.core.stages import Memory, option
 class Srpt(QueuePolicy):
     """Runs the requests with the shortest rest, and preempts between two iterations.
 
-    The rest is an iteration for each token of the longest possible answer (`max_new_tokens`), and the prompt as long as
-    nothing has been answered. So it is an oracle where answers have the lengths that were asked for (stop tokens
-    ignored). No server can know as much: the oracle shows what a feedback queue loses by not knowing the lengths
-    (FluidInfer, 2). A long request may starve.
+    The rest is one iteration for each remaining token of the longest possible answer (`max_new_tokens`) and, until the
+    first token, the time of the prompt. So the policy is an oracle if answers have the lengths that were asked for
+    (stop tokens ignored). No server knows these lengths: the oracle shows what a feedback queue loses by not knowing
+    them (FluidInfer, 2). A long request may starve.
 
     >>> # prompt_token 0.05: a prompt of 1000 tokens with an answer of 1 has 51 iterations left, one of 1 token with an
-    >>> # answer of 500 has 500: the first goes first
+    >>> # answer of 500 has 500: the former goes first
     """
 
     name = "srpt"

@@ -19,8 +19,8 @@ def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int, now
 class Static(QueuePolicy):
     """Starts up to max_batch requests together; later arrivals wait for the whole batch.
 
-    Each answer is returned as soon as it is done. What finished rows go on costing depends on memory and layout: the
-    padded ones keep them in the rectangle and compute them as idle rows.
+    Each answer is returned as soon as it is done. What a finished row still costs depends on memory and layout: the
+    padded ones keep it in the rectangle and compute it as an idle row.
     """
 
     name = "static"

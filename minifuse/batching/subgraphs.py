@@ -22,7 +22,7 @@ class Subgraph:
     priority: int  # cells that come later in the graph are preferred
     ready: deque[int]
     outside: set[int]  # nodes read and not yet computed
-    missing: dict[int, int]  # node -> how many nodes in here it reads that have not been submitted
+    missing: dict[int, int]  # node -> number of nodes in here that it reads and that are not yet submitted
     readers: tuple[tuple[int, ...], ...]
     num_running: int = 0  # tasks in flight with nodes of it
     pinned: int | None = None  # the worker of these tasks
@@ -83,7 +83,7 @@ class RequestProcessor:
         self.computed(sequence, ())
 
     def computed(self, sequence: Sequence, nodes: Collection[int]) -> None:
-        """Pass on the subgraphs that waited for these computed nodes alone."""
+        """Note computed nodes; pass on the subgraphs that waited for no other nodes."""
         held = self.held.get(sequence.id)
         if not held:
             return

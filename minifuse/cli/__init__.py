@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_for_a_result(typed: list[str]) -> bool:
-    """Whether standard output is for a result alone, as with --json and --trace -."""
+    """Return whether standard output carries only a result, as with --json and --trace -."""
     options = typed[: typed.index("--")] if "--" in typed else typed
     if {"--help", "-h", "--version"} & {*options}:
         return False

@@ -34,7 +34,7 @@ NAMED = 8  # wrong answers
 def answer_line(workload: Workload, answer: Answer) -> Text:
     """Write an answer as `r3 [length, wrong: expected 42] add 17 and 25 -> 43`.
 
-    A graph of cells without tokens shows where its result begins: `r3: h = 0.0123 -0.2310 0.0088 ... (1024 numbers)`.
+    A graph of cells without tokens shows its first numbers: `r3: h = 0.0123 -0.2310 0.0088 ... (1024 numbers)`.
     """
     line = Text(one_line(answer.request.id), style="bold")
     marks = [] if answer.finish_reason is FinishReason.STOP else [Text(answer.finish_reason.value, "yellow")]
@@ -73,7 +73,7 @@ def _results(workload: Workload, answer: Answer) -> str:
 
 
 def is_right(workload: Workload, answer: Answer) -> bool | None:
-    """Whether a task was solved; None for no task, or for no whole answer."""
+    """Return whether a task was solved; None without a task, or for an incomplete answer."""
     expected = workload.expected.get(answer.request.id)
     if expected is None or not answer.complete:
         return None
@@ -81,7 +81,7 @@ def is_right(workload: Workload, answer: Answer) -> bool | None:
 
 
 def answer_json(workload: Workload, answer: Answer) -> dict[str, Any]:
-    """An answer as an object of `outputs`."""
+    """Return an answer as --json shows it, among `outputs`."""
     output: dict[str, Any] = {
         **answer.row(),
         "prompt_token_ids": list(answer.new_prompt),
@@ -133,7 +133,7 @@ def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:
 
 
 def show_groups(groups: Groups | None, by: str | None, kind: str) -> None:
-    """Print the latencies of each group of a run on stderr, if they are wanted."""
+    """Print the latencies of each group of a run on stderr, if `by` is given."""
     if groups is not None and by is not None:
         out = console(stderr=True)
         out.print("", *by_group({"": groups}, by, kind, out.width), sep="\n")
@@ -143,7 +143,7 @@ def report_wrong(resolved: ResolvedRun, workload: Workload, served: Served, mode
     """Say on stderr which greedy answers a plugin's stages made wrong.
 
     Returns whether there are any. The model itself makes mistakes: a wrong answer counts only if the technique naive
-    answers otherwise.
+    gives another answer.
     """
     own = [f"{kind} {name!r}" for kind, name in resolved.row.stages.items() if not is_own(stage(kind, name))]
     wrong = {a.request.id: a for a in served.answers if is_right(workload, a) is False and a.request.sampling.greedy}

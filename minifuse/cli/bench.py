@@ -1,4 +1,4 @@
-"""`minifuse bench`: a workload sent to a server, and what its clients see."""
+"""`minifuse bench`: sends a workload to a server, and measures what clients see."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _server = partial(option, panel="Server")
 
 @dataclass(frozen=True)
 class BenchOptions(RunOptions):
-    """The options of `bench`: a workload as `run` has it, and the server that it is sent to."""
+    """The options of `bench`: the workload of `run`, and the server that receives it."""
 
     url: Annotated[str, _server("--url", "of a server with OpenAI's API", "URL")] = "http://127.0.0.1:8000"
     api_key: Annotated[str | None, _server("--api-key", "sent with each request", "KEY")] = None
@@ -112,13 +112,13 @@ def summary(answers: Sequence[Any], goodput: Mapping[str, float] | None = None) 
 
 
 def _is_good(one: Any, bounds: Mapping[str, float]) -> bool:
-    """Whether an answer keeps each bound; a single token has no tpot."""
+    """Return whether an answer keeps all bounds; an answer of one token has no tpot."""
     values = ((getattr(one, f"{name}_s"), bound) for name, bound in bounds.items())
     return all(value is None or value <= bound for value, bound in values)
 
 
 def _statistics(name: str, values: Iterable[float]) -> dict[str, float | None]:
-    """Return mean, median, standard deviation and 99th percentile in milliseconds; None of no values."""
+    """Return mean, median, standard deviation and 99th percentile in milliseconds; None without values."""
     ascending = sorted(1e3 * value for value in values)
     if not ascending:
         return dict.fromkeys(f"{what}_{name}_ms" for what in ("mean", "median", "std", "p99"))

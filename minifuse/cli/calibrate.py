@@ -87,7 +87,7 @@ def calibrate(options: CalibrateOptions) -> int:
 
 
 def _show(measured: Measured, of: str, options: CalibrateOptions) -> None:
-    """Print medians and their spread, on stderr if standard output has the profile."""
+    """Print medians and their spread, on stderr if the profile goes to standard output."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

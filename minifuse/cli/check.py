@@ -115,7 +115,7 @@ def _check_name(name: str) -> None:
 
 
 def _mixes(name: str, given: Mapping[str, str]) -> tuple[Any, Tally]:
-    """Find the mixes of a stage, and begin a tally of them."""
+    """Find the mixes of a stage, and begin to count what is tried on them."""
     try:
         from minifuse.testing import mixes as of
         from minifuse.testing.applies import unclaimed
@@ -173,7 +173,7 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, status: Status) -> 
 
 
 def _shares(mixes: Any) -> list[int]:
-    """Share the quick form's scenarios among the mixes: half go to techniques."""
+    """Divide the scenarios of --quick among the mixes: half go to techniques."""
     named = [row.name in TECHNIQUES for _, row in mixes]
     part = QUICK_SCENARIOS if len(set(named)) == 1 else QUICK_SCENARIOS // 2
     return [max(LEAST_SCENARIOS, part // named.count(own)) for own in named]

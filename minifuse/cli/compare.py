@@ -48,13 +48,13 @@ class CompareOptions(Options):
 
 @dataclass(frozen=True)
 class Result:
-    """How one technique served the requests. `differing` answers are unlike those of the first technique."""
+    """How one technique served the requests. `differing`: answers unlike the first technique's."""
 
     run: ResolvedRun
     served: Served
     metrics: Metrics
-    differing: tuple[str, ...] | None  # None: of placeholders
-    groups: Groups | None  # as --by names them
+    differing: tuple[str, ...] | None  # None: all tokens are placeholders
+    groups: Groups | None  # by what --by names
     trace_failure: str | None  # why the trace ends before the run does
 
     @property
@@ -118,7 +118,7 @@ def _compare(options: CompareOptions, page: Page, runs: list[ResolvedRun], workl
 def _result(
     options: Options, run: ResolvedRun, workload: Workload, model: Any, trace: Path | None, before: list[Result]
 ) -> Result:
-    """Serve the requests with a technique; raises what its stages do."""
+    """Serve the requests with a technique; raise what its stages raise."""
     metrics = RunningMetrics()
     engine = build_engine(run, model, trace, into=metrics.read)
     served = show_served(engine, run.row, workload, answers=False)
@@ -129,7 +129,7 @@ def _result(
 
 
 def _warm_up(run: ResolvedRun, workload: Workload, model: Any) -> None:
-    """Serve a few requests unseen, to pay for first uses."""
+    """Serve a few requests without showing them, so that the measured run starts warm."""
     requests = [
         replace(request, max_new_tokens=max(1, min(request.max_new_tokens, WARM_UP_TOKENS)), arrival_s=0.0)
         for request in workload.requests[:WARM_UP_REQUESTS]
@@ -171,7 +171,7 @@ def _show(kind: str, results: list[Result], by: str | None) -> None:
 
 
 def _notes(results: list[Result]) -> list[str]:
-    """Why figures of the table may not be compared."""
+    """List the reasons why figures of the table cannot be compared."""
     complete = {one.name: sum(answer.complete for answer in one.served.answers) for one in results}
     fewer = [name for name, number in complete.items() if number < max(complete.values())]
     notes = [f"{all_of(fewer)} answered fewer requests than others."] if fewer else []
@@ -216,7 +216,7 @@ def _techniques(names: Sequence[str]) -> list[Technique]:
 
 
 def _choices(rows: list[Technique], options: Options) -> list[Choices]:
-    """Give each technique its stage options, and refuse one that none has."""
+    """Give each technique its stage options; refuse an option that no technique has."""
     known = set().union(*(row.option_names for row in rows))
     for name in stage_options(options.set):
         if name not in known:
@@ -231,7 +231,7 @@ def _choices(rows: list[Technique], options: Options) -> list[Choices]:
 
 
 def _wrong(options: Options, workload: Workload, results: list[Result]) -> dict[str, list[str]]:
-    """Find answers that differ and must not: in reference numerics any, in float64 greedy ones."""
+    """Find answers that wrongly differ: any in reference numerics, greedy ones in float64."""
     exact = options.numerics == "reference"
     if options.dtype != "float64" and not exact:
         return {}

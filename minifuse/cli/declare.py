@@ -23,7 +23,7 @@ import typer
 from minifuse.io.parsing import MANY, check_word, parse_int
 
 OptionsT = TypeVar("OptionsT")
-Parse = Callable[[str, str], Any]  # what is typed and the flag -> the value
+Parse = Callable[[str, str], Any]  # (the typed text, the flag) -> the value
 
 
 def option(
@@ -49,12 +49,12 @@ def option(
 
 
 def switch(flag: str, help: str, *, panel: str | None = None) -> Any:
-    """Declare an option that is given or not."""
+    """Declare an option without a value."""
     return typer.Option(flag, help=help, rich_help_panel=panel)
 
 
 def argument(metavar: str, help: str) -> Any:
-    """Declare what stands on a command line without a flag."""
+    """Declare a positional argument."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
@@ -63,7 +63,7 @@ json_switch = partial(switch, "--json", "one JSON object on stdout")
 
 @dataclass(frozen=True)
 class JsonOptions:
-    """The options of a command that shows what there is."""
+    """The options of a command that takes only --json."""
 
     json: Annotated[bool, json_switch()] = False
 
@@ -73,7 +73,7 @@ def takes(
 ) -> Callable[[Callable[[OptionsT], int]], Callable[..., int]]:
     """Give a command a parameter for each field of its options.
 
-    A subclass's own fields come first; those in `without` cannot be given."""
+    A subclass's own fields come first. Fields in `without` get no parameter."""
 
     def decorate(command: Callable[[OptionsT], int]) -> Callable[..., int]:
         def typed(**given: Any) -> int:
@@ -95,7 +95,7 @@ def takes(
 
 
 def _kind(default: Any) -> Any:
-    """The type that typer parses: a switch, several texts, or one text."""
+    """Return the type that typer parses: a switch, several texts, or one text."""
     if isinstance(default, bool):
         return bool
     return list[str] if default == () else str | None
@@ -107,5 +107,5 @@ def whole(low: int = 1, high: int = MANY) -> Parse:
 
 
 def by_itself(parse: Callable[[str], Any]) -> Parse:
-    """Make a parser whose refusals name their subject without the flag."""
+    """Make an option's parser of one whose messages do not name the flag."""
     return lambda text, flag: parse(text)

@@ -1,8 +1,8 @@
 """Answers on stdout, and a live picture of the run on stderr.
 
-The picture costs at most two percent of the run: it is drawn at most ten times a second, and never again before fifty
-times the last drawing's cost has passed. Answers that end in between wait for it, so that stdout and stderr do not
-write into each other on a terminal; without a picture they are printed at once.
+Drawing takes at most two percent of the run: the time between two drawings is at least 0.1 s, and at least fifty times
+as long as the last drawing took. Answers that end between two drawings are printed with the next one, so that stdout
+and stderr do not mix on a terminal. Without a picture, answers are printed at once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from minifuse.trace.log import Event
 
 MIN_GAP_S = 0.1
 COST_SHARE = 0.02
-AROUND_LANES = 12  # lines of the picture that are no lanes
+AROUND_LANES = 12  # lines of the picture apart from lanes
 
 
 def lanes(events: Iterable[Event], width: int, rows: int) -> Iterator[str]:
-    """Draw a run so far: running requests, then waiting ones, then the last to end."""
+    """Draw a run's lanes: running requests, then waiting ones, then the latest to end."""
 
     def urgency(story: Story) -> tuple[bool, bool, float]:
         return story.ended_s is not None, story.admitted_s is None, -(story.ended_s or 0.0)
@@ -51,13 +51,13 @@ def lanes(events: Iterable[Event], width: int, rows: int) -> Iterator[str]:
 
 
 class Display:
-    """Counts what the steps report, and draws it now and then.
+    """Counts what completed iterations report, and draws it now and then.
 
     Args:
         title: what is being served, such as `orca on tiny`.
-        engine: that runs; the header of its trace says how many bytes a slot of memory has.
-        live: draw the picture, where stderr is a terminal; not if other lines are written there.
-        lanes: the picture has a lane for each request, and its last state is left standing; the trace keeps its events.
+        engine: the running engine; its trace's header says how many bytes a slot of memory has.
+        live: draw the picture if stderr is a terminal. Give False if other lines are written to it.
+        lanes: draw a lane for each request, and leave the last picture standing. The trace must keep its events.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Display:
 
     def __enter__(self) -> Display:
         if self._is_live:
-            self._draw()  # the first costs the most: before the run begins
+            self._draw()  # before the run begins: the first drawing costs the most
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

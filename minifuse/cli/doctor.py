@@ -58,7 +58,7 @@ def _show(checks: list[Check]) -> None:
 
 
 def _safely(look: Callable[[], Check]) -> Check:
-    """Make a problem of an exception in a check."""
+    """Run a check; report an exception in it as a problem."""
     try:
         return look()
     except Exception as error:

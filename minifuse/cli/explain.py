@@ -56,7 +56,7 @@ def explain(
 
 
 def _explanations(name: str, plugins: str) -> list[Explanation]:
-    """Explain everything of this name, or else terms that have it as a word."""
+    """Explain everything of this name, or else terms that contain it as a word."""
     kind_wanted, dot, bare = name.rpartition(".")
     wanted, kind_wanted = folded(bare), folded(kind_wanted)
     kinds = [kind for kind in KINDS if kind_wanted in ("", kind)]
@@ -69,7 +69,7 @@ def _explanations(name: str, plugins: str) -> list[Explanation]:
     ]
     called = [] if found else [one for one in _stage_options() if folded(one[2]["name"]) == wanted and one[0] in kinds]
     found += [_term(term) for term in terms() if term.is_called(folded(name))]
-    if called:  # of no stage of that name, which tells its options itself
+    if called:  # no stage has that name: it would list its options itself
         facts = {f"{kind} {stage_name}": _options([option], f"{kind}.") for kind, stage_name, option in called}
         found.append(Explanation(called[0][2]["name"], ", an option, for --set:", facts=facts))
     if found := found or [_term(term) for term in terms() if term.has_word(folded(name))]:
@@ -102,7 +102,7 @@ def _term(term: Term) -> Explanation:
 
 
 def _stage_options() -> Iterator[tuple[Kind, str, dict[str, Any]]]:
-    """Every option of every stage, with the kind and the name of the stage."""
+    """Yield every option of every stage, with the kind and the name of the stage."""
     for kind in KINDS:
         for stage_name, cls in stages(kind).items():
             for option in describe_options(cls.Options):
@@ -201,7 +201,7 @@ def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> list[str]
 
 
 def _command(kind: Kind, cls: type[Any], plugins: str) -> str:
-    """Write a command line that runs a stage, with few others exchanged."""
+    """Write a command line that runs a stage, and exchanges few others."""
     model = next(model for model in MODELS if model in cls.serves)
     others = [other for other in KINDS if other != kind]
     choices = [[None, *stages(other)] for other in others]

@@ -53,7 +53,7 @@ def told(error: BaseException) -> tuple[str, int]:
 
 
 def _lacks_memory(error: BaseException | None) -> str | None:
-    """What a failed allocation of Python or torch says; None for other errors."""
+    """Return what a failed allocation of Python or torch says; None for other errors."""
     what = one_sentence(error)
     if isinstance(error, MemoryError):
         return what or type(error).__name__

@@ -1,4 +1,4 @@
-"""Files that commands write: parsers of paths, and refusals."""
+"""Parses and checks the paths of files that commands write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minifuse.cli.streams import is_stdout
 from minifuse.core.errors import UsageError
 
 STDOUT: Literal["-"] = "-"
-SQLITE = ("", "-wal", "-shm", "-journal")  # ends of the names of the files that SQLite keeps
+SQLITE = ("", "-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def writable_file(text: str, flag: str) -> Path:
     """Parse the path of a file that can be written, by opening it.
 
     Raises:
-        UsageError: it cannot be written, is standard output, or is a named pipe, which waits for a reader.
+        UsageError: the file cannot be written, is standard output, or is a named pipe, which waits for a reader.
     """
     path = Path(text)
     if is_stdout(path):
@@ -63,7 +63,7 @@ def writable_folder(text: str, flag: str) -> Path:
 
 
 def folder_to_be(text: str, flag: str) -> Path:
-    """Parse the path of a folder that can be written to, or of nothing yet."""
+    """Parse the path of a folder that can be written to, or does not exist."""
     return writable_folder(text, flag) if os.path.lexists(text) else Path(text)
 
 
@@ -73,14 +73,14 @@ def _try_folder(folder: Path) -> None:
 
 
 def refuse_overwriting(written: Iterable[tuple[str, object]], read: Iterable[str | Path | None]) -> None:
-    """Refuse to write to a file that is read, or written twice, by whatever name.
+    """Refuse to write to a file that the command also reads, or writes twice.
 
     Args:
-        written: flags with what they name; all but paths are passed over.
-        read: files, and folders of models. Files of plugins are always among them.
+        written: flags and their values; values that are no paths are ignored.
+        read: files, and folders of models. The files of plugins are always added.
 
     Raises:
-        UsageError: two of them are one file.
+        UsageError: two of these paths are the same file, by whatever names.
     """
     taken: dict[Hashable, str] = {}
     for path in (*plugin_files(), *(Path(name) for name in read if name is not None)):
@@ -96,7 +96,7 @@ def refuse_overwriting(written: Iterable[tuple[str, object]], read: Iterable[str
 
 
 def _identity(path: Path) -> Hashable:
-    """What is equal for two names of one file, whether or not the file exists."""
+    """Return what all names of one file have in common, whether or not it exists."""
     try:
         found = path.stat()
     except (OSError, ValueError):

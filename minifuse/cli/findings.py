@@ -78,7 +78,7 @@ def _row(cells: list[str]) -> str:
 
 
 def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
-    """Write NAME.json and NAME.md, or NAME-SCALE of another scale than the usual.
+    """Write NAME.json and NAME.md; with another scale than the default, NAME-SCALE.json and .md.
 
     What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding.
     """
@@ -90,7 +90,7 @@ def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: d
 
 
 class Progress(Say):
-    """Shows on stderr what is being measured; nothing is drawn while it is."""
+    """Shows on stderr what is measured next; draws nothing during a measurement."""
 
     def __init__(self, name: str) -> None:
         self.status = Status(name)
@@ -102,7 +102,7 @@ class Progress(Say):
         self._began = time.perf_counter()
 
     def so_far(self) -> Finding:
-        """What was found before Ctrl-C came."""
+        """Return what was found before Ctrl-C came."""
         note = f"Interrupted after {max(0, self.said - 1)} of {self.expected} measurements: the rest is missing."
         return Finding({}, tuple(self.kept.values()), (note,), interrupted=True)
 

@@ -16,7 +16,7 @@ class Term:
 
     names: tuple[str, ...]
     meaning: str
-    command: str | None  # that runs it, where it is the name of a mechanism
+    command: str | None  # that runs the mechanism, if the term names one
     defined_in: str
     chapter: str
 
@@ -41,7 +41,7 @@ def folded(name: str) -> str:
 
 @cache
 def terms() -> tuple[Term, ...]:
-    """Every row of the glossary, in its order.
+    """Return every row of the glossary, in order.
 
     Raises:
         MachineError: this installation lacks the file.

@@ -30,7 +30,7 @@ HANDED_IN = "what was handed in for one lab: folders with a solution.py each, or
 
 
 def _filled(text: str, flag: str) -> str:
-    """Parse what workloads are drawn from, as a grader reads it from its file."""
+    """Parse a seed or secret; strip it, as a grader does when reading its file."""
     if not (found := text.strip()):
         raise UsageError(f"{flag} is empty: give a text, from which workloads are drawn.")
     return found
@@ -53,7 +53,7 @@ def _needs_hypothesis() -> None:
 
 
 def _lab(text: str | None) -> Lab:
-    """The installed lab of this number."""
+    """Return the installed lab with this number."""
     from minifuse.labs.handins import lab_with_number
 
     if text is None:

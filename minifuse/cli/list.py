@@ -31,7 +31,7 @@ def list_(options: JsonOptions) -> int:
 
 
 def first_line(cls: type[Any]) -> str:
-    """A stage in one line: the first of its docstring."""
+    """Return the first line of a stage's docstring."""
     return (inspect.getdoc(cls) or "").partition("\n")[0]
 
 

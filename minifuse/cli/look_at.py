@@ -36,10 +36,10 @@ class Place(NamedTuple):
 
 
 def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
-    """Find the methods that keep a law, or the line that raised an error.
+    """Find the methods that should keep a law, or the line that raised an error.
 
     Args:
-        kinds: of the stage under test; empty for a technique.
+        kinds: the kinds of the stage under test; empty for a technique.
     """
     seen: Observation | None = broken.seen
     if seen is None:
@@ -68,7 +68,7 @@ def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
 
 
 def _halves(kind: str, row: Technique) -> list[type[Any]]:
-    """A stage's class, and of an attention the one with tensors."""
+    """Return a stage's class; for an attention, also the class that computes with tensors."""
     cls = stage(kind, row.stages[kind])  # type: ignore[index, arg-type]  # one of KINDS
     if kind != "attention" or not cls.tensors:
         return [cls]
@@ -88,7 +88,7 @@ def _method(cls: type[Any], name: str) -> Place | None:
 
 
 def _calls(cls: type[Any], name: str, seen: set[str]) -> Iterator[str]:
-    """Names of a class's methods that one of them calls, directly or not."""
+    """Yield the methods of a class that its method `name` calls, directly or not."""
     function = inspect.unwrap(getattr(cls, name, None) or object)
     for other in getattr(getattr(function, "__code__", None), "co_names", ()):
         if other not in seen and callable(getattr(cls, other, None)):
@@ -102,7 +102,7 @@ def _class(cls: type[Any]) -> Place:
 
 
 def _raised(error: BaseException, classes: Iterable[type[Any]]) -> Place | None:
-    """The last line of these classes' files, or of plugins, that an error passed through."""
+    """Return where an error last passed through the files of these classes or of plugins."""
     files = {getattr(sys.modules[cls.__module__], "__file__", None) for cls in classes}
     files |= {*map(str, plugin_files())}
     place, traceback = None, error.__traceback__
@@ -120,7 +120,7 @@ def _file(name: str) -> str:
 
 
 def read(law: str, row: Technique | None) -> list[str]:
-    """Name what explains a law, and the paper of a shipped technique."""
+    """List what to read about a law: its page, and a shipped technique's paper."""
     if law in OWN_LAWS:
         own = OWN_LAWS[law]
         return [str(Place(own.function.__name__, _file(own.file), own.line))]

@@ -1,4 +1,4 @@
-"""The options that `run` and `compare` share, and which contradict each other."""
+"""The options that `run` and `compare` share, and checks for contradictions among them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _stage_option(text: str, flag: str) -> str:
 
 
 def stage_options(texts: Sequence[str]) -> dict[str, str]:
-    """The values of --set, by `stage.option`.
+    """Return the values of --set, by `stage.option`.
 
     Raises:
         UsageError: an option is given twice.
@@ -145,7 +145,7 @@ class Options(ModelOptions):
 
     @property
     def settings(self) -> Settings:
-        """How a run is set up, but for the options of its stages."""
+        """Return how a run is set up, without the options of its stages."""
         return Settings(
             dtype=self.dtype,
             device=self.device,
@@ -158,7 +158,7 @@ class Options(ModelOptions):
         )
 
     def choices(self, row: Technique, known_only: bool = False) -> Choices:
-        """A technique with --set and --max-batch.
+        """Apply --set and --max-batch to a technique.
 
         Args:
             known_only: leave out options that the technique lacks, instead of refusing them.
@@ -180,7 +180,7 @@ def refuse_contradictions(options: Options, source: Source, texts: Sequence[str]
         texts: typed prompts.
 
     Raises:
-        UsageError: it names them.
+        UsageError: options contradict each other; the message names them.
     """
     simulated(options.hardware, options.clock)  # refused before prompts are read
     _refuse_for_model(options, source, texts)
@@ -205,7 +205,7 @@ def refuse_contradictions(options: Options, source: Source, texts: Sequence[str]
 
 
 def _refuse_for_model(options: Options, source: Source, texts: Sequence[str]) -> None:
-    """Refuse what means nothing to a kind of model."""
+    """Refuse options that mean nothing to the kind of model."""
     kind, named = request_kind(source.config.kind), source.config.kind
     if kind.of_cells and texts:
         raise UsageError(

@@ -28,7 +28,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
 
 
 def show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
-    """Print a line for each test; below a failed one, its case and reading."""
+    """Print a line per test; below a failed one, its case and what to read."""
     from rich.padding import Padding
 
     out = console()

@@ -18,8 +18,8 @@ def load_plugin(path: str) -> None:
     """Import a file that registers stages or models; it may import modules beside it.
 
     Raises:
-        UsageError: there is no such Python file, or it fails as it is imported.
-        MachineError: it is too long.
+        UsageError: there is no such Python file, or its import fails.
+        MachineError: the file is too long.
     """
     file = Path(path)
     name = f"{PREFIX}{file.stem}"  # a plugin called queue.py must not take the place of Python's own
@@ -36,7 +36,7 @@ def load_plugin(path: str) -> None:
         spec.loader.exec_module(module)
     except (MinifuseError, KeyboardInterrupt, MemoryError):
         raise
-    except BaseException as error:  # SystemExit too: a plugin that calls exit() would end the run without a word
+    except BaseException as error:  # SystemExit too: a plugin that calls exit() would end the run without a message
         what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
         itself = isinstance(error, SyntaxError)  # whose text names its place
         place = None if itself else last_line(error.__traceback__, (file.parent.resolve(),))
@@ -45,12 +45,12 @@ def load_plugin(path: str) -> None:
 
 
 def plugins() -> list[Path]:
-    """The files of the loaded plugins."""
+    """Return the files of the loaded plugins."""
     return [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
 
 
 def plugin_files() -> list[Path]:
-    """The files of the loaded plugins, and of the imported modules beside and below them."""
+    """Return the files of loaded plugins, and of modules imported from their folders."""
     if not (folders := _folders()):
         return []
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
@@ -58,12 +58,12 @@ def plugin_files() -> list[Path]:
 
 
 def _folders() -> set[Path]:
-    """The folders of the loaded plugins."""
+    """Return the folders of the loaded plugins."""
     return {path.parent.resolve() for path in plugins()}
 
 
 def plugin_frame(error: BaseException) -> str | None:
-    """The last line of a plugin, or of a module beside it, in a traceback."""
+    """Return a traceback's last line in a plugin, or in a module beside it."""
     return last_line(error.__traceback__, _folders())
 
 

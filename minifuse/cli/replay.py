@@ -63,15 +63,15 @@ class Page:
     """The page that a run leaves, and the files of its traces.
 
     Args:
-        path: of the page; None: none is wanted.
-        traces: a trace's file, or a folder for those of several techniques; None: there are none.
+        path: the file of the page; None if no page is wanted.
+        traces: the file of a trace, or a folder for the traces of several techniques; None if no trace is written.
     """
 
     def __init__(self, path: Path | None, traces: Path | None) -> None:
         self.path, self.traces = path, traces
 
     def trace(self, technique: str) -> Path | None:
-        """Where the trace of a technique goes."""
+        """Return where to write the trace of a technique."""
         if self.traces is None or not self.traces.is_dir():
             return self.traces
         return self.traces / f"{technique}.jsonl"
@@ -95,7 +95,7 @@ class Page:
 
 @contextmanager
 def page_of(path: Path | None, traces: Path | None) -> Iterator[Page]:
-    """Yield the page of a run; put traces nobody keeps into a temporary folder."""
+    """Yield the page of a run; traces that only the page needs are temporary."""
     if path is None or traces is not None:
         yield Page(path, traces)
         return

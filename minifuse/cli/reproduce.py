@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 MIN_TOKENS = 4  # lengths are given down to a quarter of a request's tokens
 MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64
-MIN_REQUESTS = 8  # of fewer there are no percentiles
+MIN_REQUESTS = 8  # fewer have no percentiles
 LEAST_SHARE, FASTEST = 1e-3, 1e9
-CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # that not every figure takes
+CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # options that not every figure takes
 
 
 def _rates(text: str, flag: str) -> tuple[float, ...]:
-    """Parse shares of the peak, all up to `SHARE`, or requests per second, all above."""
+    """Parse rates: shares of the peak (all up to `SHARE`), or requests per second."""
     from minifuse.papers.experiment import SHARE
 
     parts = text.split(",")

@@ -73,10 +73,10 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = (), b
 
 
 def check_sampling(requests: Sequence[Request], options: Options) -> None:
-    """Refuse a typed top-k or top-p if all requests are greedy; note a file's.
+    """Refuse --top-k or --top-p if all requests are greedy; note those of a file.
 
     Raises:
-        UsageError: they were typed.
+        UsageError: an option was typed, and all requests are greedy.
     """
     unused = [r.id for r in requests if r.sampling.greedy and (r.sampling.top_k or r.sampling.top_p < 1)]
     typed = {"--top-k": options.top_k != 0, "--top-p": options.top_p < 1}
@@ -191,7 +191,7 @@ class _Maker:
         ]
 
     def _limit(self, prompt: Sequence[int]) -> int:
-        """Return a limit for an answer as long as its prompt, and some more tokens."""
+        """Limit an answer to the length of its prompt and some more tokens."""
         return len(prompt) + (self.kind.extra_tokens or 0)
 
     def _conversations(self, text: str) -> list[Request]:
@@ -215,7 +215,7 @@ class _Maker:
         return as_requests(found.conversations, asked.reaction, self.arrival, self.seed)
 
     def _crowd(self, text: str) -> tuple[list[Request], dict[str, str]]:
-        """Tasks of the tiny model, with the right answers."""
+        """Make tasks of the model tiny, and their right answers."""
         from minifuse.model.tiny.tasks import crowd
         from minifuse.workload.talk import parse_talk, talk
 
@@ -234,10 +234,10 @@ class _Maker:
             tasks = crowd(self.count * self.prompts_per_request, self.seed)
             requests = self._of_texts([task.prompt for task in tasks])
             expected = {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
-        return requests, {} if ignore_eos else expected  # with it they go on after the answer
+        return requests, {} if ignore_eos else expected  # with ignore_eos, the text goes on after the answer
 
     def _random(self) -> list[Request]:
-        """Random tokens, of a law of lengths."""
+        """Make requests of random tokens, with lengths drawn from laws."""
         stop_ids = RESERVED if self.kind.of_cells else self.defaults.stop_ids  # not to be drawn
         requests = synthetic(
             self.count,
@@ -255,7 +255,7 @@ class _Maker:
     def _completed(self, requests: list[Request]) -> list[Request]:
         """Give each request stop tokens, a limit, and a seed of its own.
 
-        Equal prompts should not have equal answers.
+        With seeds of their own, equal prompts get different answers when sampled.
         """
         return [
             replace(

@@ -158,7 +158,7 @@ def _served(
     unstored = report_unstored(conversations)
     if engine.trace.failure:
         tell(f"error: {engine.trace.failure}")
-    if failures:  # told here: a broken pipe among them is the plugin's, not that of who reads the answers
+    if failures:  # told here: a broken pipe among them is the plugin's, not one of the reader of the answers
         message, code = told(failures[0])
         tell(f"error: {message}")
         return code
@@ -167,7 +167,7 @@ def _served(
 
 
 def chosen(options: RunOptions, kind: str, default: str) -> Technique:
-    """The technique for this kind of model, with the stages that were exchanged."""
+    """Return the technique for this kind of model, with the stages that were exchanged."""
     row = technique(default if options.technique is None else options.technique)
     return mix_for(row, kind, batching=options.batching, memory=options.memory, attention=options.attention)
 
@@ -188,7 +188,7 @@ def load(resolved: ResolvedRun) -> Any:
 
 
 def load_weights(source: Source, load: Callable[[], Any]) -> Any:
-    """Read the weights of a model by calling `load`, and settle on torch's threads."""
+    """Read a model's weights by calling `load`, and choose torch's number of threads."""
     with loading(source.name):
         return load_on_free_cores(source.config.num_parameters, load)
 

@@ -53,7 +53,7 @@ def _size(text: str, flag: str) -> int:
 
 @dataclass(frozen=True)
 class ServeOptions(RunOptions):
-    """The options of `serve`: those of `run` that set up an engine, and its front end's."""
+    """The options of `serve`: those of `run` for the engine, and the server's own."""
 
     technique: Annotated[
         str | None, option("--technique", f"see minifuse list: {TECHNIQUE}", "NAME", panel="Technique")
@@ -107,6 +107,9 @@ def serve(options: ServeOptions) -> int:
     )  # fmt: skip
     with loading(source.name):
         resolved = resolve_run(choices, source, options.settings)
+    settings.check_apart(resolved)
+    if options.replicas is not None and resolved.settings.tensor_parallel > 1:
+        raise UsageError("--replicas has whole models, and --tensor-parallel divides one: give one of them.")
     with listening(settings) as opened, _history(options.state) as history:
         gateway = _gateway(resolved, settings, options.replicas)
         host, port, *_ = opened.getsockname()
@@ -118,7 +121,7 @@ def serve(options: ServeOptions) -> int:
 
 
 def _gateway(run: ResolvedRun, settings: ServerSettings, num_replicas: int | None) -> Callable[[Texts], Gateway]:
-    """Return what makes the gateway: to an engine in this process, or to replicas on Ray Serve."""
+    """Return what makes the gateway to an engine here, or to replicas on Ray."""
     if num_replicas is None:
         from minifuse.server.engine_gateway import EngineGateway
 
@@ -134,7 +137,7 @@ def _gateway(run: ResolvedRun, settings: ServerSettings, num_replicas: int | Non
 
 
 def _history(path: Path | None) -> AbstractContextManager[History | None]:
-    """Open the state file for a `with` block; None without one."""
+    """Open the state file, if there is one, for a `with` block."""
     if path is None:
         return nullcontext()
     from minifuse.serve.history import History  # SQLite takes a moment to import

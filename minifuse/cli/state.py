@@ -26,14 +26,14 @@ NAMED = 3  # conversations, in a message
 def open_state(
     state: Path | None, source: Source, conversations: Iterable[str | None], computes: bool
 ) -> AbstractContextManager[Conversations | None]:
-    """Open the conversations of a state file for a `with` block; None without one.
+    """Open a state file's conversations for a `with` block; None without a file.
 
     Args:
-        conversations: of each request; None if the request belongs to none.
+        conversations: the conversation of each request; None if the request belongs to none.
         computes: whether a model runs. In virtual time without weights there are no tokens to store.
 
     Raises:
-        UsageError: the file cannot be used, or not for this.
+        UsageError: the file cannot be used, no request names a conversation, or no model runs.
     """
     if state is None:
         return nullcontext()
@@ -53,7 +53,7 @@ def open_state(
 
 
 def begun(state: Path | None) -> list[str]:
-    """List the conversations of a state file; raises as `open_state`."""
+    """List the conversations of a state file; raises as `History`."""
     if state is None or not state.exists() or not state.stat().st_size:
         return []
     from minifuse.serve.history import History
@@ -63,7 +63,7 @@ def begun(state: Path | None) -> list[str]:
 
 
 def report_unstored(conversations: Conversations | None) -> list[str]:
-    """Say on stderr which conversations lack an answer; return their names."""
+    """Say on stderr which conversations have an answer that is not stored; return their names."""
     failures = {} if conversations is None else conversations.failures
     for why in dict.fromkeys(failures.values()):
         names = first_few([repr(name) for name in failures if failures[name] == why], NAMED)

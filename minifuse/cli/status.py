@@ -15,13 +15,13 @@ from minifuse.core.errors import one_line, shortened
 from minifuse.serve.interrupt import uninterrupted
 
 CLEAR = "\r\x1b[2K"
-GAP_S = 0.2  # between two lines that differ in details alone
+GAP_S = 0.2  # between two lines that differ only in details
 
 
 class Status:
-    """A line on a terminal; elsewhere a line for each step, without its details.
+    """One line on a terminal; elsewhere, a new line for each step, without details.
 
-    rich is not used: importing it is part of what takes long.
+    This does not use rich: importing rich is part of what takes long.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,7 +40,7 @@ class Status:
         self.clear()
 
     def say(self, what: str, details: str = "") -> None:
-        """Show a step, and its details on a terminal."""
+        """Show a step; on a terminal, also show its details."""
         new = what != self._last
         self._last = what
         if not self._live:
@@ -51,7 +51,7 @@ class Status:
             self.show(f"{self._name}: {what}{details}")
 
     def show(self, text: str) -> None:
-        """Put a text on the line, on a terminal."""
+        """Put a text on the line; without a terminal, do nothing."""
         if self._live:
             self.clear()
             sys.stderr.write(shortened(one_line(text), get_terminal_size().columns - 1))
@@ -59,7 +59,7 @@ class Status:
             self._shown = True
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._shown:
             with uninterrupted():
                 sys.stderr.write(CLEAR)
@@ -69,7 +69,7 @@ class Status:
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Show on a terminal what is being loaded. Nothing may be printed in the block."""
+    """Show on a terminal what is being loaded. The block must not print anything."""
     with Status(what) as status:
         status.show(f"loading {what} ...")
         yield

@@ -1,4 +1,4 @@
-"""The standard streams: closed, broken or full, and stdout for a result alone."""
+"""The standard streams: repairs them, and keeps stdout for a command's result."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 STDIN, STDOUT, STDERR = range(3)
-_result: ContextVar[TextIO | None] = ContextVar("result", default=None)  # standard output, while it is for that alone
+_result: ContextVar[TextIO | None] = ContextVar("result", default=None)  # standard output, in `result_alone`
 
 
 def repair() -> None:
     """Replace closed streams, and an error stream that cannot be written to.
 
-    The number of a closed stream would be given to the next file that is opened, a trace for example, and what is
-    printed would be written there. A message that stderr does not take is lost, and changes nothing else.
+    The number of a closed stream would be given to the next file that is opened, for example a trace, and printed text
+    would be written to that file. A message that cannot be written to stderr is lost without an error.
     """
     for number in (STDIN, STDOUT, STDERR):
         try:
@@ -39,7 +39,7 @@ def repair() -> None:
         sys.stderr = io.TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
     for stream, number in ((sys.stdout, STDOUT), (sys.stderr, STDERR)):
         if stream is not None and _number(stream) == number:
-            stream.close = stream.flush  # type: ignore[method-assign]  # a plugin's close() would take it from all
+            stream.close = stream.flush  # type: ignore[method-assign]  # a plugin's close() would close it for all
 
 
 class _Lossy(io.FileIO):
@@ -53,12 +53,12 @@ class _Lossy(io.FileIO):
 
 
 def has_stdout() -> bool:
-    """Whether standard output was open when this process began."""
+    """Return whether standard output was open when this process began."""
     return sys.stdout is not None
 
 
 def is_stdout(path: Path) -> bool:
-    """Whether a path is standard output, by whatever name; /dev/null is not."""
+    """Return whether a path is standard output, by whatever name; /dev/null is not."""
     number = _number(result_stream())
     try:
         there, ours = path.stat(), os.fstat(-1 if number is None else number)
@@ -81,7 +81,7 @@ def silence() -> None:
 
 @contextmanager
 def result_alone() -> Iterator[None]:
-    """Send whatever the block prints to stderr, also what its processes print.
+    """Redirect to stderr whatever the block and its child processes print.
 
     Only what is written to `result_stream` goes to standard output: one valid document, whatever a plugin prints.
     """
@@ -106,12 +106,12 @@ def result_alone() -> Iterator[None]:
 
 
 def result_stream() -> TextIO:
-    """Standard output, for the result of a command."""
+    """Return the stream for a command's result: the real standard output."""
     return _result.get() or sys.stdout
 
 
 def print_result(text: str) -> None:
-    """Print the result of a command, alone or not."""
+    """Print the result of a command on the real standard output."""
     print(text, file=result_stream(), flush=True)
 
 

@@ -15,7 +15,7 @@ from minifuse.show.figures import in_bytes, in_time, plain
 from minifuse.show.summary import LABEL_WIDTH
 from minifuse.trace.metrics import Groups, Metrics
 
-BUSY = 0.25  # cores: from here on tables mention other processes
+BUSY = 0.25  # cores used by other processes: from here on tables mention them
 
 
 def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
@@ -168,8 +168,8 @@ def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str, width
 
     Args:
         rows: name, metrics, number of differing answers (None: they cannot differ).
-        kind: of the model.
-        width: of the lines.
+        kind: the kind of the model.
+        width: the width of a line, in characters.
     """
     heads = ["\ntechnique", *_heads(COLUMNS[kind]), "dif-\nfer"]
     cells = [
@@ -190,10 +190,10 @@ def by_group(runs: Mapping[str, Groups], by: str, kind: str, width: int) -> list
     """Make a line for each group of each run, and a legend.
 
     Args:
-        runs: the groups of each technique; of a single run under the name "".
+        runs: the groups of each technique; a single run has the name "".
         by: user, priority or conversation.
-        kind: of the model.
-        width: of the lines.
+        kind: the kind of the model.
+        width: the width of a line, in characters.
     """
     head = f"\ntechnique, {by}" if "" not in runs else f"\n{by}"
     lines = []
@@ -208,7 +208,7 @@ def by_group(runs: Mapping[str, Groups], by: str, kind: str, width: int) -> list
 
 
 def groups_as_json(groups: Groups | None, by: str | None) -> dict[str, Any]:
-    """Give the groups as `groups`, objects with their name under `by`; nothing without groups."""
+    """Return the groups under `groups`, each with its name under `by`; nothing without groups."""
     return {} if groups is None else {"groups": [{str(by): name, **metrics} for name, metrics in groups.items()]}
 
 
@@ -216,8 +216,8 @@ def cut_to(width: int, heads: Sequence[str], rows: Sequence[Sequence[str]], name
     """Cut a table between columns into tables of this width, each with the first column.
 
     Args:
-        heads: of two lines each; neighbours may share the first, which is shown once.
-        named: the first column is a name, and not a number.
+        heads: column heads of two lines each; neighbours may share the first line, which is shown once.
+        named: whether the first column has names, not numbers.
 
     >>> [len(table.columns) for table in cut_to(9, ["\\na", "\\nb", "\\nc"], [["one", "2.5", "3.5"]])]
     [2, 2]
@@ -264,7 +264,7 @@ def _figures(metrics: Metrics, columns: Sequence[Column]) -> list[str]:
 
 
 def _number(value: float | None, factor: float) -> str:
-    """Write three digits, or all of a larger whole part, without separators."""
+    """Write a number with three digits, or with all digits of a larger whole part."""
     if value is None:
         return "-"
     value *= factor

@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """Scenarios tried, mixes, laws, and what was never met."""
+    """Counts of scenarios tried, mixes and laws, and what no scenario met."""
 
     mixes: int = 0
-    laws: dict[str, int] = field(default_factory=dict)  # with the number of mixes that each applies to
-    left_out: dict[str, str] = field(default_factory=dict)  # laws that apply to none, with what the stages lack
+    laws: dict[str, int] = field(default_factory=dict)  # law -> the number of mixes that it applies to
+    left_out: dict[str, str] = field(default_factory=dict)  # law that applies to no mix -> what the stages lack
     uncut: list[str] = field(default_factory=list)  # policies that always have a budget, and do not declare `cuts`
     unclaimed: list[str] = field(default_factory=list)  # what the policy claims nothing about
     tried: dict[str, int] = field(default_factory=dict)  # scenarios, by mix
     unread: list[str] = field(default_factory=list)  # options that a stage of a plugin never read
-    hits: dict[str, list[Hits]] = field(default_factory=dict)  # of each memory, by mix
+    hits: dict[str, list[Hits]] = field(default_factory=dict)  # memory -> the hits of each mix with it
 
     @property
     def unfound(self) -> list[str]:
-        """Memories of plugins whose KV no newcomer ever found."""
+        """Return the memories of plugins that kept KV which no newcomer ever found."""
         own = self._of_plugins().items()
         return [name for name, hits in own if any(one.kept for one in hits) and not any(one.found for one in hits)]
 
     @property
     def uncompared(self) -> dict[str, tuple[int, int]]:
-        """Count runs that second life does not compare, and all, by memory.
+        """Count runs that the law second life does not compare, and all runs, by memory.
 
-        Only of plugins, and without an option `keep`: the law turns that off.
+        Only memories of plugins without an option `keep` are counted: the law turns that option off.
         """
         told = {}
         for name, hits in self._of_plugins().items():
@@ -47,7 +47,7 @@ class Tally:
         return told
 
     def leave_out_uncompared(self) -> None:
-        """Count second life among the laws left out if it compared no run."""
+        """List the law second life as left out if it compared no run."""
         told = self.uncompared
         if told and told.keys() == self.hits.keys() and all(left == runs for left, runs in told.values()):
             self.laws.pop("second life", None)
@@ -62,7 +62,7 @@ class Tally:
 
     @property
     def untried(self) -> int:
-        """The mixes that no scenario was tried on."""
+        """Count the mixes that no scenario was tried on."""
         return self.mixes - sum(number > 0 for number in self.tried.values())
 
     def as_json(self) -> dict[str, Any]:

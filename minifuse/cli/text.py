@@ -50,7 +50,7 @@ def time_left(done: int, total: int, began: float) -> str:
     """Write `, about 40 s left`; nothing while too little is known.
 
     Args:
-        began: as `time.perf_counter` gives it.
+        began: the time of the start, as from `time.perf_counter`.
     """
     elapsed = time.perf_counter() - began
     if not 0 < done < total or elapsed < LEAST_S:

@@ -17,7 +17,7 @@ from minifuse.io.output import write_whole
 from minifuse.io.shipped import places, shipped
 
 PLACES = places("tutorials", "tutorials")
-SERVERS = {"notebook": "jupyter notebook", "jupyterlab": "jupyter lab"}  # modules, and the commands of a reader
+SERVERS = {"notebook": "jupyter notebook", "jupyterlab": "jupyter lab"}  # module -> the command that a user types
 INSTALL = "pip install -e '.[tutorials]' -c constraints.txt"
 
 
@@ -29,7 +29,7 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        """Two digits."""
+        """Return the number of the chapter, in two digits."""
         return self.source.name[:2]
 
     @property
@@ -38,13 +38,13 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """The first heading, without its number."""
+        """Return the first heading, without its number."""
         heading = next(line for line in self.source.read_text(encoding="utf-8").splitlines() if line.startswith("# # "))
         return heading.partition(". ")[2]
 
 
 def chapters() -> list[Chapter]:
-    """Every chapter, in order.
+    """Return every chapter, in order.
 
     Raises:
         MachineError: this installation lacks them.
@@ -81,7 +81,7 @@ def tutorial(options: TutorialOptions) -> int:
 
 
 def _is_terminal() -> bool:
-    """Whether there is a reader who can stop a server."""
+    """Return whether a user is at a terminal, and so can stop a server."""
     return sys.stdout.isatty()
 
 
@@ -97,7 +97,7 @@ def _chapter(text: str, known: list[Chapter]) -> Chapter:
 def _copied(chapter: Chapter) -> Path:
     """Copy the notebook to the current folder.
 
-    A copy that is there already may hold a student's work, and stays."""
+    A copy that exists already is kept: it may hold a student's work."""
     copy = Path(chapter.notebook.name)
     if copy.exists():
         tell(f"note: {copy} is here already, and is left as it is: move it away for a new copy.")

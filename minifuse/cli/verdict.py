@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NARROWEST, WIDEST = 40, 80
 MOST_DECISIONS = 3
-LONGEST = 3 * WIDEST - 10  # of what happened
+LONGEST = 3 * WIDEST - 10  # characters of what happened
 QUICK = "the laws that were tried on it: all that one run shows, and on each scenario one of those that compare runs"
 
 
@@ -33,8 +33,8 @@ def held_text(name: str, tally: Tally, stopped: bool, *, quick: bool) -> str:
     """Write the verdict on a stage that kept the laws.
 
     Args:
-        stopped: time ran out before all was tried.
-        quick: each scenario met a part of the laws.
+        stopped: whether time ran out before all was tried.
+        quick: whether each scenario met only a part of the laws.
     """
     laws = QUICK if quick else f"all {len(tally.laws)} laws"
     end = f"{tally}, where time ran out." if stopped else f"{tally}."
@@ -112,7 +112,7 @@ def _run(seen: Observation, what: str, width: int, places: bool) -> list[str]:
 
 
 def _width() -> int:
-    """Columns that a verdict takes on this terminal."""
+    """Return the columns that a verdict takes on this terminal."""
     return max(NARROWEST, min(WIDEST, get_terminal_size().columns))
 
 

@@ -22,7 +22,7 @@ class WhyLines:
                 r3 r4 not considered: worker 0 admits none behind r2
                 admits none in the next 18 iterations for the same reasons
 
-    What repeats is counted and not written again.
+    Repeated decisions are counted, and not written again.
     """
 
     def __init__(self) -> None:

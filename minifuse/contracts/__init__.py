@@ -1,1 +1,1 @@
-"""Checks of what stages return, a file a noun."""
+"""Checks of what stages return, one file for each kind of thing."""

@@ -31,7 +31,7 @@ def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> N
 
 
 def check_batch(batch: Any, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-    """Raise `Wrong` unless a batch has the rows of its plan; read no tensor."""
+    """Raise `Wrong` unless a batch has the rows of its plan. This reads no tensor."""
     if not all(hasattr(batch, name) for name in BATCH):
         raise Wrong(shown(batch), "give a Batch (minifuse.attention.batch)")
     sampled, rows = [plan.work[i].sequence for i in sampled_work(plan, sequences)], plan.num_computed
@@ -50,10 +50,10 @@ def check_batch(batch: Any, plan: Plan, sequences: Mapping[str, Sequence]) -> No
 
 
 def checked_backend(attention: Any, *arguments: Any) -> Any:
-    """Make an attention's backend, with checks around one that is not minifuse's own.
+    """Make an attention's backend; if it is not minifuse's own, wrap it in checks.
 
     Raises:
-        StageFault: it lacks what a backend must have.
+        StageFault: the backend lacks a member that it must have.
     """
     with blaming(attention):
         backend = attention.backend(*arguments)

@@ -39,14 +39,14 @@ class Checks(RunObserver):
             return proposal
         if self.checks_memory and isinstance(proposal, Proposal):
             self._check_missing([str(work.sequence) for work in proposal.work], requests)
-        # A policy of minifuse's own passes on the reasons of a room.
+        # minifuse's own policies pass on the reasons of a room: then memory is at fault.
         stage, method = (self.batching, "propose") if self.checks_batching else (self.memory, "room")
         with returned_by(stage, method):
             check_proposal(proposal, self.batching, self.memory, requests, self._known, worker)
         self._worker = worker
         if is_own(type(self.batching)):
             return proposal
-        return replace(proposal, room=None)  # tried again when it is placed: it may be of an earlier proposal
+        return replace(proposal, room=None)  # `place` tries it again: the room may be of an earlier one
 
     def _check_missing(self, names: Iterable[str], requests: Requests) -> None:
         for sequence in [requests.sequences[name] for name in names if name in requests.sequences]:
@@ -108,7 +108,7 @@ class Checks(RunObserver):
         return None
 
     def _fault_of_memory(self, requests: Requests) -> StageFault | None:
-        """Ask a memory again what it tells a policy: that may have caused the error."""
+        """Ask memory again what it tells a policy: a wrong answer may be the cause."""
         try:
             self._check_missing(requests.sequences, requests)
             with returned_by(self.memory, "room"):

@@ -11,11 +11,11 @@ from minifuse.core.errors import UsageError
 from minifuse.io.parsing import did_you_mean
 
 SERVED = {"transformer", "cells"}
-WAYS = {"memory": ("offers",), "attention": ("reads",)}  # in which KV may lie: they have no default
+WAYS = {"memory": ("offers",), "attention": ("reads",)}  # how KV may lie: these members have no default
 
 
 def nearest(name: str, cls: type[Any]) -> str | None:
-    """Find the member of a class whose name is nearest, as when it is misspelt.
+    """Find the member of a class with the most similar name, such as a misspelling.
 
     >>> # nearest("propose", a class with `def propse`) is "propse"
     """
@@ -23,7 +23,7 @@ def nearest(name: str, cls: type[Any]) -> str | None:
 
 
 def defaults(protocol: type[Any]) -> dict[str, Any]:
-    """The members of a protocol with a value or a body: the defaults of stages."""
+    """Return a protocol's members that have a value or a body: the defaults of stages."""
     names = {name for name in dir(protocol) if not name.startswith("_")} - protocol.__abstractmethods__
     return {name: getattr(protocol, name) for name in names}
 
@@ -61,25 +61,25 @@ def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
 
 
 def _is_orderless(cls: type[Any]) -> bool:
-    """Whether a policy inherits the rank of its options, and has options without one."""
+    """Return whether a policy ranks by its options, but has options without a rank."""
     owner = _owner(cls, "rank")
     return owner is not None and is_own(owner) and hasattr(owner.Options, "rank") and not hasattr(cls.Options, "rank")
 
 
 def claims_no_order(cls: type[Any]) -> bool:
-    """Whether a policy has its own rank, but the claim on overtaking of another."""
+    """Return whether a policy has its own rank, but inherits its claim on overtaking."""
     rank, claim = _owner(cls, "rank"), _owner(cls, "overtaken_at_most")
     return rank is not None and claim is not None and rank is not claim and issubclass(rank, claim)
 
 
 def _owner(cls: type[Any], member: str) -> type[Any] | None:
-    """The class from which a class has a member."""
+    """Return which of a class and its bases defines a member, or None."""
     return next((base for base in cls.__mro__ if member in vars(base)), None)
 
 
 def _named(cls: type[Any]) -> str:
     """Name a class with its file and line.
 
-    They are looked up in its source, which takes long: for a refusal alone.
+    Finding them in the source takes long, so only refusals use this.
     """
     return f"The class {cls.__qualname__} ({class_site(cls)})"

@@ -21,8 +21,8 @@ from minifuse.core.errors import (
     WrongReturn,
 )
 
-NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
-NOTES = {  # what is easily forgotten of a method
+NOTED = (MinifuseError, LookupError, ValueError)  # errors about a request or a time; other errors are about the code
+NOTES = {  # method -> what is easily forgotten about it
     "propose": "what cannot be done now waits, with a Reason",
     "release": "it is called for one that runs, one that waits, and one that was refused and never admitted",
     "missing": "it is asked of requests that wait, too",
@@ -44,7 +44,7 @@ class Wrong(LawBroken):
 
 
 class Hung(BaseException):
-    """Something did not return. A `BaseException`: a stage may catch every `Exception`."""
+    """A call did not return. A `BaseException`, since a stage may catch every `Exception`."""
 
     def __init__(self, patience_s: float) -> None:
         super().__init__(patience_s)
@@ -91,7 +91,7 @@ def class_site(cls: type[Any]) -> str:
 
 
 def method_site(cls: type[Any], name: str) -> str:
-    """Name a method with its file and line; with its class's if minifuse has it.
+    """Name a method with its file and line, or its class's if inherited from minifuse.
 
     >>> # "Mine.propose (mine.py, line 20)", "Mine.propose (inherited from QueuePolicy; mine.py, line 12)"
     """
@@ -147,10 +147,10 @@ def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> S
 def blamed(error: BaseException, *stages: Any) -> StageFault | None:
     """Return the fault of the user's stage that raised an error, or None.
 
-    It names the innermost method that is written in the stage's file, or else the outermost that the stage inherits.
-    What a method may raise is no fault.
+    The fault names the innermost method that is written in the stage's file, or else the outermost that the stage
+    inherits. An error that the method may raise is no fault.
     """
-    if isinstance(error, (StageFault, KeyboardInterrupt)):  # whatever else a stage raises is its own
+    if isinstance(error, (StageFault, KeyboardInterrupt)):  # whatever else a stage raises is its own fault
         return None
     if isinstance(error, WrongReturn):
         site = method_site(type(error.stage), error.method)
@@ -196,7 +196,7 @@ def blaming(*stages: Any) -> Iterator[None]:
     """Run a block that calls stages: what a user's stage raises becomes a `StageFault`."""
     try:
         yield
-    except BaseException as error:  # of SystemExit, too: a stage that calls exit() must not end the run so
+    except BaseException as error:  # SystemExit, too: a stage that calls exit() must not end the run
         if fault := blamed(error, *stages):
             raise fault from error
         raise

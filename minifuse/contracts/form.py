@@ -33,7 +33,7 @@ def check_form(value: Any, hint: Any, what: str = "") -> None:
     A list in place of a tuple is wrong, since it could change later; so is a number of numpy, which no trace can hold.
 
     Args:
-        what: names the value in the sentence.
+        what: names the value in the message.
     """
     if misfit := _misfit(value, hint):
         path, found, wanted = misfit
@@ -47,7 +47,7 @@ def check_form(value: Any, hint: Any, what: str = "") -> None:
 def _form(hint: Any) -> Form:
     hint = PROTOCOLS.get(hint, hint)
     kind, parts = get_origin(hint) or hint, get_args(hint)
-    if parts or kind is Sequence:  # a sequence is the engine's own
+    if parts or kind is Sequence:  # a Sequence is the engine's own: its fields are not checked
         return Form(UnionType if kind is Union else kind, parts)
     fields = get_type_hints(kind)
     plain = issubclass(kind, tuple) and PLAIN.issuperset(fields.values())
@@ -55,7 +55,7 @@ def _form(hint: Any) -> Form:
 
 
 def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
-    """Return the path to a wrong type, its value, the type wanted; or None."""
+    """Return the path to a wrong value, the value, and its right type; or None."""
     kind, parts, names, plain = _form(hint)
     if kind is UnionType:
         for part in parts:
@@ -65,7 +65,7 @@ def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
         return "", value, hint
     if not _is(value, kind, parts):
         return "", value, hint
-    if kind is Literal or not parts or (plain and (*map(type, value),) == parts):  # as nearly all that a stage returns
+    if kind is Literal or not parts or (plain and (*map(type, value),) == parts):  # the usual case
         return None
     items = value if isinstance(value, tuple) else [getattr(value, name) for name in names]
     if kind is tuple and parts[-1] is ...:
@@ -82,7 +82,7 @@ def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
 
 
 def _is(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
-    """Whether a value is of this class; numbers are Python's own, and no bool."""
+    """Return whether a value is of this class; numbers must be Python's own, not bools."""
     if kind is int or kind is float:
         return type(value) is int or (kind is float and isinstance(value, float))
     if kind is Literal:

@@ -13,7 +13,7 @@ ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)
 
 
 class Lawful(Observer):
-    """Raises `LawBroken` where a plan must not begin; its cost grows with the plan."""
+    """Raises `LawBroken` if a plan must not begin. The cost grows with the plan."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is not None and proposal.work:
@@ -26,7 +26,7 @@ class Lawful(Observer):
 
 
 def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None:
-    """Raise `Wrong` unless waiting sequences are admitted, running ones evicted, and admitted ones worked on.
+    """Raise `Wrong` if a proposal admits, evicts or schedules a sequence in a wrong phase.
 
     No sequence may be evicted, or scheduled again, while a plan of its own runs. With a depth above one, a plan may
     continue a sequence whose last plan is queued on the same worker; the nodes of a cell graph may be divided among
@@ -81,7 +81,7 @@ def by_layer(move: Move) -> bool:
 
 
 def check_move(move: Move, num_waves: int) -> None:
-    """Raise `Wrong` if a plan of `num_waves` cannot make a move; 0: without work."""
+    """Raise `Wrong` if a plan of `num_waves` waves (0: without work) cannot make a move."""
     behind = move.moment == "behind"
     if move.source_tier == move.target_tier == "host":
         allowed = "move KV on the device, or to or from it"

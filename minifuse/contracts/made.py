@@ -1,4 +1,4 @@
-"""Makes stages of their classes, and refuses classes that cannot be stages (docs/stages.md)."""
+"""Makes stages from their classes, and refuses classes that cannot be stages (docs/stages.md)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ WORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def make_stage(protocol: type[Any], cls: Any, *arguments: Any) -> Any:
-    """Make a stage of its class, called with `arguments`.
+    """Make a stage by calling its class with `arguments`.
 
     Args:
         protocol: what a stage of its kind must have.
 
     Raises:
-        UsageError: the class cannot be made, or lacks something; or what it raised itself, of an option.
+        UsageError: the stage cannot be made, or lacks something, or refuses an option itself.
     """
     if is_own(cls):
         return cls(*arguments)
@@ -67,7 +67,7 @@ def _check_attributes(kind: str, stage: Any, *arguments: Any) -> None:
 
 
 def _called(protocol: type[Any], cls: type[Any]) -> dict[str, Any]:
-    """Return the methods that minifuse calls: of the protocol, and of its own base classes."""
+    """Return the methods that minifuse calls: the protocol's, and those of minifuse's own bases."""
     bases = [base for base in (*protocol.__mro__, *cls.__mro__) if is_own(base)]
     return {
         name: member
@@ -98,7 +98,7 @@ def _check_signature(stage: Any, name: str, called: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):
-        return  # of what is not written in Python
+        return  # it is not written in Python
     parameters = [*inspect.signature(called).parameters.values()][1:]
     words = [one.name for one in parameters if one.kind is WORD]
     needed = [one.name for one in parameters if one.kind is WORD and one.default is one.empty]

@@ -48,7 +48,7 @@ def check_placement(
     placed = list(zip(proposal.work, placement.places, strict=True))
     for work, place in placed:
         last = known[work.sequence].place if stayed else None
-        if last is None or place != last or place.capacity < work.stop:  # otherwise it is as it was, as most are
+        if last is None or place != last or place.capacity < work.stop:  # otherwise it is unchanged, as most are
             _check_place(work, place, kinds, last, memory.layers_in_turn * memory.capacity)
     _check_shape(memory, placement, proposal)
     for start, stop in placement.waves or proposal.waves or (Span(0, len(placed)),):
@@ -65,11 +65,11 @@ def check_placement(
 
 
 def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacity: int) -> None:
-    """Raise `Wrong` unless a place holds a piece of work, where its sequence lay before.
+    """Raise `Wrong` unless a place has room for its work, and keeps what was written.
 
     Args:
-        kinds: what the memory offers.
-        last: where the sequence lay until now, if nothing has been moved since.
+        kinds: the types of place that the memory offers.
+        last: where the sequence lay in its last plan; None if something has been moved since that plan.
     """
     check_form(place, kinds)
     kept = 0 if last is None else min(work.start, last.capacity)
@@ -150,7 +150,11 @@ def _check_written(placed: list[tuple[Work, Place]]) -> dict[int, Work]:
 
 
 def _check_read(work: Work, place: Place, writer: dict[int, Work], written: list[int]) -> None:
-    """Raise `Wrong` if a text reads a slot that another sequence writes (`written`: all, ascending)."""
+    """Raise `Wrong` if a text reads a slot that another sequence writes.
+
+    Args:
+        written: all slots of `writer`, ascending.
+    """
     left = work.start
     for first, length in _runs(place):
         for slot in written[bisect_left(written, first) : bisect_left(written, first + min(left, length))]:
@@ -162,7 +166,7 @@ def _check_read(work: Work, place: Place, writer: dict[int, Work], written: list
 
 
 def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, int]) -> None:
-    """Raise `Wrong` unless a node reads where the nodes that it needs were written."""
+    """Raise `Wrong` unless a node reads the slots that its source nodes were written to."""
     needed = tuple([slots.get(node) for node in graph.topology.reads[work.start]])
     if place.reads != needed:
         allowed = f"the nodes that it reads were written to the slots {needed}"
@@ -170,7 +174,7 @@ def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, in
 
 
 def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
-    """Raise `Wrong` unless a plan of `num_waves` can make these moves; 0: without work."""
+    """Raise `Wrong` if a plan of `num_waves` waves (0: without work) cannot make these moves."""
     check_form(moves, tuple[Move, ...])
     sizes = {"device": memory.layers_in_turn * memory.capacity, "host": memory.host_capacity}
     for move in moves:
@@ -186,7 +190,7 @@ def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
 
 
 def check_usage(usage: Any, memory: Any) -> None:
-    """Raise `Wrong` unless the usage counts what fits in memory."""
+    """Raise `Wrong` unless the numbers of a usage fit each other and the memory."""
     check_form(usage, KVUsage)
     device, host = usage.reserved + usage.kept, usage.host + usage.kept_on_host
     fits = usage.used <= usage.reserved and device <= usage.capacity and host <= memory.host_capacity
@@ -214,6 +218,6 @@ def check_missing(spans: Any, sequence: Sequence) -> None:
 
 
 def check_room(room: Any) -> None:
-    """Raise `Wrong` unless a room has the methods of one."""
+    """Raise `Wrong` unless a room has the methods of a `Room`."""
     if not all(callable(getattr(room, name, None)) for name in ("admit", "extend", "evict")):
         raise Wrong(shown(room), "give a Room: an object with admit, extend and evict (minifuse.core.plan)")

@@ -23,13 +23,13 @@ DONE, IN_THIS_WAVE = -1, -2  # instead of the worker that a node is planned on
 
 @dataclass(slots=True)
 class Known:
-    """An admitted sequence, as its plans tell."""
+    """What is known of an admitted sequence from its plans."""
 
-    length: int  # in tokens, as the engine has written it
+    length: int  # in tokens, at admission or when its last plan completed
     stop: int = 0  # the end of its last work
-    workers: dict[int, int] = field(default_factory=dict)  # of each node that is planned; DONE: it has run
+    workers: dict[int, int] = field(default_factory=dict)  # planned node -> its worker; DONE: it has run
     slots: dict[int, int] = field(default_factory=dict)  # where each node was written: `check_placement` notes it
-    place: Place | None = None  # where it lay last, while nothing has been moved
+    place: Place | None = None  # where it lay in its last plan; None: something was moved since
 
     def plan(self, work: Work, place: Place, worker: int) -> None:
         """Note work of a worker's next plan, and its place."""
@@ -97,7 +97,7 @@ def _check_work(proposal: Proposal, requests: Requests) -> None:
 
 
 def _check_texts(proposal: Proposal, memory: Memory, requests: Requests, known: Mapping[str, Known]) -> None:
-    """Raise `Wrong` unless work on a text is the first tokens that memory misses, once."""
+    """Raise `Wrong` unless work on a text is the first missing tokens, each once."""
     spans: dict[str, list[Span]] = {}
     for work in proposal.work:
         if work.cell != TRANSFORMER:

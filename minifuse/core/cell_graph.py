@@ -1,8 +1,8 @@
 """Cell graphs: what a request to a recurrent model unfolds into (BatchMaker, 2.3.1 and 2.4.1).
 
 A cell is a piece of a model that is computed as a whole, such as one step of an LSTM. A request unfolds into a graph of
-them: each node names its cell and says where each of the cell's inputs comes from. The chain of a request of three
-words, whose cell takes a word, a hidden and a cell state, and gives the two states again:
+them: each node names its cell and says where each of the cell's inputs comes from. In this graph of a request of three
+words, the cell takes a word, a hidden state and a cell state, and returns the two new states:
 
     zeros = Zeros((1024,))
     CellGraph((
@@ -51,12 +51,12 @@ class Node(NamedTuple):
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Return the nodes that it reads, each once, in the order of its inputs."""
+        """Return the nodes that this node reads, each once, in the order of its inputs."""
         return tuple(dict.fromkeys(value.node for value in self.inputs if isinstance(value, Output)))
 
 
 class Wire(NamedTuple):
-    """Input `position` of a node is part `part` of what `node` gives."""
+    """An edge: input `position` of the reading node is output `part` of `node`."""
 
     position: int
     node: int
@@ -64,11 +64,11 @@ class Wire(NamedTuple):
 
 
 class Topology:
-    """The edges of a graph, without its constants. Graphs of equal edges share one (`CellGraph.topology`)."""
+    """The edges of a graph, without its constants. Graphs with equal edges share a topology."""
 
     def __init__(self, cells: tuple[str, ...], inputs: tuple[tuple[Output | None, ...], ...]) -> None:
         self.cells = cells  # the cell of each node
-        # For each node, its inputs that are an `Output`; the nodes that these come from; and each of those once.
+        # For each node: its inputs that are an `Output`, the nodes they come from, and those nodes without repetition.
         self.wires = tuple(tuple(Wire(i, *x) for i, x in enumerate(of_one) if x is not None) for of_one in inputs)
         self.reads = tuple(tuple(wire.node for wire in wired) for wired in self.wires)
         self.sources = tuple(tuple(dict.fromkeys(read)) for read in self.reads)
@@ -112,11 +112,11 @@ class Topology:
 
     @cached_property
     def most_held(self) -> int:
-        """Bound the states held at one time, computing waves of nodes in any order.
+        """Bound the number of states held at one time, whatever the order of computation.
 
         A state is held from when its node is computed until all its readers have been. In a chain or a tree every node
-        has at most one reader: the nodes held lie on different paths from a leaf to the root, and so do those being
-        computed, so there are no more of either than leaves. In other graphs all nodes may be held.
+        has at most one reader. The held nodes then lie on different paths from a leaf to the root: there are at most
+        as many as leaves. The same holds for the nodes being computed. In other graphs all nodes may be held.
 
         >>> Topology(("a", "a", "a"), ((None,), (Output(0),), (Output(1),))).most_held
         2
@@ -157,7 +157,7 @@ class Topology:
 
     @cached_property
     def parts(self) -> tuple[tuple[tuple[int, ...], dict[int, int], frozenset[int]], ...]:
-        """Return each subgraph: its nodes, the inputs of each inside, the nodes read outside."""
+        """Return each subgraph's nodes, each node's number of sources inside, and the sources outside."""
         found = []
         for nodes in self.subgraphs:
             inside = set(nodes)
@@ -170,12 +170,12 @@ class Topology:
     def subgraphs(self) -> tuple[tuple[int, ...], ...]:
         """Split the graph into subgraphs: connected nodes of one cell (BatchMaker, 2.4.3).
 
-        Two cells may alternate, as in a -> b -> a' where a' reads a as well: a and a' are connected, and yet a' waits
-        for b and a does not. So nodes are of one subgraph only if the cell changes equally often on the paths to them
-        (`changes`). What a subgraph reads outside of it has fewer changes, so no two subgraphs wait for each other.
+        In a -> b -> a', where a' reads a as well, a and a' are connected, but a' must wait for b. So connected nodes
+        are in one subgraph only if the paths to them change the cell equally often (`changes`). The nodes that a
+        subgraph reads from outside have fewer changes, so no two subgraphs wait for each other.
 
         Returns:
-            The nodes of each subgraph in topological order; subgraphs by the first of their nodes in it.
+            The nodes of each subgraph in topological order. Subgraphs are ordered by their first node.
 
         >>> Topology(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).subgraphs
         ((0,), (1,), (2,))
@@ -212,7 +212,7 @@ _topology = lru_cache(1024)(Topology)
 
 @dataclass(frozen=True)
 class CellGraph:
-    """The nodes of a request, in any order; unread nodes are its results."""
+    """The nodes of a request, in any order; nodes that no other reads are results."""
 
     nodes: tuple[Node, ...]
 
@@ -221,7 +221,7 @@ class CellGraph:
 
     @cached_property
     def topology(self) -> Topology:
-        """Return its edges."""
+        """Return the edges of this graph."""
         return _topology(
             tuple([node.cell for node in self.nodes]),
             tuple([tuple([x if type(x) is Output else None for x in node.inputs]) for node in self.nodes]),
@@ -237,7 +237,7 @@ class CellGraph:
         return self.topology.most_held
 
     def check(self, name: str) -> None:
-        """Raise `RequestRefused` unless this graph can be computed. `name` begins the sentence."""
+        """Raise `RequestRefused` unless this graph can be computed. `name` begins the message."""
         if not self.nodes:
             raise RequestRefused(f"{name} unfolds into an empty graph: give it at least one node.")
         for number, node in enumerate(self.nodes):

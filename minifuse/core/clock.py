@@ -6,7 +6,7 @@ import time
 
 
 class RealClock:
-    """The wall clock, started when first read, which is at 0."""
+    """The wall clock. The first reading starts it, at 0."""
 
     def __init__(self) -> None:
         self._start: float | None = None

@@ -49,7 +49,7 @@ class Engine:
             yield from self.turn()
 
     def turn(self) -> list[StepReport]:
-        """Go once around the loop: the iterations that completed, none if another event came first."""
+        """Run one turn of the loop; return the iterations that it completes, if any."""
         self.requests.receive()
         self.dispatch()
         return self.collect() if self.requests.unfinished else []
@@ -98,7 +98,7 @@ class Engine:
                 why = "; ".join(map(str, reasons)) or "the batching policy proposed no work and gave no reason."
                 raise LawBroken("progress", f"nothing runs and nothing will: {why}")
         completions = self.wait(until)
-        # The event's own time, not the moment the host woke up: decisions must not depend on that.
+        # The event's own time, not the moment the host woke up: decisions must not depend on the latter.
         now = completions[-1].ended_s if completions else min(self.clock.now(), math.inf if until is None else until)
         in_vain = not completions and now == until != self.arrivals.next_s
         self.observer.waited(reasons, now, in_vain, self.requests)
@@ -110,7 +110,7 @@ class Engine:
         return self.executor.wait(until)
 
     def commit(self, completion: Completion) -> StepReport:
-        """Tell the stages what a completed plan produced, and then its requests."""
+        """Pass what a completed plan produced to the stages, then to its requests."""
         usage = self.written(completion)
         report = self.requests.take(completion, usage)
         self.observer.completed(report, self.requests)

@@ -34,7 +34,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Cut a text that is too long in its middle.
+    """Shorten a text that is too long by cutting out its middle.
 
     >>> shortened("count from 10 to 99", 12)
     'count...o 99'
@@ -81,8 +81,8 @@ class KernelError(MinifuseError):
 class LawBroken(MinifuseError):
     """A stage did what no stage may do (docs/laws.md): a defect in code.
 
-    `law` is the name of the law, `what` what was seen of it, and `seen` the observed run in which it showed, if it was
-    one (`minifuse.testing.observation.Observation`).
+    `law` names the law, and `what` describes how it was broken. `seen` is the observed run that showed it, if any
+    (`minifuse.testing.observation.Observation`).
     """
 
     exit_code = 1
@@ -98,7 +98,7 @@ class StageFault(LawBroken):
     """A user's stage returned or raised what its contract does not allow (docs/stages.md).
 
     `what` is the sentence: the class, the method, its file and line, what it returned or raised, and what is allowed.
-    `law` is "contract", or the law that the stage's own code, or what it called, found broken.
+    `law` is "contract", or the law that a check in the stage's own code, or in code it called, found broken.
     """
 
     def __init__(self, what: str, law: str = "contract") -> None:
@@ -118,6 +118,6 @@ class StageFailed(LawBroken):
 
 
 class CheckerFailed(MinifuseError):
-    """A law, or its books, raised an error: nothing is known of the stage."""
+    """A law, or its bookkeeping, raised an error: nothing is known about the stage."""
 
     exit_code = 1

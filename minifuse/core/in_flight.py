@@ -12,18 +12,18 @@ class Running(NamedTuple):
 
     worker: int
     submitted_s: float
-    sequences: Collection[str]  # that have work in it, or are admitted by it
+    sequences: Collection[str]  # that have work in the plan, or are admitted by it
 
 
 class InFlight:
-    """Keeps the plans that were submitted and have not completed, up to `depth` a worker."""
+    """Keeps the plans that were submitted and have not completed, up to `depth` per worker."""
 
     def __init__(self, workers: int, depth: int) -> None:
         self.depth = depth
         self.num_launched = 0  # plans since the run began
         self.running: dict[int, Running] = {}  # by step
         self.num_running = [0] * workers  # plans of each worker
-        self.num_plans: dict[str, int] = {}  # of each sequence that one uses
+        self.num_plans: dict[str, int] = {}  # sequence -> how many plans in flight use it
         self.leaving: dict[str, Sequence] = {}  # finished; their memory is freed when no plan in flight uses it
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
 
@@ -35,7 +35,7 @@ class InFlight:
         return self.num_running[worker] < self.depth
 
     def launch(self, plan: Plan, working: Collection[str], now: float) -> None:
-        """Add a plan with work on these sequences, which is about to be submitted."""
+        """Add a plan that is about to be submitted, with work on these sequences."""
         sequences = {*working, *plan.admitted} if plan.admitted else working
         self.num_launched += 1
         self.num_running[plan.worker] += 1
@@ -44,7 +44,7 @@ class InFlight:
             self.num_plans[name] = self.num_plans.get(name, 0) + 1
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
-        """Remove a completed plan. Returns its start, and the leaving sequences to free now."""
+        """Remove a completed plan. Returns its start time, and the finished sequences to free now."""
         worker, submitted_s, sequences = self.running.pop(plan.step)
         self.num_running[worker] -= 1
         started_s = max(submitted_s, self._last_ended[worker])
@@ -57,7 +57,7 @@ class InFlight:
         return started_s, [self.leaving.pop(name) for name in freed]
 
     def clear(self) -> None:
-        """Give up all plans: none completes any more."""
+        """Drop all plans: none will complete."""
         self.running.clear()
         self.num_plans.clear()
         self.num_running = [0] * len(self.num_running)

@@ -1,4 +1,4 @@
-"""What was measured of a plan beside its computing."""
+"""What was measured of a plan, apart from its computation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from minifuse.core.report import Ran, StepReport
 
 
 class Measured(NamedTuple):
-    """What a plan cost beside its computing: bytes, and seconds."""
+    """What a plan cost apart from computation: messages, copies and transfers."""
 
-    moving_s: float = 0.0  # for which the plan's moves held the computation up, those within the device included
+    moving_s: float = 0.0  # that computation waited for the plan's moves, also those within the device
     num_messages: int = 0  # collective calls between the ranks of a tensor parallel run
-    message_bytes: int = 0  # that each rank contributed to them
+    message_bytes: int = 0  # that each rank contributed to these calls
     num_gathers: int = 0  # inputs of batched cells that had to be copied together first
     gathered_rows: int = 0
     gathering_s: float = 0.0
@@ -20,11 +20,11 @@ class Measured(NamedTuple):
     to_host_s: float = 0.0
     to_device_bytes: int = 0
     to_device_s: float = 0.0
-    exposed_s: float = 0.0  # for which the computing waited for transfers, its own or others that were under way
+    exposed_s: float = 0.0  # that computation waited for transfers: the plan's own, or others in flight
 
     @property
     def hidden_s(self) -> float:
-        """Seconds of transfers beside computing."""
+        """Return the seconds of transfers that overlapped with computation."""
         return max(0.0, self.to_host_s + self.to_device_s - self.exposed_s)
 
 
@@ -32,6 +32,6 @@ NOTHING_MEASURED = Measured()
 
 
 def measured_of(one: Ran | StepReport) -> Measured:
-    """What was measured of a plan that has run; zeros where nothing was."""
+    """Return what was measured of a completed plan; all zeros if nothing was."""
     measured: Measured | None = one.measured
     return NOTHING_MEASURED if measured is None else measured

@@ -11,33 +11,33 @@ from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Request
 from minifuse.core.requests import Observer, Requests
 
-IN_VAIN = 1_000  # wakes in a row while nothing runs: more patience than any wait takes
-BESIDE_PLANS = 100_000  # while plans run, which it may look at often
+IN_VAIN = 1_000  # wakes in a row while nothing runs: more than any sensible wait takes
+BESIDE_PLANS = 100_000  # wakes in a row while plans run: a policy may look at them often
 EVENTS = ("requested", "refused", "aborted", "proposed", "placed", "planned", "completed", "waited")
 
 
 class RunObserver(Observer):
-    """Follows requests, too. Times are in seconds."""
+    """An observer that follows requests, too. Times are in seconds."""
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """Note that a request was submitted, or a turn arrived; `measured`: later than asked for."""
+        """Note a submitted request or an arrived turn. `measured`: it arrives later than asked for."""
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
-        """Note that a request was refused: at submission, or if `received` on arrival."""
+        """Note a refusal: on arrival if `received`, else at submission."""
 
     def aborted(self, request_id: str, end_s: float) -> None:
         """Note that a request was aborted."""
 
 
 class Observers(RunObserver):
-    """Tells observers of each event, in their order; each only of the events it overrides."""
+    """Passes each event to the observers that override its method, in their order."""
 
     def __init__(self, *observers: Observer) -> None:
         for event in EVENTS:
             ignored = getattr(RunObserver, event)
             told = [getattr(one, event) for one in observers if getattr(type(one), event, ignored) is not ignored]
             tell = _proposed if event == "proposed" else _tell
-            if told:  # mostly one, which is called as if it were alone: an iteration has many events
+            if told:  # mostly only one, which is called directly: an iteration has many events
                 setattr(self, event, told[0] if len(told) == 1 else partial(tell, told))
 
 
@@ -55,7 +55,7 @@ def _proposed(listeners: list[Any], worker: int | None, proposal: Proposal, requ
 class Watchdog(Observer):
     """Ends a run whose policy wakes a thousand times while nothing arrives, runs or ends.
 
-    A wait has one end that can be foreseen: the moment at which a window closes, or a priority is due.
+    One wake is enough to end a wait: a policy knows when a window closes, or when a priority is due.
     """
 
     def __init__(self, policy: str) -> None:

@@ -75,7 +75,7 @@ class State(NamedTuple):
 
 
 class Reuse(NamedTuple):
-    """Tokens of an admitted sequence whose KV was found, by the tier that had it."""
+    """Counts the tokens of an admitted sequence whose KV was found, by tier."""
 
     sequence: str
     on_device: int

@@ -79,7 +79,7 @@ class Move(NamedTuple):
 
     @property
     def crosses(self) -> bool:
-        """Return whether it is a transfer from one tier to the other."""
+        """Return whether this is a transfer from one tier to the other."""
         return self.source_tier != self.target_tier
 
 
@@ -95,25 +95,25 @@ class Reason(NamedTuple):
 
 
 class Room(Protocol):
-    """A trial of memory's books, on which a policy settles what it proposes.
+    """A trial of memory's books; `Memory.place` commits what a policy settles on it.
 
-    A newcomer gets room for its longest answer, or, if it is `growing`, for what it needs now.
+    A newcomer gets room for its longest answer, or, if `growing`, for what it needs now.
     """
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None: ...  # why it does not fit
     def extend(self, sequence: Sequence) -> Reason | None: ...  # why there is no room for its next token
-    def evict(self, sequence: Sequence) -> None: ...  # it gives up its place on the device
+    def evict(self, sequence: Sequence) -> None: ...  # frees its place on the device
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a batching policy wants for one iteration; without work, to wait.
+    """What a batching policy wants to run next; a proposal without work waits.
 
-    Work of phase `PREPROCESSING` computes prompts apart, perhaps without the last token; then they are `READY`.
+    In phase `PREPROCESSING` prompts are computed separately, perhaps without the last token, and become `READY`.
     """
 
     work: tuple[Work, ...] = ()
-    admit: tuple[Sequence, ...] = ()  # newcomers, in order: they get their places when this is placed
+    admit: tuple[Sequence, ...] = ()  # newcomers, in order; `Memory.place` gives them places
     reasons: tuple[Reason, ...] = ()  # why others wait
     wake_at: float | None = None  # when to ask again at the latest
     phase: Phase = Phase.RUNNING
@@ -128,7 +128,7 @@ class Placement:
     """Where memory put a proposal's work: a place for each piece."""
 
     places: tuple[Place, ...]
-    shape: Shape | None = None  # that the places form: attention may compute it whole
+    shape: Shape | None = None  # the shape that the places form; attention may compute it whole
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()  # ranges of work whose KV is on the device in turn; empty: all KV is there at once
     reused: tuple[tuple[str, int, int], ...] = ()  # tokens found in memory: sequence, on the device, on the host
@@ -148,7 +148,7 @@ RAGGED = Layout()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything decided for one iteration on one worker; without work, moves alone."""
+    """Everything decided for one iteration on one worker; a plan without work only moves KV."""
 
     step: int
     worker: int
@@ -192,5 +192,5 @@ class Plan:
 
 
 def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
-    """Return the indices of the work that reaches its sequence's last token: one is sampled."""
+    """Return the indices of work that reaches its sequence's last token, and so samples."""
     return [i for i, work in enumerate(plan.work) if work.stop == len(sequences[work.sequence].tokens)]

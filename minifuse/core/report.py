@@ -11,9 +11,9 @@ NOT_FINITE = -2  # instead of a token, where the largest logit is NaN or infinit
 
 
 class TokenLogprobs(NamedTuple):
-    """The log-probability of a sampled token, and the likeliest tokens with theirs, the likeliest first.
+    """The log-probability of a sampled token, and the likeliest tokens with theirs.
 
-    Of the model's own distribution, before temperature, top-k and top-p.
+    All are of the model's own distribution, before temperature, top-k and top-p. `top` has the likeliest first.
     """
 
     logprob: float
@@ -24,10 +24,10 @@ class Ran(NamedTuple):
     """What a plan produced: the tokens of each sequence whose last token it reached."""
 
     tokens: Mapping[str, tuple[int, ...]]
-    measured: Any = None  # what it cost beside its computing (`minifuse/core/measured.py`)
+    measured: Any = None  # what it cost apart from computation (`minifuse/core/measured.py`)
     results: Mapping[str, Mapping[int, Any]] = {}  # of cell graphs: the outputs that no other node reads, by node
     not_finite: tuple[str, ...] = ()  # sequences without a next token: their largest logit was NaN or infinite
-    logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = {}  # of each token, of the requests that ask for them
+    logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = {}  # of each new token, for requests that ask for them
 
 
 class Completion(NamedTuple):
@@ -39,12 +39,12 @@ class Completion(NamedTuple):
 
 
 class KVUsage(NamedTuple):
-    """Counts memory in tokens, or in states; what both tiers hold, on the device."""
+    """Counts memory in tokens or states; KV in both tiers counts as on the device."""
 
     used: int  # written and still needed
     reserved: int  # set aside, written or not
     capacity: int
-    host: int = 0  # on the host alone
+    host: int = 0  # only on the host
     kept: int = 0  # written, and kept for later requests, on the device: it may be reclaimed at any time
     kept_on_host: int = 0
 
@@ -58,7 +58,7 @@ class StepReport:
     ended_s: float
     tokens: Mapping[str, tuple[int, ...]]  # what the sequences took in, up to the end of an answer
     finished: Mapping[str, FinishReason]
-    usage: KVUsage  # while the iteration ran: what finished with it is still counted
+    usage: KVUsage  # while the iteration ran: sequences that finished with it are still counted
     measured: Any = None
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     discarded: int = 0  # tokens or nodes computed for sequences that had ended, or beyond an answer's end

@@ -15,8 +15,8 @@ class Sampling:
     """How the next token is drawn: greedily at temperature 0."""
 
     temperature: float = 0.0
-    top_k: int = 0  # of the likeliest tokens; 0: all
-    top_p: float = 1.0  # probability of the tokens kept
+    top_k: int = 0  # how many of the likeliest tokens to keep; 0: all
+    top_p: float = 1.0  # total probability of the tokens to keep
     seed: int = 0
 
     @property
@@ -31,8 +31,8 @@ GREEDY = Sampling()
 class Request:
     """What a user requests. The serving engine parses its numbers and token ids (`core/submitted.py`).
 
-    A request of several prompts (Flover, section IV) is one `Request` for each, of the same group, arrival, priority
-    and user. A request `after` another arrives `delay_s` after that one has ended, whose text precedes its prompt.
+    A request of several prompts (Flover, section IV) is one `Request` per prompt, with the same group, arrival,
+    priority and user. A request `after` another arrives `delay_s` after the other has ended, and continues its text.
     """
 
     id: str
@@ -47,11 +47,11 @@ class Request:
     after: str | None = None  # the request whose text it continues
     delay_s: float = 0.0
     group: str | None = None
-    user: str | None = None  # who asks; metrics can be told by it
+    user: str | None = None  # who asks; metrics can be grouped by user
     problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
-    structure: Any = None  # what a model of cells unfolds beside the prompt: a tree, or whatever its `unfold` reads
+    structure: Any = None  # what a model of cells unfolds besides the prompt: a tree, or whatever its `unfold` reads
     clip: bool = field(default=False, compare=False)  # lower max_new_tokens to what the context has room for
-    logprobs: int | None = None  # tell each token's log-probability, and so many of the likeliest tokens
+    logprobs: int | None = None  # report each token's log-probability, and this many of the likeliest tokens
 
     def __post_init__(self) -> None:
         if self.max_new_tokens is None:
@@ -60,12 +60,12 @@ class Request:
 
     @property
     def max_length(self) -> int:
-        """Tokens of prompt and answer together, at most."""
+        """Return how many tokens prompt and answer have together, at most."""
         return len(self.prompt) + self.max_new_tokens
 
     @property
     def max_cached(self) -> int:
-        """Tokens whose KV is ever needed: the last token sampled is never fed back."""
+        """Return how many tokens need KV, at most: the last one is never fed back."""
         return self.max_length - 1
 
 
@@ -73,8 +73,8 @@ class Phase(Enum):
     """The life of a request (Flover, section V)."""
 
     RECEIVED = "received"
-    PREPROCESSING = "preprocessing"  # its prompt, but for the last token, is computed apart (Flover)
-    READY = "ready"  # that is done: the next iteration takes it in
+    PREPROCESSING = "preprocessing"  # its prompt, except for the last token, is computed separately (Flover)
+    READY = "ready"  # preprocessing is done: the next iteration takes it in
     RUNNING = "running"
     SUSPENDED = "suspended"  # evicted, until it runs again (Pensieve, 3.4.3.5)
     FINISHED = "finished"
@@ -103,7 +103,7 @@ class Sequence:
     phase: Phase = Phase.RECEIVED
     finish_reason: FinishReason | None = None
     ended_s: float = math.nan
-    num_history: int = 0  # leading tokens of the prompt that are the text of the requests before it
+    num_history: int = 0  # leading tokens of the prompt: the text of earlier turns
     graph: Any = None  # the cell graph that it unfolds into (`minifuse/core/unfolded.py`); texts have none
     results: dict[int, Any] = field(default_factory=dict)  # outputs of a graph, by node
 
@@ -127,9 +127,9 @@ class Sequence:
         return len(self.tokens)
 
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
-        """Add the tokens that a plan produced, up to the answer's end. Returns the added.
+        """Add a plan's tokens, up to the answer's end. Returns the tokens added.
 
-        `Unfolded`, which has a graph, counts the plan's pieces of work and keeps results; a text ignores both.
+        `Unfolded` counts the plan's pieces of work and keeps its results; a text ignores both.
         """
         if len(tokens) == 1:  # as in most iterations
             self.tokens.append(tokens[0])
@@ -141,7 +141,7 @@ class Sequence:
         return tokens
 
     def why_finished(self) -> FinishReason | None:
-        """Return why this sequence ends with what it has taken in; None: it goes on."""
+        """Return why this sequence is finished, or None if it goes on."""
         request = self.request
         num_new = len(self.tokens) - len(request.prompt)
         if num_new and not request.ignore_eos and self.tokens[-1] in request.stop_ids:

@@ -12,7 +12,7 @@ from minifuse.core.stages import Arrivals, Batching, Memory, Reader
 
 @dataclass(eq=False, repr=False)
 class Requests:
-    """The requests of an engine, and how they come and go. It alone writes `Sequence`."""
+    """The requests of an engine, from arrival to end. Only this class changes a `Sequence`."""
 
     batching: Batching
     memory: Memory
@@ -22,7 +22,7 @@ class Requests:
     def __post_init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}  # in the order in which they ended
-        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # the last: plans of moves alone
+        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one more, for plans without work
         self.now = 0.0  # the time of the last event, in seconds since the run began
 
     @property
@@ -38,12 +38,12 @@ class Requests:
         self.arrivals.add(prompts, now)  # they are fitted again on arrival: earlier turns may precede them
 
     def receive(self) -> None:
-        """Begin with the requests whose arrival time has come."""
+        """Begin to serve the requests whose arrival time has come."""
         for request, num_history in self.arrivals.due(self.now):
             self.begin(self.reader.fit(request), num_history)
 
     def begin(self, request: Request, num_history: int) -> None:
-        """Hand a request, which is a sequence from now on, to the stages."""
+        """Make a sequence of a request, and hand it to the stages."""
         sequence = self.reader.begin(request)
         sequence.num_history = num_history
         self.sequences[request.id] = sequence
@@ -53,7 +53,7 @@ class Requests:
     def reach(self, event_s: float) -> None:
         """Advance time to an event, receiving earlier arrivals each at its own time.
 
-        Arrivals during a plan are received before its end, as in virtual time, although this thread computed meanwhile.
+        Requests that arrived while a plan ran are received before its end, as in virtual time.
         """
         while (arrives_s := self.arrivals.next_s) is not None and arrives_s < event_s:
             self.now = max(self.now, arrives_s)
@@ -73,9 +73,9 @@ class Requests:
         return working
 
     def take(self, completion: Completion, usage: KVUsage) -> StepReport:
-        """Write down what a completed plan produced, and release what has finished.
+        """Record what a completed plan produced, and finish the sequences that it ends.
 
-        What it computed for sequences that have ended meanwhile, or beyond the end of an answer, is discarded.
+        Tokens for sequences that ended while the plan ran, or beyond the end of an answer, are discarded.
         """
         plan, ran, ended_s = completion
         leaving = self.in_flight.leaving
@@ -124,7 +124,7 @@ class Requests:
 
 
 class Observer:
-    """Follows the loop: the trace, checks, a watchdog. What it raises ends the run."""
+    """Follows the loop (trace, checks, watchdog). An error that it raises ends the run."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:  # None: nothing runs
         return proposal  # perhaps with more reasons
@@ -133,4 +133,4 @@ class Observer:
     def planned(self, plan: Plan, placement: Placement) -> None: ...
     def completed(self, report: StepReport, requests: Requests) -> None: ...
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
-        """Note a wait since `requests.now`; `in_vain`: only a policy's `wake_at` ended it."""
+        """Note a wait that began at `requests.now`; `in_vain`: only a policy's `wake_at` ended it."""

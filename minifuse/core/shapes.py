@@ -12,15 +12,15 @@ from minifuse.core.plan import Extent, Span
 class Rectangle(NamedTuple):
     """Rows of KV slots; one iteration computes columns [start, stop) of every row (Baton, 2.1).
 
-    A row is a ring of `stride` slots: row r, column c is slot `offset + r * stride + c % stride`. Columns are numbered
-    on as the batch runs, and [begin, stop) is the window of those in use, no wider than the stride. What no `Work`
-    covers is padding or a finished row, and counts as idle.
+    A row is a ring of `stride` slots: row r, column c is slot `offset + r * stride + c % stride`. Column numbers grow
+    as the batch runs. [begin, stop) is the window of columns in use, no wider than the stride. Tokens that no `Work`
+    covers are padding, or belong to finished rows, and count as idle.
 
     >>> Rectangle(offset=10, rows=3, stride=8, start=4, stop=6).slot(1, 5)  # of 3 x 2 tokens computed
     23
 
-    The window moves with nothing copied (Baton, 4.1 and 4.2). Here columns 0 to 4 have been released, so that column 8
-    takes the slot that column 0 had; a window that is extended on the left, to column 3, has it in slot 3.
+    The window moves without copies (Baton, 4.1 and 4.2). Here columns 0 to 4 have been released, so that column 8 takes
+    the slot of column 0. If the window were extended to the left, to column 3, that column would be in slot 3.
 
     >>> moved = Rectangle(offset=0, rows=2, stride=8, start=8, stop=9, begin=5)
     >>> [moved.slot(0, column) for column in range(5, 9)]
@@ -51,7 +51,7 @@ class Rectangle(NamedTuple):
         (1, 8)
 
         Raises:
-            LawBroken: it is outside: in no row, or in a column that has been released.
+            LawBroken: the slot is in no row, or in a column that has been released.
         """
         row, column = divmod(slot - self.offset, self.stride)
         column = self.begin + (column - self.begin) % self.stride

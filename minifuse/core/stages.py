@@ -1,8 +1,8 @@
-"""What the loop asks of the stages, of the model, and of what runs plans.
+"""What the loop asks of the stages, of the model, and of the executor.
 
 A technique is a batching policy, a memory and an attention. `minifuse/stages.py` has all that a stage declares, and the
-register; `docs/stages.md` says of every method who calls it and when. `now` is the time in seconds since the run began.
-A stage must have the abstract methods; the others do nothing unless a stage says otherwise.
+register; `docs/stages.md` says for each method who calls it and when. `now` is the time in seconds since the run began.
+A stage must define the abstract methods; the others do nothing unless it overrides them.
 """
 
 from abc import abstractmethod
@@ -18,12 +18,12 @@ RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan and make
 
 
 def option(default: Any, help: str, **how: Any) -> Any:
-    """Declare an option of a stage: a dataclass field, with how it is parsed (`minifuse/options.py`)."""
+    """Declare a stage's option: a dataclass field that says how to parse it (`minifuse/options.py`)."""
     return field(default=default, metadata={"help": help, **how})
 
 
 class Memory(Protocol):
-    """Where every KV token lives. The only owner of slots, each of one token's KV."""
+    """Decides where every token's KV lives. The only owner of slots, each of one token."""
 
     capacity: int  # slots
     host_capacity: int = 0  # slots of the second tier, for what is swapped out
@@ -47,7 +47,7 @@ class Memory(Protocol):
 
 
 class Batching(Protocol):
-    """Which work runs next: who joins, in which order, who is evicted."""
+    """Decides which work runs next: who joins, in which order, who is evicted."""
 
     name: ClassVar[str]
     workers: int = 1  # how many workers it has work for
@@ -56,21 +56,21 @@ class Batching(Protocol):
     @abstractmethod
     def receive(self, sequence: Sequence) -> None: ...  # a request has arrived
     @abstractmethod
-    def propose(self, worker: int, now: float, memory: Memory) -> Proposal: ...  # changes its own queues alone
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal: ...  # changes only the policy's queues
     def commit(self, plan: Plan, now: float) -> None: ...  # a plan has completed; its tokens are not written down yet
     @abstractmethod
     def release(self, sequence: Sequence) -> None: ...  # it has finished, or was aborted
 
 
 class Attention(Protocol):
-    """How an iteration's tokens are laid out. An `AttentionBackend` (`minifuse/attention/batch.py`) attends them."""
+    """Lays out an iteration's tokens. An `AttentionBackend` (`minifuse/attention/batch.py`) attends them."""
 
     @abstractmethod
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout: ...
 
 
 class Reader(Protocol):
-    """A model as far as requests concern it."""
+    """The part of a model that checks requests and makes sequences of them."""
 
     def fit(self, request: Request) -> Request: ...  # with max_new_tokens cut to the context, if it asks for that
     def check(self, request: Request, num_history: int = 0) -> None: ...  # RequestRefused: it cannot be served
@@ -78,12 +78,12 @@ class Reader(Protocol):
 
 
 class Arrivals(Protocol):
-    """The requests that were submitted and have not arrived; true while there are any (`minifuse/core/turns.py`)."""
+    """The submitted requests that have not arrived; true if there are any (`minifuse/core/turns.py`)."""
 
     @property
     def next_s(self) -> float | None: ...  # when the next request arrives, as far as is known
     def add(self, prompts: tuple[Request, ...], now: float) -> Any: ...  # they do not arrive before now
-    def due(self, now: float) -> Iterator[tuple[Request, int]]: ...  # arrived by now, each with its tokens of history
+    def due(self, now: float) -> Iterator[tuple[Request, int]]: ...  # arrived by now, each with its `num_history`
 
 
 class Executor(Protocol):

@@ -1,4 +1,4 @@
-"""Checks of what was submitted: the types of a request, and the prompts of one."""
+"""Checks submitted requests: the types of their fields, and that prompts form one request."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
 def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
-    """Return the prompts of each request together: neighbours of one group."""
+    """Group prompts by request: neighbours of the same group are one request."""
     keyed = groupby(enumerate(prompts), key=lambda pair: pair[1].group or pair[0])
     return [[prompt for _, prompt in of_one] for _, of_one in keyed]
 
 
 def check_are_requests(given: Iterable[object]) -> None:
-    """Raise `UsageError` unless all that is given are requests."""
+    """Raise `UsageError` unless all of these are requests."""
     for one in given:
         if not isinstance(one, Request):
             raise UsageError(f"A request was given as {brief(one)}: give Request(id, prompt), the prompt as token ids.")
@@ -42,21 +42,21 @@ def check_name(text: str, what: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Turn what numpy or torch made into Python numbers, or lists; leave other values."""
+    """Turn numbers and arrays of numpy or torch into Python's; leave other values."""
     as_list = getattr(value, "tolist", None)
     return as_list() if callable(as_list) else value
 
 
 def fits_utf8(text: str) -> bool:
-    """Whether UTF-8 can spell a text: it has no half of a surrogate pair."""
+    """Return whether UTF-8 can encode a text: it holds no lone surrogate."""
     return re.search("[\ud800-\udfff]", text) is None
 
 
 def read(request: Request) -> Request:
-    """Return the request with numbers and token ids of Python's own, and check its types.
+    """Check a request's types; return it with Python's own numbers and token ids.
 
     Raises:
-        RequestRefused: a field has another type than its declaration, or a number that no tensor holds.
+        RequestRefused: the type of a field is not the declared one, or a number fits no tensor.
     """
     given = {name: getattr(request, name) for name in NUMBERS}
     values = {name: plain(value) for name, value in given.items() if type(value) not in OWN_NUMBERS}
@@ -76,7 +76,7 @@ def read(request: Request) -> Request:
 
 def checked_sampling(sampling: Sampling) -> Sampling:
     """Return the sampling with Python's own numbers. Raise `UsageError` if one is not allowed."""
-    if sampling is GREEDY:  # as of most requests
+    if sampling is GREEDY:  # the most common one
         return sampling
     if not isinstance(sampling, Sampling):
         raise UsageError(f"sampling is {brief(sampling)}: give Sampling(temperature=...).")
@@ -94,7 +94,7 @@ def checked_sampling(sampling: Sampling) -> Sampling:
 
 
 def _with(one: ReadT, values: dict[str, Any]) -> ReadT:
-    """Return a request or sampling with these values: itself, unless one is new."""
+    """Return a request or sampling with these values; the same object if none is new."""
     new = {name: value for name, value in values.items() if value is not getattr(one, name)}
     return replace(one, **new) if new else one
 

@@ -1,4 +1,4 @@
-"""Requests that have not arrived: by time, or behind the turn that they follow."""
+"""Requests that have not arrived: they wait for their time, or for the turn before."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from minifuse.core.stages import Arrivals
 from minifuse.core.submitted import check_prompts, read
 
 LARGEST = 10**12  # seconds, and levels of priority
-Stored = Callable[[Request], tuple[int, ...]]  # the text that its conversation has from earlier runs; may refuse it
+Stored = Callable[[Request], tuple[int, ...]]  # its conversation's text from earlier runs; may raise `RequestRefused`
 ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)  # to the end
 WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 
 class Turns(Arrivals):
-    """Keeps every submitted request, and those still to arrive.
+    """Keeps track of submitted requests, and of those still to arrive.
 
     A request that follows another arrives `delay_s` after the other has ended, with the other's text in front of its
     prompt. It is refused if the other was. The first request of a conversation continues the text that `stored`
-    returns: none, unless `stored` is set before the first request is added.
+    returns, which is empty by default. Set `stored` before adding requests.
 
     >>> arrivals = Turns()
     >>> first = Sequence(Request("a", prompt=(7, 8), conversation="c"), tokens=[7, 8, 9])
@@ -48,7 +48,7 @@ class Turns(Arrivals):
         self._without_text: set[str] = set()  # requests that ended before they arrived
         self._refused: set[str] = set()  # requests that were refused when they were submitted
         self._pending: dict[str, Request] = {}  # requests that have not arrived
-        self._times: list[tuple[float, int, str]] = []  # a heap of arrivals; followers that wait have none
+        self._times: list[tuple[float, int, str]] = []  # a heap of known arrival times
         self._behind: dict[str, list[Request]] = {}  # request -> its followers, until it has ended
 
     def __bool__(self) -> bool:
@@ -63,7 +63,7 @@ class Turns(Arrivals):
         return request if last is None else replace(request, after=last)
 
     def last(self, conversation: str | None) -> str | None:
-        """Return a conversation's last request with a text, now or later; or None."""
+        """Return a conversation's last request that has, or will have, a text; or None."""
         turns = self._turns.get(conversation) if isinstance(conversation, str) else None
         return turns[-1] if turns else None
 
@@ -182,9 +182,9 @@ class Turns(Arrivals):
         return refused
 
     def forget(self, name: str) -> None:
-        """Drop all that is known of a request that has ended, and that no other follows.
+        """Forget a request that has ended and that no other follows.
 
-        Its conversation continues what `stored` returns from now on.
+        From now on, its conversation continues what `stored` returns.
         """
         sequence = self._finished.pop(name, None)
         self._submitted.pop(name, None)
@@ -193,10 +193,8 @@ class Turns(Arrivals):
         if sequence is None:
             return
         conversation, group = sequence.request.conversation, sequence.request.group
-        if conversation is not None and name in (turns := self._turns.get(conversation, [])):
-            turns.remove(name)
-            if not turns:
-                del self._turns[conversation]
+        if conversation is not None and name in self._turns.get(conversation, ()):
+            self._leave(conversation, name)
         if group is not None and not any(prompt in self._submitted for prompt in self._groups.get(group, ())):
             self._groups.pop(group, None)
 
@@ -211,10 +209,16 @@ class Turns(Arrivals):
         return found
 
     def _end_without_text(self, request: Request) -> None:
-        """End a request that no other can follow; its conversation continues the one before."""
+        """End a request without a text; its conversation continues from the request before."""
         self._without_text.add(request.id)
         if request.conversation is not None:
-            self._turns[request.conversation].remove(request.id)
+            self._leave(request.conversation, request.id)
+
+    def _leave(self, conversation: str, name: str) -> None:
+        turns = self._turns[conversation]
+        turns.remove(name)
+        if not turns:
+            del self._turns[conversation]
 
     def withdraw_all(self) -> list[Request]:
         found = list(self._pending.values())

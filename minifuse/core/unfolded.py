@@ -25,7 +25,7 @@ class Unfolded(Sequence):
         return taken
 
     def why_finished(self) -> FinishReason | None:
-        """Return why it ends: like a text, or with its last node; None: not yet."""
+        """Return why it is finished (as a text, or with its last node), or None."""
         reason = super().why_finished() if self.num_new else None
         is_done = self.graph is not None and self.num_nodes_done == len(self.graph)
         return FinishReason.STOP if reason is None and is_done else reason

@@ -26,7 +26,7 @@ from minifuse.execute.streams import Streams
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import CellType
 
-MOST_WIRINGS = 1024  # topologies: nearly every tree has one of its own, so not all are kept
+MOST_WIRINGS = 1024  # topologies whose wirings are kept: not all, since nearly every tree has its own
 
 Wiring = dict[int, int]  # position of an input that is a state -> the field it lies in, in the order of `State.reads`
 
@@ -41,13 +41,13 @@ class Issued:
         self._copies, self._rows, self._gathering_s = 0, 0, 0.0
 
     def gathered(self, rows: int, seconds: float) -> None:
-        """Count a gather of so many rows."""
+        """Count a gather of `rows` rows."""
         self._copies += 1
         self._rows += rows
         self._gathering_s += seconds
 
     def say(self, work: Seq[Work], tokens: Tensor) -> None:
-        """Produce a token for each piece of work."""
+        """Copy to the host the token that each piece of work produces."""
         self._produced.append((work, tokens.to("cpu", non_blocking=True)))
 
     def result(self, nodes: Seq[tuple[str, int]], outputs: tuple[Tensor, ...]) -> None:
@@ -86,8 +86,8 @@ class _Batch(NamedTuple):
     places: Seq[State]
     inputs: list[tuple[Any, ...]]  # of each node
     wirings: list[Wiring]
-    wiring: Wiring | None  # of all nodes; None: theirs differ
-    reported: dict[int, int]  # the rows whose outputs are results, and the number under which each is reported
+    wiring: Wiring | None  # the same for all nodes; None: the nodes' wirings differ
+    reported: dict[int, int]  # row whose outputs are results -> the number under which they are reported
     issued: Issued
 
 
@@ -107,7 +107,7 @@ class CellRunner:
     def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> Callable[[], Ran]:
         """Issue a plan to the device.
 
-        A GPU computes it later, in the order issued; a CPU, before this returns.
+        A GPU computes plans later, in the order issued; a CPU computes before this returns.
 
         Returns:
             A function that waits for what the plan produces.
@@ -197,7 +197,7 @@ class CellRunner:
         )
 
     def _input(self, batch: _Batch, position: int) -> Tensor:
-        """Read one input of all nodes, [nodes, *shape]; count it if it was gathered."""
+        """Read one input of all nodes, [nodes, *shape]; count a gather."""
         start = time.perf_counter()
         if batch.wiring is None:
             found, copied = self._mixed(batch, position)
@@ -212,10 +212,10 @@ class CellRunner:
         return found
 
     def _mixed(self, batch: _Batch, position: int) -> tuple[Tensor, bool]:
-        """Read an input that is a state for some nodes only, or in several fields.
+        """Read an input that not all nodes read from the same field of states.
 
-        Rows of constants are first read from the slot that is always zero. Constants other than `Zeros` are then put in
-        their rows.
+        At first, rows without a state in the first field are read from the slot that is always zero. Then states in
+        other fields, and constants other than `Zeros`, are copied to their rows.
         """
         slots = defaultdict[int, list[int]](lambda: [self.storage.zero] * len(batch.places))  # by field
         constants = []

@@ -1,18 +1,18 @@
 """Finds what each copy waits for, and what waits for it (Pensieve; FluidInfer).
 
-KV of an evicted sequence is swapped out, and in when it is admitted again; KV that is on the device for one wave alone
-is uploaded before it, and what the wave wrote is offloaded. Moves of one moment are made in the order of the plan, and
-what touches the same slots never changes its order:
+KV of an evicted sequence is swapped out, and swapped in when the sequence is admitted again. KV that is on the device
+for a single wave is uploaded before the wave; what the wave wrote is offloaded. Moves of one moment are made in the
+order of the plan, and moves and waves that touch the same slots never change their order:
 
 | moment | made | the plan waits |
 |---|---|---|
 | first | in all layers at once, before anything is computed | for all of it |
 | before | layer by layer, as soon as its slots allow | wave `wave` attends in layer i once layer i is copied |
-| after | layer by layer, once wave `wave` has attended in layer i | at its end, or where a slot is needed before |
-| behind | beside everything, by a plan without work (`Memory.ahead`) | no plan does |
+| after | layer by layer, once wave `wave` has attended in layer i | at its end, or where a slot is needed earlier |
+| behind | while other plans run, by a plan without work (`Memory.ahead`) | no plan does |
 
 >>> # Move("swap_out", 0, 8, 4, target_tier="host"): blocking, before the plan computes
->>> # Move("swap_in", 8, 0, 4, "host", moment="before"): layer i of the attention waits for layer i alone
+>>> # Move("swap_in", 8, 0, 4, "host", moment="before"): layer i of the attention waits for layer i only
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minifuse.contracts.lawful import by_layer
 from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Place, Plan
 
-Slot = tuple[str, int]  # of a tier, or a block of slots
+Slot = tuple[str, int]  # (tier, number of a slot or of a block of slots)
 Actor = int  # the number of a copy, or ~wave
 
 
@@ -39,16 +39,16 @@ class Copy(NamedTuple):
 
     moves: tuple[Move, ...]
     layer: int
-    begins: int  # they are copied when this wave has attended; -1: from the plan's beginning
-    needed: int  # this wave waits for them; the number of all waves: only the plan's end does
-    follows: tuple[int, ...]  # copies that must be made before it, which begin no later
+    begins: int  # the copy begins when this wave has attended; -1: when the plan begins
+    needed: int  # this wave waits for the copy; the number of all waves: only the plan's end waits
+    follows: tuple[int, ...]  # copies that must be made before this one; they begin no later
 
 
 def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
     """List the copies that are made layer by layer, in program order.
 
     In each layer, program order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1,
-    and so on. A copy runs only beside what touches other slots, so a plan computes what program order computes.
+    and so on. A copy overlaps only with what touches other slots, so results are those of program order.
 
     >>> # a reads and writes slots 0..4 in wave 0, b 8..12 in wave 1, c 0..4 in wave 2:
     >>> #   after 0:  swap_out 0..4           begins = 0, needed = 2: runs beside wave 1
@@ -65,7 +65,7 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
     num_waves, end = len(plan.waves), num_layers * len(plan.waves)
     if in_turn or any(_moment(move) for move in in_order):
         waits = _beside_the_waves(plan, groups, end, 1 + in_turn)
-    else:  # as most are: no wave is in their way
+    else:  # the usual case: no wave is in their way
         waits = [_Waits((), range(number), 0) for number in range(len(groups))]
     made: list[Copy] = []
     for layer in range(num_layers):
@@ -96,7 +96,7 @@ def _moment(move: Move) -> int:
 class _Waits(NamedTuple):
     """What a copy waits for, and the wave that waits for it.
 
-    Waves and copies are numbered from the first of the copy's own layer: below 0, they are of the layer before.
+    Waves and copies are numbered from the first one of the copy's own layer; numbers below 0 are of the layer before.
     """
 
     waves: Seq[int]
@@ -105,12 +105,12 @@ class _Waits(NamedTuple):
 
 
 def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_layers: int) -> list[_Waits]:
-    """Compare what copies and waves touch: blocks, or slots where KV is not in blocks.
+    """Find what each copy waits for: earlier users of its blocks (or slots, without blocks).
 
     Args:
         end: the number of all waves.
-        num_layers: to look at, one after the other on the same slots of the device. Two are enough: every layer touches
-            the same slots, so a copy of the second meets everything that can be in its way.
+        num_layers: layers to look at, one after the other, on the same slots of the device. Two are enough: every layer
+            touches the same slots, so a copy of the second layer meets everything that can be in its way.
     """
     unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
     num_waves, last = len(plan.waves), num_layers - 1
@@ -122,7 +122,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
     writers: defaultdict[Slot, set[Actor]] = defaultdict(set)
 
     def act(actor: Actor, reads: Iterable[Slot], writes: Iterable[Slot]) -> set[Actor]:
-        """Note what an actor reads and writes; return earlier actors that it may not overtake."""
+        """Note what an actor reads and writes; return earlier actors that it must not overtake."""
         before: set[Actor] = set()
         for slot in reads:
             before |= writers[slot]
@@ -145,7 +145,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
                     needed.setdefault(other, wave)
                 continue
             touched: Iterable[list[Slot]] = (sources[actor], targets[actor])
-            if layer < last:  # slots of the host are each layer's own
+            if layer < last:  # each layer has its own slots of the host
                 touched = [[slot for slot in slots if slot[0] == "device"] for slots in touched]
             before.append(act(layer * len(groups) + actor, *touched))
     found = []

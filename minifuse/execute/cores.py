@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PROC = Path("/proc")  # Linux; elsewhere what others do is not known
-SHORTEST_S = 0.1  # in which use, told in steps of 0.01 s on every core, is known well enough
+SHORTEST_S = 0.1  # use is told in steps of 0.01 s on every core: over less time it is not known well
 SMALLEST_SHARED = 30_000_000  # parameters: 5 million are as fast on one core, 82 million 1.5 times as fast on two
 
 
@@ -36,18 +36,18 @@ def processor() -> str:
 
 
 def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let torch's threads sleep while they wait, unless the user chose; call before importing torch.
+    """Let torch's threads sleep while they wait, unless the user has chosen otherwise.
 
-    Measured in benchmarks/busy.py.
+    Call this before importing torch. benchmarks/busy.py measures its effect.
     """
     if not environment.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
         environment["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def used_by_others() -> float | None:
-    """Seconds for which other processes used the cores of this one; None: not known.
+    """Return the seconds that other processes used this process's cores; None if unknown.
 
-    Only the difference of two calls means something. What this process has started is no other.
+    Only the difference between two calls has a meaning. Child processes of this one do not count as others.
     """
     ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1
     try:
@@ -66,7 +66,7 @@ def used_by_others() -> float | None:
 
 
 class OtherWork:
-    """How many cores other processes have used since this was made.
+    """Measures how many cores other processes use, from its creation on.
 
     >>> OtherWork().cores()  # after 10 s in which one other process computed all the time
     1.0
@@ -77,7 +77,7 @@ class OtherWork:
         self._begin = used_by_others()
 
     def cores(self) -> float | None:
-        """Return the average since then; None if not known, or after too short a time."""
+        """Return the average since creation; None if unknown, or after too short a time."""
         end, seconds = used_by_others(), time.perf_counter() - self._began_s
         if self._begin is None or end is None or seconds < SHORTEST_S:
             return None
@@ -85,7 +85,7 @@ class OtherWork:
 
 
 def load_on_free_cores(num_parameters: int, load: Callable[[], Any]) -> Any:
-    """Load a model, then share the cores that others have left free meanwhile (`share_cores`)."""
+    """Load a model, then share the cores that others left free during loading (`share_cores`)."""
     others = OtherWork()
     model = load()
     share_cores(num_parameters, others.cores())
@@ -93,9 +93,9 @@ def load_on_free_cores(num_parameters: int, load: Callable[[], Any]) -> Any:
 
 
 def share_cores(num_parameters: int, others: float | None) -> None:
-    """Let torch use as many threads as an iteration is worth and cores are free.
+    """Limit torch's threads to the free cores, or to one for a small model.
 
-    Never more than it has: the user may have chosen fewer (OMP_NUM_THREADS).
+    The number of threads never grows: the user may have chosen it (OMP_NUM_THREADS).
 
     Args:
         num_parameters: of the model; an iteration reads them all.

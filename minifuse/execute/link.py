@@ -1,4 +1,4 @@
-"""Models the link between device and host in virtual time, busy beside the device (Pensieve)."""
+"""Models, in virtual time, the link that works while the device computes (Pensieve)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def way_of(move: Move) -> Way:
 
 
 def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, float]) -> Measured:
-    """Count the bytes that moves carry each way, beside the seconds that they take."""
+    """Count the bytes that moves carry each way; add the `seconds` that they take."""
     num_bytes = Counter[Way]()
     for move in moves:
         num_bytes[way_of(move)] += move.num_tokens * bytes_per_token
@@ -36,17 +36,17 @@ def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, f
 
 @dataclass(eq=False)
 class Link:
-    """Carries the bytes of moves between the tiers, one after the other, beside computing.
+    """Carries moves between the tiers, one after the other, while plans compute.
 
-    A plan waits for its moves before anything at once, and for its moves before a wave layer by layer. With L layers,
-    C seconds of computing and T seconds of transfers that are there for layer 0 first, layer i may compute once i + 1
-    shares T/L have arrived, and takes C/L:
+    A plan waits for all its `first` moves before it computes, and layer by layer for its moves before a wave. With L
+    layers, C seconds of computing, and T seconds of transfers that serve layer 0 first, layer i may compute, for C/L,
+    once i + 1 shares of T/L have arrived:
 
         end = max over i of (i + 1) T/L + (L - i) C/L,  so that  exposed = end - C = max(T/L, T + C/L - C)
 
-    and as much more as the link is still busy when the plan begins. With several waves, a layer first computes all but
-    its attention; then each wave waits for its copies, and attends. Moves behind everything use the link while no plan
-    waits for it, moves to the device first; one that has begun is not stopped.
+    The time for which the link is still busy when the plan begins is added. With several waves, a layer first computes
+    all but its attention; then each wave waits for its copies, and attends. Moves `behind` everything use the link
+    while no plan waits for it, those to the device first; a move that has begun is not stopped.
 
     >>> # 4 layers, computing 8 s: transfers of 4 s expose max(1, 4 + 2 - 8) = 1 s, and of 12 s max(3, 12 + 2 - 8) = 6 s
 
@@ -54,8 +54,8 @@ class Link:
         bytes_per_token: of one slot of KV.
         bandwidth: bytes per second; without a limit, transfers take no time.
         num_layers: of the model.
-        attention: the seconds of computing that each wave of a plan attends; None: the waves share all seconds, by
-            tokens.
+        attention: gives the seconds of a plan's computing that each wave's attention takes; None: the waves share all
+            seconds, by tokens.
         in_turn: all layers have the same slots of the device (`Memory.layers_in_turn`).
     """
 
@@ -68,9 +68,9 @@ class Link:
 
     def __post_init__(self) -> None:
         self._token_s = self.bytes_per_token / self.bandwidth
-        self._free_s = 0.0  # when the link has carried all that it has begun with
-        self._queue: list[_Queued] = []  # have not begun: to the device first, then in the order given
-        self._landing: list[tuple[float, Plan]] = []  # when plans land whose moves have all begun
+        self._free_s = 0.0  # when the link will have carried all moves that have begun
+        self._queue: list[_Queued] = []  # moves not begun: to the device first, then in the order given
+        self._landing: list[tuple[float, Plan]] = []  # plans whose moves have all begun, and when they land
 
     def seconds(self, moves: Iterable[Move]) -> float:
         """Return how long these moves keep the link busy."""
@@ -83,7 +83,7 @@ class Link:
         return traffic(plan.moves, self.bytes_per_token, seconds)
 
     def run(self, plan: Plan, computing_s: float, now: float) -> Measured:
-        """Begin a plan that computes for so long; return what it carries and exposes."""
+        """Begin a plan that computes for `computing_s`; return what it carries and exposes."""
         self.advance(now)
         carried = self.carried(plan)
         if not any(move.crosses for move in plan.moves):
@@ -103,14 +103,14 @@ class Link:
         """Compute a plan from time 0, with a link that is free from `link` on.
 
         Returns:
-            The seconds by which it ends later than without copies, and when the link is free again.
+            The seconds by which the plan ends later than without copies, and when the link is free again.
         """
         num_layers, num_waves, clock = self.num_layers, len(plan.waves), 0.0
         of_one_layer = layered[: len(layered) // num_layers]
         shares = num_layers * [self.seconds(copy.moves) / num_layers for copy in of_one_layer]
         layer_s, *attention = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
         begun, needed = timetable(layered)
-        copied: dict[int, float] = {}  # when each is there
+        copied: dict[int, float] = {}  # when each copy has arrived
         for turn in range(-1, num_layers * num_waves):
             if turn >= 0:
                 wave = turn % num_waves
@@ -124,7 +124,7 @@ class Link:
         return max(0.0, max([clock, *copied.values()]) - computing_s), link
 
     def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
-        """Divide a plan's computing: seconds before the waves, in all layers, and of each wave.
+        """Divide a plan's computing into seconds outside attention, and of each wave's attention.
 
         A single wave takes all.
 
@@ -144,12 +144,12 @@ class Link:
         for i, move in enumerate(sorted(plan.moves, key=_goes_out), 1):
             is_last = i == len(plan.moves)
             self._queue.append(_Queued(_goes_out(move), plan, now, self.seconds([move]), is_last))
-        self._queue.sort(key=lambda queued: queued.goes_out)  # stable: otherwise in the order given
+        self._queue.sort(key=lambda queued: queued.goes_out)  # stable: each way stays in the order given
 
     def next_landing(self) -> float:
-        """Return when the next plan of moves alone lands, if nothing else uses the link.
+        """Return when the next plan without work lands, if nothing else uses the link.
 
-        Infinity: there is none.
+        Infinity means that there is none.
         """
         if self._landing:
             return self._landing[0][0]
@@ -181,7 +181,7 @@ class Link:
 
 
 class _Queued(NamedTuple):
-    """A move behind everything that has not begun."""
+    """A move `behind` everything, which has not begun."""
 
     goes_out: bool
     plan: Plan

@@ -1,4 +1,4 @@
-"""Computes plans beside their moves, each worker on its own stream (Pensieve; Flover, III, V)."""
+"""Computes plans while making their moves, a stream for each worker (Pensieve; Flover, V)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AttendingBesideMoves:
 
 @dataclass(eq=False)
 class MovingRunner:
-    """Runs plans with `run`, and carries out their moves meanwhile."""
+    """Runs plans with `run`, and makes their moves while the plans compute."""
 
     run: TorchRunner
     transfers: PlanTransfers  # the same for all runners on the same KV tensors
@@ -50,7 +50,7 @@ class MovingRunner:
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         """Compute a plan, and wait for its moves.
 
-        A plan without work is done when its moves have landed; `transfers.behind` does not wait for that.
+        For a plan without work, this waits until its moves have landed; `transfers.behind` itself does not wait.
         """
         if not plan.work:
             return self.transfers.behind(plan).result()

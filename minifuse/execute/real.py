@@ -33,12 +33,12 @@ class RealExecutor:
     thread waits for each result, by calling what `issue` returned (BatchMaker, 2.5).
 
     Args:
-        threads: how many plans are computed at once beside the first worker's; further plans wait. The first worker,
+        threads: plans that the workers other than the first may compute at once; further plans wait. The first worker,
             which may be the main stream, never waits. By default all run at once.
         depth: plans that a worker may have in flight; with more than one, each worker has a thread of its own.
         on_close: stops what else belongs to the run.
-        behind: begins with the moves of a plan without work, beside all plans; the future is done when they have
-            landed. Without it, such a plan is run like any other.
+        behind: begins the moves of a plan without work, while other plans run; its future is done when the moves have
+            landed. Without `behind`, such a plan is run like any other.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RealExecutor:
         if workers > 1 or issue:
             shares = [1] * workers if depth > 1 or issue else [1, threads or workers]
             self._threads = [ThreadPoolExecutor(share, f"minifuse-worker-{i}") for i, share in enumerate(shares)]
-        # Of each worker, to wait for the plans that it has issued.
+        # One for each worker: waits for the plans that the worker has issued.
         self._waiting = [ThreadPoolExecutor(1, f"minifuse-waiting-{i}") for i in range(workers if issue else 0)]
         self._changed = Condition()  # guards the next two
         self._ended: list[_Ended] = []  # not reported yet
@@ -111,8 +111,8 @@ class RealExecutor:
         if not due:
             self._reported_s = max(self._reported_s, min(until, self._clock.now()))
             return []
-        # A plan that ended before the last event may be noted after it. It is an event of its own, later than the last:
-        # at one time, a replay would take the two for one.
+        # A plan that ended before the last event may be noted after it. It is then an event of its own, a little later:
+        # at the same time, a replay would take the two for one.
         later_s = math.nextafter(self._reported_s, math.inf)
         self._reported_s = max(later_s, *(ended.ended_s for ended in due))
         due.sort(key=lambda ended: ended.plan.step)

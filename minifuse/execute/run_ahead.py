@@ -1,4 +1,4 @@
-"""Runs plans of texts that were scheduled before their input tokens were sampled (BatchMaker, 2.4.3)."""
+"""Runs plans that were scheduled before their input tokens were sampled (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples the next token by its logits, options, seed and position alone, whatever the batch.
+"""Samples the next token from its logits, options, seed and position, whatever the batch.
 
 The Gumbel-max trick (Gumbel, 1954): argmax(logits / temperature + noise) follows the softmax exactly. A counter-based
 hash makes the noise of each (seed, position, token).
@@ -16,7 +16,7 @@ from minifuse.model.operators import Operators
 
 
 def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Operators) -> list[int]:
-    """Sample a token id for each row of [rows, vocab_size]; NOT_FINITE: there is none."""
+    """Sample a token id for each row of [rows, vocab_size]; NOT_FINITE stands for none."""
     greedy = ops.argmax(logits)
     drawn = [row for row, p in enumerate(params) if not p.greedy]
     if not drawn:
@@ -34,7 +34,7 @@ def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Oper
 
 
 def keep_top(scaled: Tensor, top_k: Seq[int], top_p: Seq[float]) -> Tensor:
-    """Keep the `top_k` likeliest tokens, then the fewest that reach `top_p`; others: -inf."""
+    """Keep the `top_k` likeliest tokens, then the fewest that reach `top_p`; set others to -inf."""
     vocab = scaled.shape[-1]
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)  # of equals, the lowest ids are kept
     k = torch.tensor([[k or vocab] for k in top_k], device=scaled.device)
@@ -52,8 +52,8 @@ def logprobs(logits: Tensor, tokens: Seq[int], asked: Mapping[int, int]) -> dict
 
     Args:
         logits: [rows, vocab_size].
-        tokens: that were sampled, by row.
-        asked: rows -> how many of the likeliest tokens.
+        tokens: the sampled token of each row.
+        asked: row -> how many of the likeliest tokens to return.
     """
     rows = list(asked)
     told = logits[rows].float().log_softmax(-1)

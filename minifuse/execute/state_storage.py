@@ -15,12 +15,12 @@ def on_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -
 
 
 class StateStorage:
-    """Keeps one tensor [capacity + 1, *shape] a field; a slot is one row.
+    """Keeps one tensor [capacity + 1, *shape] for each field; a slot is one row.
 
     The last row is always zero.
 
     Args:
-        fields: the shape, without the batch dimension, and the dtype of each.
+        fields: the shape of each field, without the batch dimension, and its dtype.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A plan of texts computed with torch: one forward pass, sampling (Orca; Baton, 2.2)."""
+"""Computes a plan of texts with torch: one forward pass, then sampling (Orca; Baton, 2.2)."""
 
 import torch
 from torch import Tensor

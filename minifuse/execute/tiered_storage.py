@@ -13,14 +13,14 @@ from minifuse.model.text.shape import TextShape
 
 
 class TieredStorage(KVStorage):
-    """KV of the device and of a host tier, which is pinned beside a GPU.
+    """Keeps KV on the device and on a host tier, pinned for a GPU.
 
-    What another sequence has had is cleared: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.
+    Attention clears what other sequences left: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.
 
     Args:
-        num_slots: of the device, each of a token's KV of all layers.
-        layers_in_turn: as `Memory.layers_in_turn`: 1, or all layers, for which the device has so many times as many
-            slots, each of one layer's KV at a time.
+        num_slots: slots of the device, each for one token's KV of all layers.
+        layers_in_turn: as `Memory.layers_in_turn`: 1, or the number of layers; then the device has that many times as
+            many slots, each for one layer's KV at a time.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class TieredStorage(KVStorage):
             read = (host if move.source_tier == "host" else device)[layers, source]
             written = (host if move.target_tier == "host" else device)[layers, target]
             if layer is not None and read.is_cpu and written.is_cpu:
-                # As a rule beside the computing, in another thread, for which torch would start threads of its own:
-                # from then on they got in the way of those that compute, and whole runs took half as long again.
+                # Usually in another thread, during the computing. There, torch would start threads of its own:
+                # these then got in the way of the computing threads, and whole runs took half as long again.
                 memmove(written.data_ptr(), read.data_ptr(), read.nbytes)
                 continue
             overlap = not move.crosses and abs(move.source - move.target) < move.num_tokens

@@ -12,7 +12,7 @@ SLEEP = 20_000_000  # cycles, about 10 ms: the GPU sleeps while the launches beh
 
 
 def take_turns(runs: Mapping[str, Callable[[int], T]], rounds: int, first: int = 0) -> dict[str, list[T]]:
-    """Run every contender once a round, and return what its runs returned.
+    """Run every contender once per round, and return the results of each.
 
     Each round begins with another contender, so that a machine that grows slower treats all alike.
 
@@ -39,7 +39,7 @@ def time_in_turns(
 ) -> dict[str, tuple[float, ...]]:
     """Return the seconds of every run, after a round that does not count.
 
-    On a GPU it is the GPU's own time, without launches.
+    On a GPU, these are the GPU's own seconds, without launches.
     """
     clock = _gpu_seconds if device == "cuda" else _seconds
 

@@ -1,4 +1,4 @@
-"""Carries out a plan's moves, beside its computing where possible (Pensieve: pipelined, ahead-of-time swaps)."""
+"""Carries out a plan's moves, during its computing where possible (Pensieve: pipelined, ahead-of-time swaps)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from minifuse.execute.streams import Streams
 from minifuse.kernels.operators import TORCH, KVTensors
 from minifuse.model.operators import Operators
 
-WAITED, FETCH, STORE = range(3)  # urgency: a plan waits for it; behind everything, to the device; to the host
+# Urgency of a copy: a plan waits for it; behind everything, to the device; behind everything, to the host.
+WAITED, FETCH, STORE = range(3)
 
 
 class MovesOfPlan:
@@ -35,7 +36,7 @@ class MovesOfPlan:
     >>> # for each turn, a wave of a layer:
     >>> #     moves.before(turn)                             wait for what the wave needs in this layer
     >>> #     ...attend...
-    >>> #     moves.after(turn)                              begin with what the wave was in the way of
+    >>> #     moves.after(turn)                              begin the copies that waited for the wave
     >>> # measured = moves.end()
     """
 
@@ -59,7 +60,7 @@ class MovesOfPlan:
             self._waits.append(self._transfers.wait(self._marks[number]))
 
     def after(self, turn: int) -> None:
-        """Begin the copies that waited for a wave of a layer, which has attended."""
+        """Begin the copies that waited until a wave of a layer had attended."""
         for number in self._begun_by.get(turn, ()):
             copy = self._copies[number]
             self._marks[number] = self._transfers.start(copy, [self._marks[before] for before in copy.follows])
@@ -85,7 +86,7 @@ class CopyThread:
         self._queue: PriorityQueue[tuple[int, int, Callable[[], Any], Future[Any]]] = PriorityQueue()
 
     def submit(self, urgency: int, work: Callable[[], Any]) -> Future[Any]:
-        """Queue a copy behind what is more urgent, and what is as urgent and earlier.
+        """Queue a copy behind more urgent ones, and behind earlier ones of equal urgency.
 
         Raises:
             RuntimeError: the thread has been closed.
@@ -107,12 +108,13 @@ class CopyThread:
 
 
 class PlanTransfers:
-    """Schedules the moves of all plans on one KV cache, whose `move` copies.
+    """Schedules the moves of all plans on one KV cache; the cache's `move` copies.
 
-    On a GPU, copies that run beside the computing go to a stream for each direction, with events in each layer; on a
-    CPU to a thread, as torch's copies release the interpreter. Moves behind everything are copied layer by layer by
-    that thread (on a GPU through the streams), when no plan waits for a copy. Moves to the device come first, so that
-    nothing is swapped out ahead of time while something is still to be fetched ("retrieval before eviction").
+    On a GPU, copies that run during the computing go to one stream for each direction, with events in each layer. On a
+    CPU they go to a thread, since torch's copies release the interpreter. That thread also makes the moves `behind`
+    everything (on a GPU through the streams), layer by layer, when no plan waits for a copy. Moves to the device come
+    first, so that nothing is swapped out ahead of time while something is still to be fetched ("retrieval before
+    eviction").
     """
 
     def __init__(self, cache: KVTensors, operators: Operators = TORCH) -> None:
@@ -164,9 +166,9 @@ class PlanTransfers:
         return time.perf_counter() - begins
 
     def start(self, copy: Copy, follows: list[Mark]) -> Mark:
-        """Start a copy after what has been computed so far and after the copies `follows`.
+        """Start a copy, to be made after the computing issued before and the copies `follows`.
 
-        In the thread each copy is made after all that were started before.
+        The thread makes these copies in the order in which they were started.
         """
         if not self.on_gpu:
             return self.thread.submit(WAITED, partial(self.copy, copy.moves, copy.layer))
@@ -174,7 +176,7 @@ class PlanTransfers:
         return self._on_stream(copy.moves, copy.layer, torch.cuda.current_stream().record_event(), *events)
 
     def wait(self, mark: Mark) -> Callable[[], float]:
-        """Let the next computation wait for a copy; return what tells the seconds waited."""
+        """Let the next computation wait for a copy; return a function giving the seconds waited."""
         if isinstance(mark, _Timed):
             begins = _recorded()
             torch.cuda.current_stream().wait_event(mark.ends)
@@ -206,7 +208,7 @@ class PlanTransfers:
         return time.perf_counter() - begins
 
     def close(self) -> None:
-        """Stop: moves behind everything that have not begun are dropped."""
+        """Stop the thread. Moves `behind` everything that have not begun are dropped."""
         self.thread.close()
 
 
@@ -218,15 +220,15 @@ def _recorded() -> torch.cuda.Event:
 
 
 class _Timed(NamedTuple):
-    """What a GPU's stream was given between two events."""
+    """Work on a GPU's stream between two events."""
 
     begins: torch.cuda.Event
     ends: torch.cuda.Event
 
     def result(self) -> float:
-        """Return the seconds that it took, once it has ended."""
+        """Return the seconds that the work took, once it has ended."""
         milliseconds: float = self.begins.elapsed_time(self.ends)
         return milliseconds / 1e3
 
 
-Mark = Future[float] | _Timed  # a copy that has been started, in one layer; `result`, once it has ended, is its seconds
+Mark = Future[float] | _Timed  # a started copy of one layer; once it has ended, `result()` gives its seconds

@@ -17,7 +17,7 @@ from minifuse.execute.link import Link
 
 
 def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-    """Give every sampled sequence the token -1, without a model: never a stop token."""
+    """Give every sampled sequence the token -1, which is never a stop token."""
     return Ran({plan.work[i].sequence: (-1,) for i in sampled_work(plan, sequences)})
 
 
@@ -26,8 +26,9 @@ class VirtualExecutor:
 
     `cost` gives the seconds of a plan's computing, `run` its tokens (of a model, or placeholders).
 
-    `link` carries what a plan's moves transfer between the tiers; by default in no time. What it cannot hide beside the
-    computing is added to the plan's seconds. A plan without work is run, and ends, when its moves have landed.
+    `link` carries what a plan's moves transfer between the tiers; by default in no time. Transfer time that does not
+    overlap with computing is added to the plan's seconds. A plan without work is run, and ends, when its moves have
+    landed.
 
     A worker runs its plans in order. Each worker has a device of its own, or all share one (`shared`): while k plans
     run, each gets a k-th of it.
@@ -86,7 +87,7 @@ class VirtualExecutor:
         return ran._replace(measured=measured)
 
     def _start_queued(self) -> None:
-        """Start queued plans on idle workers, now that the engine has committed the last."""
+        """Start queued plans on idle workers, now that the engine has committed the last ones."""
         for _ in range(len(self._queued)):
             plan, sequences = self._queued.popleft()
             if plan.worker in self._busy:
@@ -96,7 +97,7 @@ class VirtualExecutor:
                 self.start(plan, sequences)
 
     def _push(self, plan: Plan, run: Callable[[], Ran], end: float) -> None:
-        """Complete a plan when `_served` reaches `end`, and run it only then."""
+        """Schedule a plan to be run and completed when `_served` reaches `end`."""
         heapq.heappush(self._running, (end, plan.step, plan, run))
 
     def _advance(self, now: float) -> None:
@@ -124,7 +125,7 @@ class VirtualExecutor:
         return self._end(now) if now == end else []
 
     def wake(self) -> None:
-        """Nothing to do: it never sleeps."""
+        """Do nothing: this executor never sleeps."""
 
     def _end(self, now: float) -> list[Completion]:
         """Complete the plans that end now."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
-MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters, where it is of text
+MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters of a text stream
 MOST_LINE = 1 << 26
 ALTERNATIVE = re.compile(r"str|int|constrained-\w+|\w+\[.*\]")  # of a union, as pydantic names them
 
@@ -27,13 +27,13 @@ M = TypeVar("M", bound="BaseModel")
 
 
 def read_object(where: str, line: str, kind: type[M]) -> M:
-    """Read a line that holds a JSON object as a model of pydantic's.
+    """Read a line that holds a JSON object into a pydantic model.
 
     Args:
         where: the line's place, for messages.
 
     Raises:
-        UsageError: it holds something else, or a field is unknown, stands twice, or is not of the model's type.
+        UsageError: the line holds something else, or a field is unknown, given twice, or of a wrong type.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -54,13 +54,13 @@ def read_object(where: str, line: str, kind: type[M]) -> M:
 
 
 def as_model(where: str, given: object, kind: type[M]) -> M:
-    """Make a model of pydantic's from plain data.
+    """Make a pydantic model from plain data.
 
     Args:
         where: the data's place, for messages.
 
     Raises:
-        UsageError: a field is unknown, missing, or not of the model's type.
+        UsageError: a field is unknown, missing, or of a wrong type.
     """
     from pydantic import ValidationError  # takes longer to import than most commands run
 
@@ -71,9 +71,9 @@ def as_model(where: str, given: object, kind: type[M]) -> M:
 
 
 def misfit(error: ValidationError, kind: Any = None) -> str:
-    """Say why data does not fit a type, or the model `kind`.
+    """Say why data does not fit a type, or the pydantic model `kind`.
 
-    For a union, the alternative that fits best is told.
+    For a union, name the alternative that fits best.
     """
     errors = error.errors()
     wrong = max(errors, key=lambda error: len(error["loc"]))
@@ -116,7 +116,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def split_lines(data: bytes, name: str) -> Iterator[str]:
-    """Split a UTF-8 text, without a byte order mark, into lines; raises as `read_lines`.
+    """Split a UTF-8 text into lines, without its byte order mark; raises as `read_lines`.
 
     Args:
         name: names the text in messages.
@@ -133,10 +133,13 @@ def split_lines(data: bytes, name: str) -> Iterator[str]:
 
 
 def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
-    """Read all of a stream, which messages call `name`; refuse one without an end.
+    """Read all of a stream, up to `MOST_TEXT`.
+
+    Args:
+        name: names the stream in messages.
 
     Raises:
-        MachineError: it has more than `MOST_TEXT`.
+        MachineError: the stream has more than `MOST_TEXT`.
     """
     parts = []
     length = 0
@@ -148,7 +151,7 @@ def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
 
 
 def too_long(name: str, most: int) -> MachineError:
-    """Make the refusal of a text that takes too much memory."""
+    """Return the error for a text that takes too much memory."""
     return MachineError(f"{name} has more than {most >> 20:,} MiB, the most that is read: give less.")
 
 

@@ -1,4 +1,4 @@
-"""Files and folders for the user: written beside their place, then renamed, so always whole."""
+"""Writes files and folders under a temporary name, then renames them: they are always whole."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def write_whole(path: Path, text: str) -> None:
 def whole_file(path: Path) -> Iterator[TextIO]:
     """Open a file that replaces `path` when the block ends, unless the block raises.
 
-    A pipe or a device has no place that could be taken, and is written to directly.
+    A pipe or a device cannot be replaced, and is written to directly.
 
     Raises:
-        MachineError: the disk is full or fails; it names the file.
+        MachineError: the disk is full or fails; the message names the file.
         UsageError: nothing may be written there.
     """
     with _named(path) as ours:
@@ -57,10 +57,10 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Make a folder that becomes `folder` when the block ends, unless the block raises.
 
     Args:
-        folder: a new one, or an empty one, which stays the same folder: a shell may be in it.
+        folder: a new or an empty folder. An empty one is filled and not replaced: a shell may be in it.
 
     Raises:
-        MachineError: the disk is full or fails; it names the folder.
+        MachineError: the disk is full or fails; the message names the folder.
         UsageError: nothing may be written there.
     """
     import shutil
@@ -99,10 +99,11 @@ def unwritten(path: Path, error: Exception) -> MinifuseError:
 
 @contextmanager
 def _named(path: Path) -> Iterator[list[Path]]:
-    """Name `path` in errors of writing it; errors of other files pass.
+    """Make errors of writing name `path`; let errors of other files pass.
 
     Yields:
-        The paths that are written. Errors of these paths, of folders above and of files below them name `path`.
+        The written paths, to which the block may add. Errors of these paths, of folders above and of files below them
+        name `path`.
     """
     if "\0" in str(path):
         raise unwritten(path, ValueError("a zero byte in the name"))
@@ -119,5 +120,5 @@ def _named(path: Path) -> Iterator[list[Path]]:
 
 
 def _beside(path: Path) -> Path:
-    """A new name in the same folder, and so on the same disk."""
+    """Return a new name in the same folder, and so on the same disk."""
     return path.with_name(f".minifuse-{os.urandom(6).hex()}.part")

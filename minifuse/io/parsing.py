@@ -15,9 +15,9 @@ from minifuse.core.errors import UsageError, one_line, shortened
 from minifuse.core.submitted import INT64
 
 MANY = 2**31 - 1  # of whatever is counted, at most
-LONGEST_S = 1e5  # more than a day: a million such gaps end before the last time that an engine takes
-LONGEST_WORD = 100  # that is compared with others
-LEAST_LIKENESS = 0.6  # of a word to another that may be meant, as of `difflib.get_close_matches`
+LONGEST_S = 1e5  # more than a day: a million such gaps end before the latest arrival that an engine accepts
+LONGEST_WORD = 100  # longer words are not compared with others
+LEAST_LIKENESS = 0.6  # of a suggested word, as in `difflib.get_close_matches`
 QUOTED = 60  # characters of a value in a message
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
@@ -34,10 +34,10 @@ _BYTES = {"": 1, "b": 1} | {
 def parse_duration(text: str, what: str = "The duration", most: float = math.inf) -> float:
     """Read seconds from `500ms`, `2s`, `50us` or `1.5min`.
 
-    The unit must be given: a bare 500 could be either.
+    The unit must be given: a bare 500 is ambiguous.
 
     Raises:
-        UsageError: it is anything else, or more than `most`.
+        UsageError: `text` is anything else, or more than `most`.
     """
     value, unit = _quantity(text)
     if unit not in _SECONDS or not math.isfinite(value * _SECONDS[unit]):
@@ -56,7 +56,7 @@ def parse_size(text: str, what: str = "The size") -> int:
     (67108864, 64000000, 4096)
 
     Raises:
-        UsageError: it is anything else, less than one byte, or 2**63 or more.
+        UsageError: `text` is anything else, less than one byte, or 2**63 or more.
     """
     value, unit = _quantity(text)
     size = value * _BYTES.get(unit.lower(), 0)
@@ -69,10 +69,10 @@ def parse_size(text: str, what: str = "The size") -> int:
 
 
 def parse_int(text: str, what: str, low: int, high: int) -> int:
-    """Read a whole number of `low`..`high`, both included.
+    """Read a whole number from `low` to `high`, both included.
 
     Raises:
-        UsageError: it is no whole number, or outside.
+        UsageError: `text` is no whole number, or is out of range.
     """
     stripped = text.strip()
     if not _INTEGER.fullmatch(stripped) or not low <= int(stripped) <= high:
@@ -81,10 +81,10 @@ def parse_int(text: str, what: str, low: int, high: int) -> int:
 
 
 def parse_float(text: str, what: str, low: float, high: float) -> float:
-    """Read a number of `low`..`high`, both included.
+    """Read a number from `low` to `high`, both included.
 
     Raises:
-        UsageError: it is no number, not finite, or outside.
+        UsageError: `text` is no number, not finite, or out of range.
     """
     value, unit = _quantity(text)
     if unit or not low <= value <= high:
@@ -99,7 +99,7 @@ def check_word(text: str, what: str, words: Collection[str]) -> None:
 
 
 def parse_goodput(text: str) -> dict[str, float]:
-    """Read latency bounds, given in milliseconds: ttft (first token), tpot (each further one), e2e.
+    """Read latency bounds, given in milliseconds: ttft (first token), tpot (each further token), e2e.
 
     >>> parse_goodput("ttft:200,tpot:50")
     {'ttft': 0.2, 'tpot': 0.05}
@@ -156,7 +156,7 @@ def number(count: int, noun: str) -> str:
 
 
 def one_of(words: Iterable[str], conjunction: str = "or") -> str:
-    """Join the words allowed for a sentence: `a, b or c`."""
+    """Join the allowed words for a sentence: `a, b or c`."""
     *rest, last = words
     return f"{', '.join(rest)} {conjunction} {last}" if rest else last
 
@@ -167,7 +167,7 @@ def all_of(words: Iterable[str]) -> str:
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
-    """Make the refusal of a name that is not one of `known`.
+    """Return the error for a name that is not one of `known`.
 
     >>> print(unknown("technique", "orka", ["static", "orca"]))
     There is no technique 'orka' (did you mean "orca"?): give static or orca.
@@ -179,13 +179,13 @@ def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
 
 
 def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
-    """Read a workload's options as texts: of `sharegpt:scale=0.1,reaction=30s`, scale and reaction.
+    """Read a workload's options as texts, such as those of `sharegpt:scale=0.1,reaction=30s`.
 
     Args:
-        examples: a value of each option that the workload has.
+        examples: the options that the workload has, each with an example of its value.
 
     Raises:
-        UsageError: an option is unknown, has no value, or stands twice.
+        UsageError: an option is unknown, has no value, or is given twice.
     """
     name, colon, rest = text.strip().partition(":")
     given: dict[str, str] = {}
@@ -204,6 +204,6 @@ def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quantity(text: str) -> tuple[float, str]:
-    """Read number and unit; NaN, which no range contains, if it is none."""
+    """Parse a number and its unit; return NaN, which no range contains, for other texts."""
     match = _QUANTITY.fullmatch(text.strip())
     return (float(match[1]), match[2]) if match else (math.nan, "")

@@ -10,7 +10,7 @@ HOME = Path(__file__).resolve().parents[1]
 
 
 def places(installed: str, checkout: str) -> tuple[Path, Path]:
-    """Return its places: in an installed package, within `minifuse/`; in a checkout, beside it."""
+    """Return where data may lie: within `minifuse/` if installed, beside it in a checkout."""
     return HOME / installed, HOME.parent / checkout
 
 
@@ -18,10 +18,10 @@ def shipped(places: tuple[Path, Path], what: str) -> Path:
     """Return the first of these places that exists.
 
     Args:
-        what: the subject of a sentence, and its verb, such as "The labs are".
+        what: the beginning of the error message, such as "The labs are".
 
     Raises:
-        MachineError: this installation lacks it.
+        MachineError: none of the places exists.
     """
     for place in places:
         if place.exists():

@@ -1,4 +1,4 @@
-"""Triton kernels, one concept a file, each beside the PyTorch twin that is its specification.
+"""Triton kernels, one concept per file, each with a PyTorch twin that specifies it.
 
 A file holds the kernel, its twin (`..._torch`; one for all attention kernels), its launcher, which checks its
 arguments, and `SHIPPED`: the forms that are compiled ahead of time. Importing this package does not import Triton.

@@ -4,8 +4,8 @@
     python -m minifuse.kernels.ahead_of_time --out benchmarks/results    # write the table
     python -m minifuse.kernels.ahead_of_time --check benchmarks/results/kernels-registers.json
 
-Registers decide how many programs share an SM, and shared memory whether one fits at all; a stack means that registers
-were spilled to memory. The table depends on the version of Triton alone, which brings its own assembler.
+Registers decide how many programs share an SM, and shared memory whether a program fits at all. A stack means that
+registers were spilled to memory. The table depends only on the version of Triton, which includes its own assembler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from minifuse.io.output import write_whole
 from minifuse.kernels import shipped
 from minifuse.kernels.launch import INTERPRETED, Shipped
 
-SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of A100; of H100 and H200: bytes that one program may have
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of a program on A100 (80), and on H100 and H200 (90)
 CAPABILITIES = tuple(SHARED_MEMORY)
 SCHEMA: Literal["minifuse.kernels-registers/1"] = "minifuse.kernels-registers/1"
 NAME = "kernels-registers"
@@ -56,7 +56,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Registers:
-    """The committed table: what each form takes, as one Triton version compiles it."""
+    """The committed table: what each form uses if one version of Triton compiles it."""
 
     schema: Literal["minifuse.kernels-registers/1"]
     triton: str
@@ -107,7 +107,7 @@ was spilled. Of shared memory a program may have, in bytes, {limits}.
         ]
 
     def difference(self, compiled: Compiled) -> str | None:
-        """Say how a form differs from its row; None for another version of Triton."""
+        """Say how a form differs from its row; None if equal, or not comparable."""
         row = {row.key: row for row in self.rows}.get(compiled.key)
         if row is None or row == compiled or self.triton != triton.__version__:
             return None
@@ -123,7 +123,7 @@ def compile_form(form: Shipped, capability: int) -> Compiled:
     """Compile one form for the compute capability 80, 90, ..., as a launch would.
 
     Triton specialises a launch on the divisibility of its arguments. In serving, tensors begin at multiples of 16 bytes
-    and their strides are multiples of 16: both are assumed of pointers and of arguments called `stride_...`.
+    and their strides are multiples of 16, so this is assumed for pointers and for arguments called `stride_...`.
 
     Raises:
         KernelError: the form leaves out a constant of the kernel, or names one that the kernel does not have.
@@ -169,7 +169,7 @@ def _cuobjdump() -> str:
 
 
 def _usage(cuobjdump: str, cubin: bytes, function: str) -> tuple[int, int]:
-    """Read the registers and the bytes of stack of a thread of `function`."""
+    """Read how many registers and bytes of stack a thread of `function` uses."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -1,8 +1,8 @@
 """Copies KV within the storage (shuffle, block copy), or to a staging buffer (swap).
 
-All are bound by bandwidth and work alike. A token's keys in one layer are ROW = num_kv_heads x head_dim adjacent
-elements, as are its values, and a program copies a tile of both with wide loads. The loads of values are issued before
-the stores of keys, which wait for the loads of keys.
+All these copies are bound by bandwidth and work alike. A token's keys in one layer are ROW = num_kv_heads x head_dim
+adjacent elements, as are its values, and a program copies a tile of both with wide loads. The loads of values are
+issued before the stores of keys, which wait for the loads of keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 
-BLOCK = 4096  # elements of keys and as many of values: with 256 threads, four loads of 16 bytes in flight in each
+BLOCK = 4096  # elements of keys and as many of values: with 256 threads, four loads of 16 bytes in flight per thread
 BLOCK_R = 1024  # elements of one row, in a tile of several rows
 NUM_WARPS = 8
 
@@ -65,7 +65,7 @@ def _stage_kernel(
     stride_vl,
     stride_vs,
     ROW: tl.constexpr,
-    GATHER: tl.constexpr,  # from the storage; otherwise into it
+    GATHER: tl.constexpr,  # copies from the storage to staging; otherwise back
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ):
@@ -103,7 +103,7 @@ def _stage_form(row: int, gather: bool) -> Form:
 
 
 def _check_storage(kernel: str, keys: Tensor, values: Tensor) -> int:
-    """Check that a token's row is adjacent in memory; return its number of elements."""
+    """Check that each token's row is contiguous; return its number of elements."""
     check_tensor(kernel, "keys", keys, [None, None, None, None])
     check_tensor(kernel, "values", values, keys.shape, [keys.dtype], keys.device)
     for name, kv in (("keys", keys), ("values", values)):
@@ -126,7 +126,7 @@ def move_slots(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int
     """Copy runs of slots onto others, in every layer, in one launch.
 
     Args:
-        keys, values: [num_layers, slots, num_kv_heads, head_dim], each layer contiguous; written.
+        keys, values: [num_layers, slots, num_kv_heads, head_dim], each layer contiguous; both are written.
         moves: (source, target, num_tokens): slots [source, source + num_tokens) go to [target, target + num_tokens).
             They happen at once, so no target may overlap another target or any source.
 
@@ -187,7 +187,7 @@ def gather_slots_torch(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
 
 
 def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
-    """Gather the KV of slots into one buffer, which a swap-out sends on.
+    """Gather the KV of slots into one buffer, to be swapped out.
 
     Args:
         keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side.
@@ -213,11 +213,11 @@ def scatter_slots_torch(staging: Tensor, keys: Tensor, values: Tensor, slots: Te
 
 
 def scatter_slots(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """Write a buffer of `gather_slots` into slots: the last part of a swap-in.
+    """Write a buffer, laid out as by `gather_slots`, into slots to swap them in.
 
     Args:
         staging: [2, num_layers, n, num_kv_heads, head_dim], contiguous, on the device.
-        keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side; written.
+        keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side; both are written.
         slots: [n] int64, each within the storage and all different (not checked, as in `gather_slots`).
 
     Raises:

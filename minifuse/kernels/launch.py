@@ -28,7 +28,7 @@ Form = dict[str, Any]  # the constants of a kernel, by name, and how it is launc
 class Shipped:
     """A form of a serving kernel, compiled ahead of time to check its registers.
 
-    A run-time argument has the type that `types` or `TYPES` names; otherwise a pointer is "*bf16", a number "i32".
+    `types` and `TYPES` hold the types of run-time arguments; by default a pointer is "*bf16" and a number "i32".
     """
 
     name: str  # "multi_token d128 g4 page16"
@@ -38,7 +38,7 @@ class Shipped:
 
     @property
     def options(self) -> dict[str, int]:
-        """Return how it is launched; Triton's default is three stages."""
+        """Return the warps and stages of a launch; Triton's default is three stages."""
         return {"num_warps": self.form["num_warps"], "num_stages": self.form.get("num_stages", 3)}
 
     @property

@@ -1,4 +1,4 @@
-"""The pointwise part of an LSTM cell, its gates as in torch.nn.LSTM.
+"""The pointwise part of an LSTM cell, with gates ordered as in torch.nn.LSTM.
 
 i, f, g, o = gates
 cell'  = sigmoid(f) cell + sigmoid(i) tanh(g)
@@ -63,12 +63,12 @@ def _lstm_kernel(
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """Compute a step of n LSTM cells in float32, each output rounded once.
 
-    The hidden state is computed from the new cell state before that is rounded.
+    The hidden state is computed from the unrounded new cell state.
 
     Args:
-        gates: [n, 4 h], in each row input, forget, cell and output gate, h each, before their activations; float32,
+        gates: [n, 4 h]: each row holds the input, forget, cell and output gates before activation, h of each. Float32,
             float16 or bfloat16; rows need not be adjacent.
-        cell: [n, h], likewise.
+        cell: [n, h], in the same dtype; rows need not be adjacent.
 
     Returns:
         The hidden states and the new cell states, each [n, h], contiguous, in the same dtype.

@@ -3,7 +3,7 @@
 One kernel serves prefill, chunks, decode and the spans that Pensieve recomputes in the middle of a context, because
 they differ in one number only: how many of a context's last tokens are queries. A program takes BLOCK_Q queries of one
 sequence and all heads that share one KV head, as the BLOCK_M >= BLOCK_Q x group rows of one matrix, so that a key is
-read once for all of them; it walks the context in tiles of BLOCK_N tokens with an online softmax:
+read once for all of them. It walks the context in tiles of BLOCK_N tokens with an online softmax:
 
     m' = max(m, max(s)),   p = 2^(s - m'),   l' = l 2^(m - m') + sum(p),   acc' = acc 2^(m - m') + p V,   out = acc / l
 
@@ -135,10 +135,10 @@ def attend_tile(
         q_ptr + (row // GROUP * stride_qt + row % GROUP * stride_qh)[:, None] + dim[None, :], mask=mask, other=0.0
     )
 
-    # KV tiles are counted from `first`. Those in [first, masked) are visible to all rows. Idle queries of a rectangle,
-    # in columns before `first`, attend to themselves alone: a query tile that has some reads KV from their columns on.
-    # (No bit of reference mode depends on that: as BLOCK_Q <= BLOCK_N, the KV of such a tile's other queries is one
-    # tile, wherever the count begins.)
+    # KV tiles are counted from `first`. Tokens [first, masked) are visible to all rows. Idle queries of a rectangle, in
+    # columns before `first`, attend only to themselves, so a query tile with idle queries reads KV from their columns
+    # on. (The bits of reference mode do not depend on that: as BLOCK_Q <= BLOCK_N, the KV of the tile's other queries
+    # is one tile, wherever the count begins.)
     masked = first
     if not IN_ORDER:
         masked += tl.maximum(position + 1 - first, 0) // BLOCK_N * BLOCK_N
@@ -220,7 +220,7 @@ def _multi_token_kernel(
 def multi_token_attention_torch(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, reference: bool = False
 ) -> Tensor:
-    """Compute `multi_token_attention` in PyTorch, one sequence at a time: the twin of all attention kernels.
+    """Compute `multi_token_attention` in PyTorch: the twin of all attention kernels.
 
     Float16 and bfloat16 are computed in float32; `reference` has no effect.
     """
@@ -253,9 +253,9 @@ def multi_token_attention(
             multiple of `num_kv_heads`.
         ragged: the sequence of each query, and the slots of each context.
         out: like `q`; allocated if None.
-        reference: slower, and the bits of a query's row depend on its context alone: not on how the context is cut into
-            chunks, in which slots it lies, or on the rest of the batch. (Every tile has the same size and is masked,
-            and all sums run in the order of the context.) A left-padded row gets the bits of an unpadded one.
+        reference: slower, but the bits of a query's row depend only on its context, not on chunks, slots, or the rest
+            of the batch. (Every tile has the same size and is masked, and all sums run in the order of the context.) A
+            left-padded row gets the same bits as an unpadded one.
 
     Returns:
         `out`, [T, num_heads, head_dim]: softmax(q k / sqrt(head_dim)) v.

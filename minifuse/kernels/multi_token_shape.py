@@ -42,8 +42,8 @@ def form_of(
 def packed_form_of(group: int, head_dim: int, page: int, max_queries: int, *, itemsize: int = 2) -> Form:
     """Choose the form for lanes, which hold long prompts and single tokens.
 
-    A lane pays the registers of its longest piece. With 64 rows and 4 warps two programs fit on an SM, so that one
-    computes while the other reads; 128 rows need 8 warps. At head_dim 128 tiles of 64 tokens spill on sm_90.
+    A lane needs the registers of its longest piece. With 64 rows and 4 warps, two programs fit on an SM, so that one
+    computes while the other reads; 128 rows need 8 warps. At head_dim 128, tiles of 64 tokens spill on sm_90.
     """
     form = form_of(group, head_dim, page, max_queries, itemsize=itemsize)
     del form["HAS_FIRST"], form["IN_ORDER"]
@@ -61,15 +61,15 @@ def _config(max_rows: int, head_dim_padded: int, itemsize: int, page: int) -> tu
 
     - Up to 16 rows (decode): the least a tensor core takes. The work is reading KV, and three programs fit on an SM.
     - More (chunks): at half of the peak, 128 rows read 16 bytes per clock and SM from the L2; 64 rows would read 32,
-      and it delivers about 24. 8 warps are two warp groups: one multiplies while the other takes its softmax. 64 tokens
-      a tile take 183 registers at head_dim 128 (sm_80: 227), 128 tokens spill on sm_80; at head_dim 64 two programs
-      fit.
-    - Few rows in a large tile, a decode beside a chunk, waste multiplications but hide them behind the reading.
+      and the L2 delivers about 24. 8 warps are two warp groups: one multiplies while the other takes its softmax. Tiles
+      of 64 tokens take 183 registers at head_dim 128 (sm_80: 227), tiles of 128 tokens spill on sm_80; at head_dim 64
+      two programs fit.
+    - A decode in the large tile of a chunk wastes multiplications, but reading KV takes longer than these.
     - A head_dim above 128 halves the tile, to fit shared memory and registers.
     - Float32 is not for speed: tiles of 32 by 16 are the largest that spill nothing on either target at head_dim 128.
 
     Stages: three tiles in flight, because on Hopper a copy that is waited for one tile later overlaps with nothing.
-    With blocks a tile is two loads deep, the table's and then its own, and the same overlap takes five stages.
+    With blocks, a tile takes two dependent loads (the table, then KV), and the same overlap takes five stages.
     """
     num_stages = 5 if page else 3
     small = head_dim_padded > 128

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-    """Standard Gumbel noise [rows, vocab_size] in float64, each number a hash of (seed, position, token)."""
+    """Make standard Gumbel noise, float64 [rows, vocab_size], by hashing (seed, position, token)."""
     tokens = torch.arange(vocab_size, device=seeds.device)
     key = _mix(_mix(seeds) ^ positions)[:, None]
     bits = _mix(key ^ _mix(tokens)) >> 12 & (1 << 52) - 1
@@ -18,7 +18,7 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
 
 
 def rows_of_noise(seeds: Sequence[int], positions: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Seeds, of which the low 64 bits count, and positions, both as int64 [rows]."""
+    """Return the low 64 bits of the seeds, and the positions, as int64 [rows]."""
     return torch.tensor([signed(seed) for seed in seeds], device=device), torch.tensor(positions, device=device)
 
 

@@ -1,4 +1,4 @@
-"""The operators beside attention in plain torch (`minifuse.model.operators` is their interface)."""
+"""The operators other than attention, in plain torch (`minifuse.model.operators` is their interface)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KVTensors(Protocol):
     values: Tensor
     host_keys: Tensor
     host_values: Tensor
-    in_turn: bool  # all layers have the same slots of the device, one after the other
+    in_turn: bool  # all layers use the same device slots, one layer after the other
 
     @property
     def device(self) -> torch.device: ...
@@ -34,7 +34,7 @@ class KVTensors(Protocol):
 
 
 class TorchOperators:
-    """Plain torch, on any device."""
+    """The operators in plain torch, on any device."""
 
     lock: AbstractContextManager[object] = nullcontext()
 
@@ -71,7 +71,7 @@ class TorchOperators:
             largest, at = logits.max(-1)  # a NaN is larger than any number
             indices: list[int] = at.masked_fill_(~largest.isfinite(), NOT_FINITE).tolist()
             return indices
-        wide = (logits.float() if logits.dtype == torch.bfloat16 else logits).numpy()  # which has no bfloat16
+        wide = (logits.float() if logits.dtype == torch.bfloat16 else logits).numpy()  # numpy has no bfloat16
         first = wide.argmax(-1)  # ten times as fast as torch's on a CPU; the first NaN is the largest here too
         finite = np.isfinite(wide[np.arange(len(wide)), first]).tolist()
         found: list[int] = first.tolist()

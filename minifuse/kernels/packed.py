@@ -1,9 +1,9 @@
 """Packed attention (FluidInfer, 4.2): each program walks a lane of the host's work lists.
 
 A lane is a list of sequences. A program takes one lane and one KV head, and attends to the lane's sequences one after
-the other, each as `multi_token` does: its queries tile by tile. So a program with short pieces of work goes on with the
-next piece where a program of its own would have ended, and as many programs run as there are lanes, for as long as the
-longest of them takes.
+the other. For each sequence it takes the queries tile by tile, as `multi_token` does. So a program with short pieces of
+work goes on with the next piece, which would otherwise take another program. The kernel takes as long as its longest
+lane.
 """
 
 from __future__ import annotations
@@ -81,12 +81,14 @@ def _packed_kernel(
 def packed_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, lists: WorkLists, out: Tensor | None = None
 ) -> Tensor:
-    """Compute what `multi_token_attention` does, lane by lane: the lane of a sequence changes nothing.
+    """Compute what `multi_token_attention` does, lane by lane.
+
+    The result does not depend on which lane a sequence is in.
 
     Args:
         q: [T, num_heads, head_dim], the queries of all sequences, concatenated.
         keys, values: [slots, num_kv_heads, head_dim], one layer's storage, with the same strides.
-        ragged: the sequence of each query, and the slots of each context; without `first`.
+        ragged: the sequence of each query, and the slots of each context; `first` must be None.
         lists: which sequences each lane attends to.
         out: like `q`; allocated if None.
 
@@ -115,7 +117,7 @@ def packed_attention(
 
 
 def _check_lists(q: Tensor, ragged: Ragged, lists: WorkLists) -> None:
-    """Check the work lists, and on a CPU that each sequence is in one lane."""
+    """Check the work lists; on a CPU, also that each sequence is in one lane."""
     num_sequences = len(ragged.contexts)
     check_tensor(KERNEL, "starts", lists.starts, (None,), INTEGERS, q.device, contiguous=True)
     check_tensor(KERNEL, "sequences", lists.sequences, (num_sequences,), INTEGERS, q.device, contiguous=True)

@@ -22,8 +22,8 @@ class Ragged:
     >>> # cu_seqlens [0, 1, 4], contexts [6, 3], tables [[7, 2], [5, -1]], page 4
     >>> # row 0 reads a's tokens 0..5 in slots 28..31, 8, 9; rows 1, 2, 3 read b's first 1, 2, 3 tokens, in slots 20..22
 
-    A row of a padded rectangle is a sequence too, whose context begins with empty columns: with `first`, a query in
-    column c attends to the columns [first[s], c], and always to itself.
+    A row of a padded rectangle is a sequence whose context begins with empty columns. With `first`, a query in column c
+    attends to the columns [first[s], c], and always to itself.
     """
 
     cu_seqlens: Tensor  # [S + 1] int32, exclusive prefix sum of the numbers of queries
@@ -43,11 +43,11 @@ class Ragged:
 
     @property
     def first_or_contexts(self) -> Tensor:
-        """Return `first` for a kernel; without it, a tensor that is not read."""
+        """Return `first`, or, if it is None, a tensor that a kernel does not read."""
         return self.contexts if self.first is None else self.first
 
     def check(self, kernel: str, q: Tensor, keys: Tensor) -> None:
-        """Check shapes and types; on a CPU also values, which a GPU would wait for.
+        """Check shapes and types; on a CPU also values (on a GPU this would synchronise).
 
         Raises:
             KernelError: the batch does not fit the queries or the storage.
@@ -93,5 +93,5 @@ def check_heads(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tenso
 
 
 def scale_of(head_dim: int) -> float:
-    """Scale scores in units of log 2: log2(e) / sqrt(head_dim)."""
+    """Return the scale of scores in units of log 2: log2(e) / sqrt(head_dim)."""
     return math.log2(math.e) / math.sqrt(head_dim)

@@ -1,4 +1,4 @@
-"""RMSNorm (Zhang and Sennrich, 2019), alone or together with the addition before it.
+"""RMSNorm (Zhang and Sennrich, 2019), with or without the addition before it.
 
     y = x / sqrt(mean(x^2) + eps) * weight
 
@@ -50,7 +50,7 @@ def _rms_norm_kernel(
 
 
 def _form(hidden: int, has_residual: bool) -> Form:
-    """Two 16-byte loads per thread in bf16, more beyond 16 warps."""
+    """Choose warps: two 16-byte loads per thread in bf16, more beyond 16 warps."""
     block = triton.next_power_of_2(hidden)
     num_warps = min(max(block // 512, 1), 16)
     return {"HIDDEN": hidden, "HAS_RESIDUAL": has_residual, "BLOCK": block, "num_warps": num_warps}
@@ -65,12 +65,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 
     Args:
         x: [n, hidden], hidden up to 16384; float32, float16 or bfloat16; rows need not be adjacent.
-        weight: [hidden], of a dtype of its own.
+        weight: [hidden], in any of these dtypes.
         eps: added to the mean of squares.
         residual: like x.
 
     Returns:
-        The norm and the sum [n, hidden], contiguous, in x's dtype; without `residual` the norm twice.
+        The norm and the sum [n, hidden], contiguous, in x's dtype; without `residual`, both are the norm.
 
     Raises:
         KernelError: a shape, a dtype, a stride or a device that the kernel cannot take.

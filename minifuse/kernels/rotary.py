@@ -11,9 +11,9 @@ from torch import Tensor
 class RotaryRows(NamedTuple):
     """The angles of some positions, for every layer's queries and keys.
 
-    Each of the first `dim` dimensions of a head becomes `x cos + partner sin`, the sign of the rotation being part of
-    `sin`. Interleaved, the partner of (a, b, c, d) is (b, a, d, c); otherwise it is (c, d, a, b). Dimensions from `dim`
-    on stay as they are (GPT-J).
+    Each of the first `dim` dimensions of a head becomes `x cos + partner sin`, where `sin` includes the sign of the
+    rotation. The partners of (a, b, c, d) are (b, a, d, c) if interleaved, and (c, d, a, b) otherwise. Dimensions from
+    `dim` on stay as they are (GPT-J).
     """
 
     cos: Tensor  # [tokens, 1, dim]

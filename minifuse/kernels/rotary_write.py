@@ -4,10 +4,10 @@ Dimension d of the first `rotary_dim` ones of a head becomes
 
     x'[d] = x[d] cos[d] + x[partner(d)] sin[d]
 
-in float32, the sign of the rotation being part of `sin` (Su et al., 2021). The partner of d is half of rotary_dim away,
-or, interleaved, the other dimension of the pair (2i, 2i + 1). Dimensions from rotary_dim on stay as they are. A program
-takes one token and BLOCK_H of its heads: either of q, written to a new tensor, or of k and v, written to the token's
-slot.
+in float32, where `sin` includes the sign of the rotation (Su et al., 2021). The partner of d is half of rotary_dim
+away; if interleaved, it is the other dimension of the pair (2i, 2i + 1). Dimensions from rotary_dim on do not change.
+A program takes one token and BLOCK_H of its heads: either heads of q, written to a new tensor, or heads of k and v,
+written to the token's slot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUM_WARPS = 4
 
 @triton.jit
 def _dims(stride_h, head, head_mask, START: tl.constexpr, STOP: tl.constexpr):
-    """Offsets and mask of the dimensions [START, STOP) of the heads that `head_mask` admits."""
+    """Return offsets and mask of dimensions [START, STOP) of the heads in `head_mask`."""
     dim = START + tl.arange(0, triton.next_power_of_2(STOP - START))
     return head[:, None] * stride_h + dim[None, :], head_mask[:, None] & (dim < STOP)[None, :]
 
@@ -193,7 +193,7 @@ def rotate_and_write(
         q: [n, num_heads, head_dim]. `q`, `k` and `v` may be views of one matrix: only their last dimension need be
             contiguous.
         k, v: [n, num_kv_heads, head_dim].
-        keys, values: [slots, num_kv_heads, head_dim], of the type of `q`; written.
+        keys, values: [slots, num_kv_heads, head_dim], of the type of `q`; both are written.
         slots: [n] int64, each within the storage and all different, or -1: such a row's `k` and `v` are not written.
             They are not checked, because their values are on the device.
         rotary: cosines and signed sines of the tokens' positions, both [n, 1, rotary_dim]; rotary_dim is even and at
@@ -201,7 +201,7 @@ def rotate_and_write(
         interleaved: whether neighbours are rotated together, rather than dimensions half of rotary_dim apart.
 
     Returns:
-        The rotated queries, a new tensor [n, num_heads, head_dim]; without `rotary`, `q` itself.
+        The rotated queries, a new tensor [n, num_heads, head_dim]; or `q` itself if `rotary` is None.
 
     Raises:
         KernelError: an argument that the kernel cannot take.

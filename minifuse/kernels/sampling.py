@@ -1,9 +1,9 @@
 """The next token of each row: the largest logit, perhaps after Gumbel noise.
 
-Both take two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second, the
+Either takes two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second, the
 winner among these winners. The winner is defined by a total order, NaN > inf > ... > -inf and the lower index first,
-so neither the blocks nor the batch can change it. A winner that is NaN or infinite is told as NOT_FINITE, not by its
-index. The noise of (seed, position, token) is `minifuse.kernels.noise.gumbel_noise`:
+so neither the blocks nor the batch can change it. For a winner that is NaN or infinite, NOT_FINITE is returned
+instead of its index. The noise of (seed, position, token) is `minifuse.kernels.noise.gumbel_noise`:
 
     u = (mix(mix(mix(seed) ^ position) ^ mix(token)) >> 12 + 0.5) / 2^52,   noise = -log(-log(u))
 """
@@ -19,8 +19,8 @@ from minifuse.core.report import NOT_FINITE
 from minifuse.kernels.launch import Form, Shipped, check, check_tensor
 from minifuse.kernels.noise import gumbel_noise
 
-BLOCK = 8192  # logits of a program: with 256 threads, four loads of 16 bytes of bfloat16 in flight in each
-NOISY_BLOCK = 1024  # bound by arithmetic in float64, of which 8 numbers a thread are enough
+BLOCK = 8192  # logits of a program: with 256 threads, four 16-byte loads of bfloat16 in flight per thread
+NOISY_BLOCK = 1024  # bound by float64 arithmetic: 8 numbers per thread keep it busy
 NUM_WARPS = 8
 NOISY_WARPS = 4
 NONE = tl.constexpr(NOT_FINITE)
@@ -37,7 +37,7 @@ def _mix(x):
 
 @triton.jit
 def _first_largest(x, index):
-    """Find the largest of `x` and its `index`: the first NaN, else the lowest maximum.
+    """Find the largest of `x` and its `index`: the first NaN, else the first maximum.
 
     NaNs are marked by an index below 0, so that one search finds either.
     """
@@ -54,7 +54,7 @@ def _winners_kernel(
     seeds_ptr,  # [n] int64, read if NOISY
     positions_ptr,  # [n] int64, read if NOISY
     stride_xn,
-    VOCAB_SIZE: tl.constexpr,  # a model has one; as a constant, it allows wide loads
+    VOCAB_SIZE: tl.constexpr,  # fixed for a model; as a constant, it allows wide loads
     NOISY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -102,7 +102,9 @@ def argmax_torch(logits: Tensor) -> Tensor:
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """Find each row's largest, the lowest of equals; NOT_FINITE if NaN or infinite.
+    """Find the index of each row's largest logit, the first of equals.
+
+    The index is NOT_FINITE if that logit is NaN or infinite.
 
     Args:
         logits: [n, vocab_size], each row contiguous.
@@ -123,15 +125,15 @@ def gumbel_argmax_torch(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Ten
 
 
 def gumbel_argmax(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """Draw a token from the softmax of each row, by that row's arguments alone.
+    """Draw a token from the softmax of each row, independently of other rows.
 
     Args:
         scaled: [n, vocab_size] float64 or float32, each row contiguous; -inf where a token may not be drawn.
         seeds: [n] int64.
-        positions: [n] int64, the place in its sequence of each row's new token.
+        positions: [n] int64, the position of each row's new token in its sequence.
 
     Returns:
-        [n] int64: `argmax` of the sum of `scaled` and the noise, in float64.
+        [n] int64: `argmax` of `scaled` plus the noise, added in float64.
 
     Raises:
         KernelError: an argument that the kernel cannot take.

@@ -1,12 +1,12 @@
 """Decode over adjacent buffers: offset, size and lengths, no block table (Flover, V-B, Fig. 4).
 
-All buffers have the same width and are adjacent, so token t of the context of row i of the batch lies in slot
+All buffers have the same width and are adjacent, so token t of row i's context lies in slot
 
     (offset + i) width + t,   t < lengths[i]
 
 >>> # offset 2, size 3, width 10, lengths [5, 1, 7]: the rows read the slots 20..24, 30 and 40..46
 
-The rest of a program, and the splits of long contexts, are those of split_kv.py.
+Everything else, such as the splits of long contexts, is as in split_kv.py.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def slots_attention(
         lengths: [size] int32, tokens of each buffer that its query attends to, at least 1.
         offset, size: the paper's buffer_offset and buffer_size, counted in buffers.
         width: slots of a buffer.
-        max_length: no length is greater; None: `width`. The closer the bound, the fewer programs have no work.
+        max_length: an upper bound of `lengths`, by default `width`. The tighter it is, the fewer programs have no work.
         out: like `q`; allocated if None.
-        split: as in `decode_attention`.
+        split: tokens in a split; see `decode_attention`.
 
     Returns:
         `out`, [size, num_heads, head_dim]: softmax(q k / sqrt(head_dim)) v.

@@ -72,10 +72,10 @@ def decode_attention(
         q: [S, num_heads, head_dim], one query per sequence.
         keys, values: [slots, num_kv_heads, head_dim], one layer's storage, with the same strides; `num_heads` is a
             multiple of `num_kv_heads`.
-        ragged: the slots of each context; `max_queries` is 1, and every context has a token.
+        ragged: the slots of each context; `max_queries` is 1, and every context has at least one token.
         out: like `q`; allocated if None.
-        split: tokens in a split. The bits depend on it, but not on the other sequences, on `ragged.max_context`, or on
-            the blocks of the KV.
+        split: tokens in a split. The result's bits depend on it, but not on the other sequences, on
+            `ragged.max_context`, or on the blocks of the KV.
 
     Returns:
         `out`, [S, num_heads, head_dim]: softmax(q k / sqrt(head_dim)) v.

@@ -181,11 +181,12 @@ def split_form(group: int, head_dim: int, page: int, split: int = SPLIT, itemsiz
     To read 4.8 TB/s at a latency of 1 us, each of its 132 SMs must have 36 KB in flight. A tile is 16 KB of keys and
     16 KB of values. Two tiles take 72 KB of shared memory, so that three programs share an SM: 96 KB are in flight when
     all three compute, and 192 KB when they wait. That is enough to hide the chain of loads (context, table, keys) with
-    which a program begins. Two tiles in flight are three stages; with blocks, where a tile is two loads deep, five.
+    which a program begins. Two tiles in flight take three stages, or five with blocks, where a tile needs two dependent
+    loads.
 
-    The group is padded to the 16 rows that a tensor core takes, even a group of 1: the products need some 200 of the
-    1700 cycles in which an SM's share of the bandwidth brings a tile, and KV goes to shared memory asynchronously,
-    where multiplying rows element by element would hold it in registers.
+    Every group, even of 1, is padded to the 16 rows that a tensor core takes. The products need some 200 of the 1700
+    cycles in which a tile arrives at an SM's share of the bandwidth. KV is copied to shared memory asynchronously;
+    multiplying rows element by element would hold it in registers.
     """
     padded = max(16, int(triton.next_power_of_2(head_dim)))
     return {
@@ -214,15 +215,15 @@ def grid_of(q: Tensor, keys: Tensor, splits: int) -> tuple[int, int, int]:
 
     KV heads come first, so that the heads of a slot, which are adjacent in memory, are read at the same time. The host
     knows the number of splits of the longest context only: most programs of shorter contexts have no work, which costs
-    little unless they are millions. So a sequence has at most 32 programs for each KV head, unless all sequences
-    together would then have fewer than 8192.
+    little unless there are millions of them. So a sequence has at most 32 programs for each KV head, unless all
+    sequences together would then have fewer than 8192.
     """
     num_kv_heads = keys.shape[1]
     return num_kv_heads, min(splits, max(32, triton.cdiv(8192, q.shape[0] * num_kv_heads))), q.shape[0]
 
 
 def check_decode(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None, split: int) -> int:
-    """Check the arguments of both kernels over splits; return the group size."""
+    """Check the arguments of a kernel over splits; return the group size."""
     num_sequences, num_heads, _ = check_heads(kernel, q, keys, values, out)
     check(kernel, num_sequences < 2**16, f"there are {num_sequences} queries: give fewer than 2^16.")
     check(kernel, split > 0, f"split is {split}: give at least one token.")
@@ -245,9 +246,9 @@ def launch_splits(
 
     Args:
         contexts, first: [S] int32, as in `Ragged`.
-        where: the arguments behind `contexts`, which tell `kernel` where KV lies.
-        longest: no context has more tokens.
-        form: of `kernel`.
+        where: the arguments of `kernel` after `contexts`; they locate the KV.
+        longest: an upper bound of `contexts`.
+        form: the form of `kernel`.
 
     Returns:
         `out`; allocated if None.

@@ -15,8 +15,8 @@ def slot_of(tables_ptr, row_offset, token, PAGE: tl.constexpr, mask=None):
 
     >>> # table [7, 2], PAGE 4: tokens 0, 3, 5 -> slots 28, 31, 9
 
-    Entries of tokens that `mask` excludes are not read. There are fewer than 2^31 slots; their product with a stride is
-    what needs 64 bits, and widening 32 bits to 64 in a product is one instruction.
+    Entries of tokens that `mask` excludes are not read. A slot fits 32 bits, but its product with a stride needs 64;
+    widening in a product is one instruction.
     """
     if PAGE == 0:
         slot = tl.load(tables_ptr + row_offset) + token
@@ -53,8 +53,8 @@ def tile_owner(cu_seqlens_ptr, tile, num_sequences, BLOCK_Q: tl.constexpr):
 def dot(a, b, acc, K: tl.constexpr, IN_ORDER: tl.constexpr):
     """Compute acc [M, N] + a [M, K] @ b [K, N].
 
-    `IN_ORDER`: in float32, one k after the other, as explicit fused multiply-adds, so that the bits depend on the
-    operands alone: not on the tile's layout, nor on what a compiler chooses to contract.
+    With `IN_ORDER`, it adds in float32, one k after the other, by explicit fused multiply-adds. So the bits depend only
+    on the operands, not on the tile's layout or on what a compiler contracts.
     """
     if IN_ORDER:
         a = a.to(tl.float32)
@@ -71,7 +71,7 @@ def dot(a, b, acc, K: tl.constexpr, IN_ORDER: tl.constexpr):
 
 @triton.jit
 def sum_rows(a, K: tl.constexpr, IN_ORDER: tl.constexpr):
-    """Sum every row of `a` [M, K]; `IN_ORDER`: from left to right."""
+    """Sum every row of `a` [M, K], with `IN_ORDER` from left to right."""
     if IN_ORDER:
         total = tl.zeros([a.shape[0]], tl.float32)
         for k in range(K):

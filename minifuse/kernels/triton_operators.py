@@ -60,7 +60,7 @@ class TritonOperators:
 
     @staticmethod
     def _swap(cache: KVTensors, moves: list[Move], layers: slice) -> None:
-        """Scattered slots are gathered on the device first, so that the link carries long runs."""
+        """Swap slots through a staging buffer, so that the link carries long runs."""
         device, host = (cache.keys[layers], cache.values[layers]), (cache.host_keys[layers], cache.host_values[layers])
         out = moves[0].target_tier == "host"
         on_device = [(move.source if out else move.target, move.num_tokens) for move in moves]
@@ -92,7 +92,7 @@ class TritonOperators:
 
 
 def _runs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join every range (first, count) that continues the one before it.
+    """Merge consecutive ranges (first, count) if the second begins where the first ends.
 
     >>> _runs([(4, 2), (6, 2), (0, 3)])
     [(4, 4), (0, 3)]

@@ -1,6 +1,6 @@
 """Labs: students write part of a stage; laws and counted costs judge it.
 
 A lab is a folder of `tutorials/labs` (`minifuse.labs.lab`). The student's file never runs in the process that judges
-it: `minifuse.labs.student` is the process that it runs in, `minifuse.labs.submission` what the judge has of it: calls
-whose arguments and values are JSON. Nothing here imports torch.
+it. It runs in a process of its own (`minifuse.labs.student`), which the judge calls through `minifuse.labs.submission`,
+with arguments and values in JSON. Nothing here imports torch.
 """

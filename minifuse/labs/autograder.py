@@ -1,7 +1,7 @@
 """Makes a folder that grades one lab, on Gradescope and in GitHub Classroom.
 
-It holds the lab with its hidden tests and without its solution, the part of minifuse that judges, which needs no torch,
-and the course's secret, from which hidden workloads are drawn.
+The folder holds the lab with its hidden tests and without its solution, the part of minifuse that judges (it needs no
+torch), and the course's secret, from which hidden workloads are drawn.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ sys.exit(main(HERE, sys.argv[1:]))
 
 
 def autograder_files(lab: Lab, secret: str) -> dict[str, str]:
-    """Make the folder's files, without minifuse's own."""
+    """Make the folder's files, except minifuse's own: path -> text."""
     hidden = sorted((lab.folder / "tests" / "hidden").glob("*.py"))
     if not hidden:
         raise UsageError(f"{lab.folder} has no hidden tests: give the number of a lab, as minifuse lab list shows.")
@@ -68,10 +68,10 @@ def autograder_files(lab: Lab, secret: str) -> dict[str, str]:
 
 
 def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
-    """Write the folder.
+    """Write the folder that grades a lab.
 
     Raises:
-        UsageError: it has something in it, or may not be written.
+        UsageError: the folder is not empty, or cannot be written.
         MachineError: the disk is full.
     """
     sources = (path for path in HOME.rglob("*.py") if {*path.relative_to(HOME).parts}.isdisjoint(LEFT_OUT))
@@ -105,7 +105,7 @@ def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as Gradescope reads it. Hidden tests are shown when grades are."""
+    """Write an outcome as Gradescope reads it; hidden tests are shown together with grades."""
     said = "holds" if outcome.held else f"does not hold: {outcome.what}"
     lines = [f"{outcome.test.says} This {said}", *outcome.picture]
     lines += [] if outcome.held else [outcome.test.read_again]
@@ -119,7 +119,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 def _another_user() -> str | None:
-    """Return the user *nobody* if processes can be started as it, or None."""
+    """Return the user *nobody* if processes can be started as that user, or None."""
     if os.getuid() != 0:
         return None
     needed = [str(one.__file__) for one in (student, names, guard, confine)]
@@ -162,14 +162,14 @@ def _given(here: Path) -> tuple[Lab, str]:
 
 
 def main(here: Path, arguments: list[str]) -> int:
-    """Run the folder's grade.py. Exit code 0: the submission was graded, whatever its points.
+    """Run the folder's grade.py; return 0 if the submission was graded, whatever its points.
 
-    A signal ends it before anything is written: the exit code is then 128 plus the number of the signal.
+    A signal ends the grading before anything is written: the exit code is then 128 plus the number of the signal.
     """
     came: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        """End as Ctrl-C does: no test takes that for an answer of the student's."""
+        """Raise `KeyboardInterrupt`, which no test takes for an error of the student's."""
         came.append(number)
         raise KeyboardInterrupt
 
@@ -200,7 +200,7 @@ def _main(here: Path, arguments: list[str]) -> None:
     print(f"note: {kept}.", file=sys.stderr)
     try:
         results = grade(lab, typed.submission, secret)
-    except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
+    except Exception:  # of the lab, for the instructor to see; a submission may have caused it
         write_whole(typed.results, json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1))
         raise
     write_whole(typed.results, json.dumps(results, indent=1))
@@ -211,7 +211,7 @@ def _main(here: Path, arguments: list[str]) -> None:
 
 
 def _for_classroom(results: dict[str, Any], most: float) -> dict[str, Any]:
-    """The results as the reporter of GitHub Classroom reads them."""
+    """Write the results as GitHub Classroom's reporter reads them."""
     tests = [
         {
             "name": one["name"],

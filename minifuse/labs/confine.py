@@ -1,8 +1,8 @@
 """Confines a student's process: no other files, no network, no other processes.
 
-Linux has two measures that a process may ask for without privileges, that hold for root too, and that cannot be undone:
-Landlock (from 5.13 on), by which only some places are read and nothing is written, and a filter of system calls, made
-here with libseccomp, which apt and systemd bring along. Elsewhere a file may do what its user may.
+Linux has two measures that need no privileges, hold for root too, and cannot be undone. With Landlock (from Linux 5.13
+on), a process can read only some places and write nothing but some devices. A filter refuses system calls; it is made
+with libseccomp, which apt and systemd depend on. On other systems the file can do whatever its user can.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 SET_DEATH_SIGNAL, KILL, NO_NEW_PRIVS = 1, 9, 38  # of prctl
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls, alike on every machine
 VERSION = 1  # a flag of CREATE_RULESET: tell the version
-RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # of Landlock's versions: that many kinds of access; 16 from the fifth on
+RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # Landlock's version -> how many kinds of access it knows; 16 from 5 on
 WRITE_FILE, READ_FILE, READ_DIR = 1 << 1, 1 << 2, 1 << 3
 
 SECCOMP = "libseccomp.so.2"
@@ -49,7 +49,7 @@ def seccomp() -> ctypes.CDLL | None:
 
 
 def end_with(judge: int) -> None:
-    """End this process when its parent, process `judge`, ends, or has ended already."""
+    """End this process as soon as its parent, process `judge`, has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, KILL, 0, 0, 0)
     if os.getppid() != judge:
@@ -57,15 +57,15 @@ def end_with(judge: int) -> None:
 
 
 def confine(readable: Sequence[str], devices: Sequence[str], listed: Sequence[str]) -> None:
-    """Refuse this process other files, the network and other processes.
+    """Deny this process access to other files, the network and other processes.
 
     Args:
-        readable: places below which files are read.
-        devices: files that are written to, too.
+        readable: files that may be read, and folders below which all files may be read.
+        devices: files that may be read and written.
         listed: folders whose contents may be listed, as an import does.
 
     Raises:
-        OSError: this machine has a measure, and does not take it.
+        OSError: this machine has a measure, but cannot apply it.
     """
     if sys.platform != "linux":
         return

@@ -22,7 +22,7 @@ from minifuse.trace.log import Event
 from minifuse.trace.metrics import Metrics, compute_metrics
 from minifuse.trace.reading import parse_trace
 
-MODEL = "random:llama-2-7b"  # whose shape alone is used: an iteration's time, and bytes of KV
+MODEL = "random:llama-2-7b"  # only its shape is used, for the time of iterations and the bytes of KV
 
 
 class OfStudent:
@@ -40,13 +40,13 @@ class OfStudent:
 def keeps_the_laws(
     work: Work, row: Technique, stage: type[OfStudent], scenarios: int = 30, *, compared: bool = True
 ) -> None:
-    """Check the laws on a technique with the student's stage, on drawn scenarios.
+    """Check the laws on a technique with the student's stage, on random scenarios.
 
     Args:
-        compared: the laws that compare runs too, which take several times as long.
+        compared: also check the laws that compare runs, which takes several times as long.
 
     Raises:
-        LawBroken: on the smallest scenario that was found. Its cause may be a `StudentFault`.
+        LawBroken: a law is broken; the error shows the smallest scenario found. Its cause may be a `StudentFault`.
     """
     stage.work = work
     Search(SCRIPTED, row, compared_laws(SCRIPTED) if compared else ()).run(scenarios, work.random.randrange(2**32))
@@ -71,10 +71,10 @@ def run(work: Work, row: Technique, stage: type[OfStudent], requests: Seq[Reques
     """Serve requests with the student's stage.
 
     Args:
-        how: as `served` takes it.
+        how: keyword arguments of `served`.
 
     Raises:
-        StudentFault, LawBroken: as the stage has it.
+        StudentFault, LawBroken: the stage fails, or breaks a law.
     """
     stage.work = work
     return served(row, requests, **how)
@@ -94,7 +94,7 @@ def served(
 
     Args:
         kv_tokens: slots of memory.
-        options: of stages, `batching__token_budget=8`.
+        options: options of stages, such as `batching__token_budget=8`.
     """
     source = resolve(MODEL)
     slot = source.slot_bytes("float16")

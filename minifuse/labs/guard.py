@@ -20,10 +20,10 @@ def guard(look: Callable[[str | bytes], None] | None) -> Callable[[Any], None]:
     """Add an audit hook, which cannot be removed.
 
     Args:
-        look: is called with each text that modules make functions of.
+        look: is called with each source text that a module compiles into functions.
 
     Returns:
-        What sets the function that traces, which nothing else may do from here on.
+        A function that sets the trace function; nothing else may set it from here on.
     """
     settrace, refusal, frames, refused = sys.settrace, PermissionError, FRAMES, REFUSED
     tracing = counting = looking = False
@@ -33,7 +33,7 @@ def guard(look: Callable[[str | bytes], None] | None) -> Callable[[Any], None]:
         if event == "compile":
             if look is None or looking or not counting or arguments[0] is None or arguments[1] != "<string>":
                 return
-            looking = True  # which compiles the text itself
+            looking = True  # `look` compiles the text itself
             try:
                 look(arguments[0])
             finally:

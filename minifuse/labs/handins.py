@@ -1,4 +1,4 @@
-"""Finds what a class has handed in: one file each, and the lab."""
+"""Finds the files that a class has handed in, and their lab."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ SAYS = re.compile(rb'^(?:\xef\xbb\xbf)?\s*"""Lab (\d+):')  # as every skeleton b
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Find the files in a folder that may be the one handed in."""
+    """Find the files in a folder that could be the hand-in."""
     return [path for path in sorted(folder.rglob(SUBMITTED)) if path.is_file() and not path.is_symlink()]
 
 
 def hand_ins(places: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
-    """Find the file of each place: itself, or the only solution.py below it.
+    """Find the file handed in at each place: a file, or a folder's only solution.py.
 
     Returns:
-        The files, and why a place has none: an empty folder of one student does not stop a class.
+        The files by place; and for each place without a file, the reason. So one student's empty folder does not stop
+        the grading of a class.
 
     Raises:
         UsageError: a place is not there, or no place has a file.
@@ -48,7 +49,7 @@ def lab_with_number(text: str) -> Lab:
     """Find the installed lab of this number.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no lab of this number.
     """
     known = {lab.number: lab for lab in labs()}
     if not text.isdecimal() or int(text) not in known:
@@ -60,7 +61,7 @@ def lab_of(files: Mapping[str, Path], number: str | None = None) -> Lab:
     """Find the lab by number, or by the files' lab.toml or first lines.
 
     Raises:
-        UsageError: they tell none, or several.
+        UsageError: the files name no lab, or several.
     """
     if number is not None:
         return lab_with_number(number)

@@ -20,7 +20,7 @@ def handed_out(lab: Lab) -> dict[str, str]:
     """Return the texts of the files that students get, by path within the lab.
 
     Raises:
-        UsageError: one of them has a line of a solution, of any lab; or the skeleton cannot be imported.
+        UsageError: a file has a line of the solution of any lab, or the skeleton cannot be imported.
     """
     read = {name: lab.folder / name for name in GIVEN if (lab.folder / name).is_file()}
     read |= {f"tests/public/{path.name}": path for path in sorted((lab.folder / "tests" / "public").glob("*.py"))}
@@ -58,7 +58,7 @@ def write_files(files: dict[str, str], folder: Path) -> None:
     """Write a new folder of these files.
 
     Raises:
-        UsageError: the folder has something in it, which may be a student's work, or may not be written.
+        UsageError: the folder is not empty (it may hold a student's work), or cannot be written.
         MachineError: the disk is full.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -24,12 +24,12 @@ LONGEST = 2000  # characters of a sentence, which may quote what was returned
 
 
 class Unmet(AssertionError):
-    """What a test demands does not hold.
+    """A demand of a test does not hold.
 
     Args:
-        what: a sentence: what was given, what came, what should have come.
+        what: a sentence that tells the input, the result, and the expected result.
         picture: lines that show the smallest scenario.
-        events: the trace of a run in which it shows, for the replay page.
+        events: the trace of a run that shows the failure, for the replay page.
     """
 
     def __init__(self, what: str, picture: Iterable[str] = (), events: list[Event] | None = None) -> None:
@@ -41,14 +41,14 @@ class Unmet(AssertionError):
 
 @dataclass
 class Work(Submission):
-    """A student's file in a test; what is random follows from the seed."""
+    """A student's file in a test; all that is random follows from `seed`."""
 
     seed: str = ""
     lab: Lab | None = field(default=None, repr=False)
 
     @property
     def random(self) -> Random:
-        """Random numbers from the seed, which begin anew at each use."""
+        """Return a new random generator, always with the same seed."""
         return Random(self.seed)
 
     def smallest(
@@ -57,10 +57,10 @@ class Work(Submission):
         demand: Callable[[Any], None],
         examples: int = 300,
     ) -> None:
-        """Try a demand on generated cases; raise what the smallest failing one raised.
+        """Try `demand` on generated cases; raise the error of the smallest failing case.
 
         Raises:
-            Unmet, StudentFault, LawBroken: what the demand raised on that case.
+            Unmet, StudentFault, LawBroken: what `demand` raised on that case.
         """
         failed: list[Exception] = []
 
@@ -103,7 +103,7 @@ class Outcome:
     picture: tuple[str, ...] = ()
     events: list[Event] | None = field(default=None, repr=False)
     unwritten: bool = False  # nothing was judged: the skeleton is not filled in yet
-    broke: bool = False  # the test or the stage failed beside its demands: a defect of the lab
+    broke: bool = False  # the test or the stage raised an error of its own: a defect of the lab
     printed: str = ""
     steps: int = 0  # the most that a call took
 
@@ -126,12 +126,12 @@ def judge(
     """Run a lab's tests on a student's file.
 
     Args:
-        hidden: judge by the hidden tests, too.
-        seed: of all that is random; a course has a secret one.
-        user: that the student's process is given.
-        only: the name of one test.
-        budget: what the file may compute in all tests; without one, as the lab says.
-        say: is told the name of the test that begins.
+        hidden: also run the hidden tests.
+        seed: determines all that is random; a course has a secret one.
+        user: the user that the student's process runs as.
+        only: the name of the only test to run; None: all tests.
+        budget: the computing time of all tests; by default the lab's limit.
+        say: is called with the name of each test before it runs.
     """
     outcomes, budget = [], budget or Budget(lab.limits.seconds)
     for test in lab.tests(hidden):
@@ -142,7 +142,7 @@ def judge(
 
 
 def _judge(lab: Lab, test: Test, file: Path, seed: str, user: str | None, budget: Budget) -> Outcome:
-    """The outcome of one test.
+    """Run one test.
 
     Raises:
         MachineError: this machine lacks what the test needs.
@@ -175,7 +175,7 @@ def of_student(error: BaseException) -> BaseException:
 
 
 def told(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], list[Event] | None]:
-    """Tell of an error: a sentence, a picture, and the trace of the run."""
+    """Describe an error by a sentence, a picture, and the trace of the run."""
     if isinstance(error, Unmet):
         what = error.what if len(error.what) <= LONGEST else f"{error.what[:LONGEST]}..."
         return what, tuple(line[:LONGEST] for line in error.picture), error.events
@@ -187,7 +187,7 @@ def told(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], list[Eve
 
 
 def _defect(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], None]:
-    """Tell of an error that no test raises on purpose."""
+    """Describe an error that no test raises on purpose."""
     folder = f"{lab.folder.resolve()}{os.sep}"
     frames = [one for one in extract_tb(error.__traceback__) if one.filename.startswith(folder)]
     place = f" at {frames[-1].filename[len(folder) :]}, line {frames[-1].lineno}," if frames else ""
@@ -198,7 +198,7 @@ def _defect(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], None]
 
 
 def _law(broken: LawBroken) -> tuple[str, tuple[str, ...], list[Event] | None]:
-    """Tell of a broken law: a sentence, a timeline, and the trace of the run."""
+    """Describe a broken law by a sentence, a timeline, and the trace of the run."""
     from minifuse.show.observed import legend, timeline
     from minifuse.testing.statements import statement
 

@@ -5,26 +5,26 @@
         lab.toml         points, withheld modules, limits
         solution.py      the reference: students get it without what stands between BEGIN and END SOLUTION
         stage.py         what joins the student's functions to the engine, where the lab has a stage
-        tests/public/    functions test_...(work), which students have
-        tests/hidden/    others, which they have not
+        tests/public/    functions test_...(work), which students get
+        tests/hidden/    functions that students do not get
         tests/open.py    score(work), the counted costs of the open task, and baselines(work)
-        wrong/           wrong solutions, each of which fails the tests that lab.toml names for it, and no others
+        wrong/           wrong solutions; each fails just the tests that lab.toml names for it
 
 lab.toml:
 
     number = 4
     title = "The memory shuffle"
-    chapter = 6                  # that it follows
+    chapter = 6                  # the chapter that it follows
     hours = "2 to 4"
     [points]                     # of each test
     windows_by_hand = 10
-    [wrong]                      # the test that each wrong solution fails; or several, as steps need right values
+    [wrong]                      # the test, or the tests, that each wrong solution fails
     last_of_equals = "windows_of_any_buffers"
     one_of_the_ends = ["moves_the_least", "is_linear"]
     [limits]                     # as `minifuse.labs.submission.Limits`
     withheld = ["minifuse.memory.slots.shuffle"]
     steps = 200000
-    [read]                       # what to read again where a test fails
+    [read]                       # what to read again if a test fails
     moves_the_least = "chapter 6, 'A count by hand'; Flover, section IV-D"
 """
 
@@ -91,7 +91,7 @@ class Lab(Card):
         """Load the tests, public ones first, in the order of files and lines.
 
         Args:
-            hidden: those too, where the folder has them: a student's has not.
+            hidden: also load the hidden tests, if the folder has them; a student's folder does not.
         """
         found: dict[str, Test] = {}
         places = [False, True] if hidden and (self.folder / "tests" / "hidden").is_dir() else [False]
@@ -119,7 +119,7 @@ class Lab(Card):
 
     @property
     def open_task(self) -> ModuleType | None:
-        """`tests/open.py`, if the folder has one."""
+        """Import `tests/open.py`; None if the folder has none."""
         path = self.folder / "tests" / "open.py"
         return self.module(path) if path.is_file() else None
 
@@ -132,7 +132,7 @@ class Lab(Card):
         name = self._name(path)
         known = sys.modules.get(name)
         if known is not None and Path(known.__file__ or "").read_bytes() == path.read_bytes():
-            return known  # of another copy of the lab, too: a stage is registered once
+            return known  # even from another copy of the lab: a stage is registered once
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise UsageError(f"{path} is not a Python file: give the folder of a lab.")
@@ -140,7 +140,7 @@ class Lab(Card):
         sys.modules[name] = module
         stage = self.folder / "stage.py"
         if path != stage:
-            sys.modules.pop("stage", None)  # of another lab: others have one of that name
+            sys.modules.pop("stage", None)  # may be of another lab: each may have one
             if stage.is_file():
                 sys.modules["stage"] = self.module(stage)
         try:
@@ -174,9 +174,9 @@ def read_lab(folder: Path) -> Lab:
 
 
 def labs() -> list[Lab]:
-    """Every lab, in order.
+    """Read every lab, in order.
 
     Raises:
-        MachineError: this installation lacks them.
+        MachineError: this installation lacks the labs.
     """
     return [read_lab(folder) for folder in sorted(shipped(PLACES, "The labs are").glob("[0-9][0-9]-*"))]

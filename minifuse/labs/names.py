@@ -13,7 +13,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-MODULES = words(  # that a file may import, for their public names: they compute, and lead nowhere else
+MODULES = words(  # that a file may import: their public names only compute, and lead nowhere else
     """abc array bisect cmath collections collections.abc copy dataclasses decimal enum __future__ fractions functools
     graphlib heapq itertools json math numbers operator random re statistics string textwrap typing"""
 )
@@ -26,7 +26,7 @@ NAMES = words(  # that lead from these modules to the interpreter
     gi_frame gi_code gi_yieldfrom cr_frame cr_code cr_await ag_frame ag_code ag_await
     f_back f_builtins f_code f_globals f_locals f_trace f_trace_lines f_trace_opcodes"""
 )
-INNER = words("sys os builtins bltns inspect contextlib thread pickle importlib")  # modules that a lab's own have
+INNER = words("sys os builtins bltns inspect contextlib thread pickle importlib")  # reached through a lab's `imports`
 PLAIN = words(  # names with two underlines that lead nowhere
     """all name qualname doc version slots match_args class init post_init new call len iter next reversed contains
     getitem setitem delitem missing bool int float index hash eq ne lt le gt ge repr str format add radd iadd sub rsub
@@ -40,10 +40,13 @@ class NotAllowed(Exception):
 
 
 def look(tree: ast.AST, imports: Collection[str]) -> None:
-    """Check the names in a file, which may import these modules too.
+    """Check the names in a file.
+
+    Args:
+        imports: modules that the file may import in addition to `MODULES`.
 
     Raises:
-        NotAllowed: one could lead to what is refused, or to the count of steps.
+        NotAllowed: a name could lead to something refused, or to the step counter.
     """
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)
@@ -60,10 +63,10 @@ def look(tree: ast.AST, imports: Collection[str]) -> None:
 def look_at_made(source: str | bytes) -> None:
     """Check the names in a text that a module, such as `dataclasses`, compiles.
 
-    A file may have given some of them.
+    Some of the names may come from the student's file.
 
     Raises:
-        NotAllowed: one could lead to what is refused, or to the count of steps.
+        NotAllowed: a name could lead to something refused, or to the step counter.
     """
     nodes = [*ast.walk(ast.parse(source))]
     bound = {node.arg for node in nodes if isinstance(node, ast.arg)}  # a field may be called locals
@@ -76,7 +79,7 @@ def look_at_made(source: str | bytes) -> None:
 
 
 def _is_of_frozen(node: ast.AST) -> bool:
-    """Whether a frozen dataclass makes this call: `super(cls, self).__setattr__`."""
+    """Tell whether this is a call that a frozen dataclass makes: `super(cls, self).__setattr__`."""
     if not (isinstance(node, ast.Attribute) and node.attr in ("__setattr__", "__delattr__")):
         return False
     owner = node.value.func if isinstance(node.value, ast.Call) else node.value
@@ -96,7 +99,7 @@ def _may_import(module: str, imports: Collection[str]) -> bool:
 
 
 def named(node: ast.AST, imports: Collection[str]) -> list[str]:
-    """The names in a node that are refused."""
+    """List the refused names in a node."""
     if isinstance(node, ast.Name):
         return [node.id] if _leads(node.id) else []
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""The open task of a lab: counted costs of a student's answer, beside stated baselines."""
+"""The open task of a lab: counted costs of a student's answer, compared with baselines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minifuse.labs.submission import Budget
 
 @dataclass(frozen=True)
 class Scores:
-    """Costs of files and of baselines, or why a file has none."""
+    """The costs of files and of baselines, or the reason why a file has none."""
 
     costs: Mapping[str, str]  # the name of a cost, and whether "lower" or "higher" is better; the first one ranks
     rows: Mapping[str, Mapping[str, float]]
@@ -24,7 +24,7 @@ class Scores:
 
     @property
     def ranked(self) -> list[tuple[str, Mapping[str, float], bool]]:
-        """Name, costs, and whether it is a baseline, the best first."""
+        """List name, costs, and whether the row is a baseline; the best comes first."""
         first, better = next(iter(self.costs.items()))
         all_rows = [(name, row, False) for name, row in self.rows.items()]
         all_rows += [(name, row, True) for name, row in self.baselines.items()]
@@ -42,7 +42,7 @@ def scores(
     """Score files, by name, and the lab's baselines on the same workload.
 
     Args:
-        budget: what a file may compute; without one, as the lab says.
+        budget: the computing time of all files; by default each has the lab's limit.
 
     Raises:
         UsageError: the lab has no open task.
@@ -64,5 +64,5 @@ def scores(
         except Exception as error:  # whatever it is, the other files are scored
             found = of_student(error)
             failed[name] = str(found) if isinstance(found, MinifuseError) else told(found, lab)[0]
-        baselines = baselines or task.baselines(work)  # which asks the file nothing
+        baselines = baselines or task.baselines(work)  # baselines do not call the file
     return Scores(task.COSTS, rows, baselines, failed)

@@ -1,6 +1,7 @@
-"""Compare hand-ins by runs of tokens that two files share and the skeleton lacks.
+"""Compares hand-ins by runs of tokens that two files share and the skeleton lacks.
 
-Names, numbers and texts count as alike, comments and blank lines as nothing: renaming hides no copy.
+All names count as equal, all numbers too, and all texts; comments and blank lines are ignored. So renaming does not
+hide a copy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NOTHING = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.
 
 @dataclass(frozen=True)
 class Alike:
-    """Two files: the runs of tokens that they share, and which part of the smaller's."""
+    """Two files: how many runs they share, and the ratio to the smaller file's runs."""
 
     one: str
     other: str
@@ -38,7 +39,7 @@ def alike(files: Mapping[str, bytes], given: bytes) -> list[Alike]:
 
 
 def runs(text: bytes) -> set[tuple[str, ...]]:
-    """Return all runs of tokens of a file, up to where it is no Python."""
+    """Return all runs of tokens of a file, up to its first error of syntax."""
     tokens: list[str] = []
     try:
         for token in tokenize.tokenize(io.BytesIO(text).readline):

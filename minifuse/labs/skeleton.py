@@ -1,4 +1,4 @@
-"""The skeleton that students get: the reference without what stands between BEGIN and END SOLUTION.
+"""Makes the skeleton that students get: the reference without its marked solutions.
 
     def missing(length, written):
         '''The spans whose KV is not there yet.'''
@@ -6,8 +6,8 @@
         ...
         # END SOLUTION
 
-becomes `raise NotImplementedError("what of [0, length) is not written?")`. Between functions and methods, where the
-marker has no hint, the lines are left out altogether: helpers are the student's own affair.
+The marked lines become `raise NotImplementedError("what of [0, length) is not written?")`. Outside of functions, a
+marker may have no hint; its lines are then left out altogether, because helpers are up to the student.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 MARKER = re.compile(r".*(?:(?:BEGIN|END)\W+SOLUTION|SOLUTION\W+(?:BEGIN|END)).*", re.IGNORECASE)
-SHORTEST = 16  # characters of a line that tells something of a solution
+SHORTEST = 16  # characters of a line that can give away a solution
 
 
 def skeleton(text: str, name: str = "solution.py") -> str:
     """Return the file without its solutions.
 
     Args:
-        name: of the file, for messages.
+        name: the name of the file, for messages.
 
     Raises:
         UsageError: markers are missing or do not pair, a solution's line is left, or the rest is not Python.
@@ -70,7 +70,7 @@ def _unpaired(name: str, marker: re.Match[str]) -> str:
 
 
 def _functions(text: str, name: str) -> list[range]:
-    """The lines of each function."""
+    """Find the lines of each function."""
     nodes = ast.walk(_parsed(text, name))
     found = (node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
     return [range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in found]
@@ -84,12 +84,12 @@ def _parsed(text: str, name: str) -> ast.AST:
 
 
 def solution_lines(text: str) -> set[str]:
-    """Return the telling lines of the solutions, stripped."""
+    """Return the stripped lines of the solutions, except comments and short ones."""
     inside = (line.strip() for block in BLOCK.finditer(text) for line in block["solution"].splitlines())
     return {line for line in inside if len(line) >= SHORTEST and not line.startswith("#")}
 
 
 def leaked(text: str, secret: Iterable[str]) -> list[str]:
-    """The lines of a text that are among these lines of solutions."""
+    """List the lines of a text that are in `secret`, lines of solutions."""
     lines = {line.strip().removeprefix("#").strip() for line in text.splitlines()}
     return sorted(lines.intersection(secret))

@@ -5,22 +5,22 @@ SETTINGS is JSON:
 
 | key | is |
 |---|---|
-| judge | the number of the process that asks; this one ends with it |
+| judge | the id of the judge's process; this process ends with it |
 | file | the student's file |
 | withheld | modules that the student is to write |
-| imports | modules that the student may use beside `names.MODULES`: imported before anything is refused |
-| names | whether the names in the file are looked at; wrong solutions, which import the reference, do without |
-| steps, memory_mb | limits of a call; of the process |
-| seconds, patience | of processor time, and on the clock while calls are answered: the limits of all calls |
-| calls, replies | file descriptors |
+| imports | modules that the student may use in addition to `names.MODULES`; imported before anything is refused |
+| names | whether to check the names in the file; false for wrong solutions, which import the reference |
+| steps, memory_mb | the most steps of a call; the memory limit of the process |
+| seconds, patience | limits of all calls together: processor time; time on the clock |
+| calls, replies | file descriptors to read calls from, and to write replies to |
 
 A step is a line of Python that is run outside of Python's own modules, so a count is the same on every machine.
 
-The judge relies on no answer that the student's own functions could not have given, but for the count of steps. The
-operating system keeps the file from other files, the network and processes (`confine.py`), limits what it takes
-(`limit`), and may give it another user. Python keeps the count of steps: the names in the file are looked at before it
-is run (`names.py`), it gets the public names of Python's modules alone (`Shown`), and an audit hook refuses to change
-the count (`guard.py`).
+Forging a reply gains nothing, except in the count of steps: the student's own functions could have returned the same.
+The operating system denies the file other files, the network and other processes (`confine.py`), limits its memory and
+time (`limit`), and may run it as another user. Python protects the count of steps: the names in the file are checked
+before it runs (`names.py`), it sees only the public names of Python's modules (`Shown`), and an audit hook refuses
+changes of the count (`guard.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from typing import Any
 
 
 def beside(name: str) -> SimpleNamespace:
-    """Run a file beside this one, without the package, and return its names."""
+    """Run another file of this folder, without the package, and return its names."""
     return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name(name))))
 
 
@@ -57,9 +57,9 @@ gettrace = sys.gettrace
 TOLD = 400  # characters of an error's text
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/proc/cpuinfo")  # that modules may need
 DEVICES = ("/dev/null", "/dev/urandom")
-# Of this project, wherever it is installed; and folders below Python's own modules, which stand in sys.path if needed.
+# Folders of this project, wherever it is installed; and folders inside Python's own, which are in sys.path if needed.
 APART = ("minifuse", "tutorials", "tests", "site-packages", "dist-packages")
-OWN = ("json", "copy")  # others of this name are imported from then on: a change to them changes nothing here
+OWN = ("json", "copy")  # the file imports new copies of these: changing them changes nothing here
 
 
 class OutOfSteps(BaseException):
@@ -71,7 +71,7 @@ class NotPlain(Exception):
 
 
 class Withheld(importlib.abc.MetaPathFinder):
-    """Refuses to import what the student is to write, and all else of minifuse."""
+    """Refuses imports of withheld modules, and of all others of minifuse."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -87,7 +87,7 @@ class Withheld(importlib.abc.MetaPathFinder):
 
 
 class Shown:
-    """Imports modules for the student's file; Python's own have public names alone."""
+    """Imports modules for the student's file; hides the private names of Python's own."""
 
     def __init__(self) -> None:
         self.known: dict[str, types.ModuleType] = {}
@@ -155,7 +155,7 @@ def taken() -> int:
 
 
 def limit(memory_mb: int, seconds: float) -> None:
-    """Limit memory and time, beside what Python and the lab's modules have taken."""
+    """Limit memory and time, in addition to what this process has used already."""
     computed = math.ceil(time.process_time() + seconds)
     wanted = {"AS": taken() + (memory_mb << 20), "CPU": computed, "CORE": 0, "FSIZE": 0, "NPROC": 0}
     for name, most in wanted.items():
@@ -225,7 +225,7 @@ class Student:
         self.trace(self.steps)
         try:
             try:
-                found, value = "value", self.plain(self.do(call))  # which may run lines of the student's, too
+                found, value = "value", self.plain(self.do(call))  # `plain` may run lines of the student's, too
             finally:
                 counted = gettrace() is self.steps
                 self.trace(None)
@@ -233,7 +233,7 @@ class Student:
                 raise NAMES.NotAllowed("the count of steps ended before the call did: a file catches no RecursionError")
         except BaseException as error:
             found, value = "error", self.plain(self.told(error))
-        if self.steps.count > self.steps.most:  # caught, perhaps
+        if self.steps.count > self.steps.most:  # the file may have caught `OutOfSteps`
             found, value = "error", self.plain({"type": "OutOfSteps"})
         return f'{{"{found}": {value}, "steps": {self.steps.count}, "number": {call["number"]}}}'
 
@@ -264,7 +264,7 @@ class Student:
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Answer calls until there are none."""
+    """Answer calls until the judge closes the pipe."""
     end_with, confine = (getattr(beside("confine.py"), name) for name in ("end_with", "confine"))
     end_with(settings["judge"])
     calls = os.fdopen(settings["calls"], encoding="utf-8")
@@ -282,10 +282,10 @@ def serve(settings: dict[str, Any]) -> None:
     own = student.file if student.looks else student.folder
     limit(settings["memory_mb"], settings["seconds"])
     confine([*readable, str(own), *LIBRARIES], DEVICES, folders)
-    looks = student.looks and not student.imports  # libraries make texts of their own
+    looks = student.looks and not student.imports  # libraries compile texts of their own
     student.trace = GUARD.guard(NAMES.look_at_made if looks else None)
     sys.modules["__main__"] = types.ModuleType("__main__")
-    replies.write(f"{time.process_time()}\n")  # of its own, before the file is read
+    replies.write(f"{time.process_time()}\n")  # used before the file is read
     replies.flush()
     for line in calls:
         setitimer(clock, patience)

@@ -31,19 +31,19 @@ PLACES = places("tutorials/labs", "tutorials/labs")
 PRINTED = 20_000  # characters of what a file prints that are kept
 REPLY = 4 << 20  # bytes of a value as JSON
 CHUNK = 1 << 16
-STARTS = 120  # seconds in which a process has imported what the lab uses
-PATIENCE = 3  # a second of computing may take as many on the clock, on half a core of a busy machine
+STARTS = 120  # seconds that a process may take to import what the lab uses
+PATIENCE = 3  # seconds on the clock per second of computing, for half a core of a busy machine
 
 
 class Limits(BaseModel):
-    """What a student's file may use. `steps` are lines of Python of one call."""
+    """What a student's file may use; `steps` counts lines of Python in one call."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     steps: int = 1_000_000
-    memory_mb: int = 512  # beside what Python and `imports` take
+    memory_mb: int = 512  # in addition to what Python and `imports` take
     seconds: int = 30  # of processor time in all tests together, and PATIENCE times as many on the clock
-    imports: list[str] = []  # modules that it may use beside Python's own
+    imports: list[str] = []  # modules that it may use in addition to Python's own
     withheld: list[str] = []  # modules that the student is asked to write
 
 
@@ -66,7 +66,7 @@ class Reply(BaseModel):
 
 @dataclass
 class Budget:
-    """Seconds of computing that the tests of one file have left together."""
+    """The seconds of computing that are left for all tests of one file."""
 
     seconds: float
 
@@ -94,7 +94,7 @@ class Remote:
         weakref.finalize(self, submission._forgotten.append, number)  # told with the next call
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return int, (self._number,)  # all that there is of it here, where stages are compared
+        return int, (self._number,)  # the only part of it that exists here; used to compare stages
 
     def __call__(self, method: str, *arguments: Any, form: Any = Any) -> Any:
         """Call a method. The value is checked as by `Submission.call`."""
@@ -108,22 +108,22 @@ class Remote:
 
 @dataclass
 class Submission:
-    """A student's file in a process of its own, from `with` to its end.
+    """A student's file, in a process of its own that lasts for a `with` block.
 
     >>> with Submission(Path("solution.py")) as work:  # doctest: +SKIP
     ...     work.call("missing", 12, [[0, 4]], form=list[tuple[int, int]])
     [[4, 12]]
 
     Raises:
-        StudentFault: whenever the file fails, takes too long, or returns what is not of the `form` asked for.
-        MachineError: the process cannot be started, or not be confined, on this machine.
+        StudentFault: whenever the file fails, takes too long, or returns a value of another type than `form`.
+        MachineError: the process cannot be started or confined on this machine.
     """
 
     file: Path
     limits: Limits = field(default_factory=Limits)
-    user: str | None = None  # that the process is given, where the judge may do so
-    names: bool = True  # look at the names in the file before it is run, and import no file beside it
-    budget: Budget | None = None  # shared with other processes of the file
+    user: str | None = None  # that the process runs as; None: the judge's
+    names: bool = True  # check the names in the file before it runs, and import no other file of its folder
+    budget: Budget | None = None  # shared by all processes that run the file
     steps: int = 0  # of the last call
     most_steps: int = 0
 
@@ -134,7 +134,7 @@ class Submission:
             raise StudentFault(f"This was not run: what was run before took the {self.limits.seconds} s of all tests.")
         self._numbers = count()
         self._forgotten: list[int] = []
-        self._stopped: str | None = None  # why, if no further call is worth its time
+        self._stopped: str | None = None  # why all further calls fail; None: they do not
         self._computed = -_of_children()
         self._waited = 0.0
         self._patience = PATIENCE * self.budget.seconds
@@ -214,7 +214,7 @@ class Submission:
 
     @property
     def printed(self) -> str:
-        """What the file has printed, up to a bound."""
+        """Return what the file has printed, up to a bound."""
         return self._text
 
     def _object(self, call: dict[str, Any], name: str) -> Remote:
@@ -226,7 +226,7 @@ class Submission:
         if self._stopped is not None:
             raise StudentFault(self._stopped)
         forgotten, self._forgotten[:] = [*self._forgotten], []
-        number = secrets.randbits(53)  # which the file cannot know, to answer in another's place
+        number = secrets.randbits(53)  # the file cannot guess it to forge a reply
         line = (json.dumps({**call, "number": number, "forget": forgotten}) + "\n").encode()
         started = time.monotonic()
         deadline = started + self._patience - self._waited
@@ -292,7 +292,7 @@ class Submission:
         return self._stop(f"{name} was stopped: all tests have {self.limits.seconds} s together. Does it end?")
 
     def _ended(self, name: str) -> StudentFault:
-        """Say why the process has ended."""
+        """Make the fault that says why the process has ended."""
         try:
             code = self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -329,18 +329,18 @@ def _adapter(form: Any) -> TypeAdapter[Any]:
 
 
 def _constant(text: str) -> float | str:
-    """Read a constant of JSON. NaN is no number: every comparison with it is False."""
+    """Read a constant of JSON; NaN becomes text, because it is no valid number."""
     return text if text == "NaN" else float(text)
 
 
 def check_form(value: Any, form: Any, name: str) -> Any:
-    """Return a value that came as JSON, if a type has it.
+    """Return a value that came as JSON, after checking that its type is `form`.
 
     >>> check_form([[0, 4]], list[tuple[int, int]], "missing"), check_form(float("inf"), float, "value")
     ([[0, 4]], inf)
 
     Raises:
-        StudentFault: it is of another type.
+        StudentFault: the value is of another type.
     """
     text = json.dumps(value)
     numbers = json.loads(text, parse_constant=_constant)
@@ -357,7 +357,7 @@ def _clean(text: str) -> str:
 
 
 def identity(user: str | None) -> dict[str, Any]:
-    """Return arguments of `Popen` for a user with the user's own group alone."""
+    """Return arguments of `Popen` to run as a user, in only that user's group."""
     if user is None:
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
@@ -370,6 +370,6 @@ def _of_children() -> float:
 
 
 def _environment() -> dict[str, str]:
-    """Make an environment without the judge's own, which may hold the course's secret."""
+    """Make an environment without the judge's variables, which may hold the course's secret."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "TRITON_INTERPRET": "1", **threads}

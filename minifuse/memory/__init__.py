@@ -1,4 +1,4 @@
-"""Memory stages: where KV, or the states of nodes, lie. Importing this registers them."""
+"""Memory stages: they place KV, or the states of nodes. Importing this registers them."""
 
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded

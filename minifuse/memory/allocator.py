@@ -21,7 +21,7 @@ class RunAllocator:
 
     @property
     def longest(self) -> int:
-        """Return the slots of the longest free run."""
+        """Return how many slots the longest free run has."""
         return max([length for _, length in self.runs], default=0)
 
     def allocate(self, size: int) -> int | None:
@@ -34,7 +34,7 @@ class RunAllocator:
         return None
 
     def free(self, offset: int, size: int) -> None:
-        """Free slots [offset, offset + size). Raise `LawBroken` if one is free, or outside."""
+        """Free slots [offset, offset + size). Raise `LawBroken` if one is free already, or outside."""
         index = bisect_left(self.runs, (offset, 0))
         low = sum(self.runs[index - 1]) if index else 0
         high = self.runs[index][0] if index < len(self.runs) else self.capacity
@@ -47,7 +47,7 @@ class RunAllocator:
         self.runs[start:stop] = [(merged[0][0], sum([length for _, length in merged]))]
 
     def check(self, owned: Iterable[tuple[int, int]]) -> None:
-        """Raise `LawBroken` unless the `owned` and the free runs are all slots, each once."""
+        """Raise `LawBroken` unless the `owned` and the free runs cover every slot exactly once."""
         position = 0
         for offset, length in sorted([*self.runs, *owned]):
             if offset != position:

@@ -26,7 +26,7 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self.holders = [0] * num_blocks  # of each block, their number
+        self.holders = [0] * num_blocks  # block -> number of its holders
         self.free = list(range(num_blocks - 1, -1, -1))  # the last is taken next
 
     @property
@@ -56,7 +56,7 @@ class BlockPool:
             self.free.append(block)
 
     def check(self, held: Iterable[int]) -> None:
-        """Raise `LawBroken` unless `held` names each holder of each block; the others are free."""
+        """Raise `LawBroken` unless `held` has each block once per holder, and the others are free."""
         found, right = Counter(dict(enumerate(self.holders))), Counter(held)
         if found != right:
             more, fewer = dict(found - right), dict(right - found)
@@ -90,12 +90,12 @@ class BlockBooks:
         return tuple([self.pages[item.sequence] for item in work])
 
     def promise(self, name: str, count: int) -> None:
-        """Set aside `count` blocks for a sequence, instead of those promised so far."""
+        """Set aside `count` blocks for a sequence; this replaces an earlier promise."""
         self.num_promised += count - self.promised.get(name, 0)
         self.promised[name] = count
 
     def append(self, name: str, new: list[int]) -> None:
-        """Add blocks to the end of a table, and take them off what was promised."""
+        """Add blocks to the end of a table, and subtract them from the promised ones."""
         self.pages[name] = Pages((*self.pages[name].blocks, *new), self.size)
         promised = self.promised[name]
         left = promised - len(new) if promised > len(new) else 0
@@ -115,7 +115,7 @@ class BlockBooks:
 
 
 def check_sums(**sums: tuple[int, int]) -> None:
-    """Raise `LawBroken` unless each sum kept (the first of two) is right (the second)."""
+    """Raise `LawBroken` unless each pair of sums, kept and recounted, is equal."""
     for name, (kept, right) in sums.items():
         if kept != right:
             raise LawBroken("conservation", f"{name} is {kept} and should be {right}")
@@ -137,20 +137,20 @@ def check_host(num_blocks: int, host: int | None, size: int) -> None:
 
 
 class BlockCount:
-    """Counts in a trial the free blocks, and the blocks of each sequence.
+    """Counts the free blocks, and the blocks of each sequence, during a trial.
 
     Args:
         free: blocks that can be taken and are not promised.
-        unit: what a block is called.
+        unit: what messages call a block.
     """
 
     def __init__(self, books: BlockBooks, free: int, unit: str) -> None:
         self.books, self.free, self.unit = books, free, unit
         self.pages, self.size = books.pages, books.size
-        self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
+        self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if the trial changes that
 
     def whole_of(self, name: str) -> int:
-        """Return the blocks that a sequence has and is promised."""
+        """Return how many blocks a sequence has and is promised, together."""
         if name in self.whole:
             return self.whole[name]
         return len(self.pages[name].blocks) + self.books.promised[name]
@@ -176,7 +176,7 @@ class BlockCount:
         """Set aside the block that a running sequence may lack, or return why not."""
         name, length = sequence.request.id, len(sequence.tokens)
         if name in self.pages and length <= len(self.pages[name].blocks) * self.size:
-            return None  # as in most iterations
+            return None  # the usual case
         return self.extend_to(name, length)
 
     def extend_to(self, name: str, length: int) -> Reason | None:
@@ -207,7 +207,7 @@ class BlockCount:
         return growing
 
     def leave(self, name: str) -> None:
-        """Free what a sequence was promised, and has not taken."""
+        """Free the blocks that a sequence was promised and has not taken."""
         self.free += self.whole_of(name) - len(self.pages[name].blocks)
 
     def _told(self) -> str:

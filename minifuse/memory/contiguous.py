@@ -1,4 +1,4 @@
-"""One run of slots a sequence, reserved for its longest answer (Orca; FluidInfer, section 2)."""
+"""One run of slots per sequence, reserved for its longest answer (Orca; FluidInfer, section 2)."""
 
 from collections.abc import Collection
 from typing import Any, ClassVar
@@ -19,8 +19,8 @@ class RunTrial(Trial):
     def __init__(self, allocator: RunAllocator, where: str = "", unit: int = 1) -> None:
         super().__init__()
         self.allocator = allocator.copy()
-        self.where, self.unit = where, unit  # for the sentence; sizes are multiples of unit
-        self.extents: dict[str, Extent] = {}  # of the admitted
+        self.where, self.unit = where, unit  # `where` is for the message; sizes are multiples of `unit`
+        self.extents: dict[str, Extent] = {}  # of the admitted sequences
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         size = -(-sequence.request.max_cached // self.unit) * self.unit
@@ -76,7 +76,7 @@ class Contiguous(Memory):
 
 
 def too_large(prompts: tuple[Request, ...], need: str, have: str) -> RequestRefused:
-    """Return the refusal of a request that memory cannot hold even alone."""
+    """Return the refusal of a request that even an empty memory cannot hold."""
     name = f"{prompts[0].group!r} with its {len(prompts)} prompts" if len(prompts) > 1 else repr(prompts[0].id)
     advice = "shorten the prompt, lower max_new_tokens, or raise --kv-memory"
     return RequestRefused(f"Request {name} may need {need} and {have}: {advice}.")

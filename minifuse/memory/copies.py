@@ -11,7 +11,7 @@ TIERS: dict[MoveKind, tuple[Tier, Tier]] = {"swap_in": ("host", "device"), "swap
 
 
 def copies(kind: MoveKind, before: Extent | Runs | Pages, after: Extent | Runs | Pages, num_tokens: int) -> list[Move]:
-    """Copy a sequence's first tokens; slots adjacent in both places are one move.
+    """Return the moves of a sequence's first tokens, one per run adjacent in both places.
 
     >>> copies("embed", Extent(4, 9), Runs(((10, 3), (20, 4))), 5)  # doctest: +NORMALIZE_WHITESPACE
     [Move(kind='embed', source=4, target=10, num_tokens=3, source_tier='device', target_tier='device', moment='first',
@@ -31,7 +31,7 @@ def copies(kind: MoveKind, before: Extent | Runs | Pages, after: Extent | Runs |
 
 
 def _starts(place: Extent | Runs | Pages, num_tokens: int) -> list[int]:
-    """Return the tokens before `num_tokens` that begin a run of adjacent slots."""
+    """Return which of the first `num_tokens` tokens begin a run of adjacent slots."""
     if isinstance(place, Pages):
         blocks, size = place.blocks, place.size
         return [i * size for i in range(-(-num_tokens // size)) if not i or blocks[i] != blocks[i - 1] + 1]

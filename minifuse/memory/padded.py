@@ -26,7 +26,7 @@ class _Shape(NamedTuple):
     """
 
     rows: int = 0
-    longest: int = 0  # prompt, in tokens
+    longest: int = 0  # tokens of the longest prompt
     answer: int = 0  # tokens of the longest answer that are cached: all but the last
 
     def with_row(self, request: Request) -> _Shape:
@@ -43,7 +43,7 @@ class _Shape(NamedTuple):
 
 
 class PaddedTrial(Trial):
-    """Widens a rectangle for each newcomer, if no batch is open."""
+    """Adds a row to a new rectangle for each newcomer, if no batch is open."""
 
     def __init__(self, memory: Padded) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class PaddedTrial(Trial):
 
 
 class Padded(Memory):
-    """Opens a rectangle [batch, longest prompt + longest answer], until its last row ends.
+    """Keeps a rectangle [batch, longest prompt + longest answer] until its last row ends.
 
     Row r's token t lies in column `longest - len(prompt r) + t`: all prompts end in the same column, and all rows
     advance together. A finished row keeps its place until the batch ends.
@@ -80,7 +80,7 @@ class Padded(Memory):
         self.capacity = capacity
         self.books = Places[Extent]()
         self.shape = _Shape()
-        self.columns = 0  # computed so far, in every row
+        self.columns = 0  # columns of this rectangle computed so far
 
     def check(self, *prompts: Request) -> None:
         shape = reduce(_Shape.with_row, prompts, _Shape())

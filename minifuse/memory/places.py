@@ -1,4 +1,4 @@
-"""Where each admitted sequence lies, and which of its leading tokens are written."""
+"""Where each admitted sequence lies, and how many of its leading tokens are written."""
 
 from collections.abc import Iterable
 from typing import Generic, TypeVar
@@ -15,7 +15,7 @@ class Places(Generic[P]):
     def __init__(self) -> None:
         self.places: dict[str, P] = {}
         self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is written
-        self.num_written = 0  # the sum of these: a plan may be of one sequence among a thousand
+        self.num_written = 0  # the sum of `cached`: a plan may change one sequence of a thousand
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         """Return the tokens that are not written yet."""
@@ -32,10 +32,10 @@ class Places(Generic[P]):
             self.cached[name] = stop
 
     def forget(self, name: str) -> None:
-        """Drop what is written of a sequence, which keeps its place."""
+        """Forget that a sequence's KV is written. The sequence keeps its place."""
         self.num_written -= self.cached.pop(name, 0)
 
     def release(self, name: str) -> P | None:
-        """Drop a sequence. Returns the place that is free now; None if it has none."""
+        """Drop a sequence. Returns the place that it had, or None."""
         self.forget(name)
         return self.places.pop(name, None)

@@ -1,4 +1,4 @@
-"""No KV cache: every iteration computes the whole text, the baseline of KV caches."""
+"""No KV cache (the baseline of KV caches): every iteration computes the whole text."""
 
 from collections.abc import Collection
 from typing import Any
@@ -10,13 +10,13 @@ from minifuse.memory.contiguous import Contiguous
 
 
 class Recompute(Contiguous):
-    """Drops KV once a token is sampled: the next one recomputes the text."""
+    """Drops KV once a token is sampled: the next iteration recomputes the text."""
 
     name = "recompute"
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         super().__init__(capacity, options)
-        self.spent: set[str] = set()  # sequences whose next token was sampled from the KV they have
+        self.spent: set[str] = set()  # sequences that have sampled a token from their KV, which is thus dropped
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         if sequence.request.id in self.spent:

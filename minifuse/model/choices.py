@@ -1,4 +1,4 @@
-"""Checks what a model is to be loaded as: number type, device, numerics."""
+"""Checks the settings of loading a model: number type, device, numerics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUMERICS = ("fast", "reference")
 
 
 def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
-    """Raise `UsageError` unless the setting of this name is one of those allowed."""
+    """Raise `UsageError` unless `value`, of the setting `name`, is allowed."""
     if value not in allowed:
         raise UsageError(f"The setting {name} is {value!r}{did_you_mean(str(value), allowed)}: give {one_of(allowed)}.")
 
@@ -45,7 +45,7 @@ def find_device(wanted: str) -> str:
 
 
 def check_loading(dtype: object, device: str, seed: object, numerics: object = "fast") -> None:
-    """Check what a model is to be loaded as.
+    """Check the settings of loading a model.
 
     Raises:
         UsageError: there is no such number type, device or numerics, or the seed is no number.

@@ -9,7 +9,7 @@ from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
 
 
 def free_bytes(device: str) -> int | None:
-    """Return the bytes that can be allocated now; None: the platform does not report them."""
+    """Return the bytes that can be allocated now; None if the platform does not tell."""
     if device != "cpu":
         import torch
 
@@ -27,10 +27,10 @@ def check_weights_fit(
     """Raise `MachineError` if the weights of a model do not fit the free memory.
 
     Args:
-        name: the model.
-        parameters: all of its weights.
-        packed: parameters that `Linear.pack` copies, on a CPU that has kernels for them.
-        more: bytes taken beside the weights.
+        name: the model's name, for the message.
+        parameters: how many weights it has.
+        packed: how many weights `Linear.pack` copies, on a CPU that has kernels for them.
+        more: bytes needed in addition to the weights.
         instead: what to choose instead, for the message.
     """
     from minifuse.model.linear import packable

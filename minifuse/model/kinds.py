@@ -12,8 +12,8 @@ class RequestKind(NamedTuple):
     reads_sentences: bool = True
     reads_trees: bool = True
     produces_tokens: bool = True
-    workload: str | None = "wmt15"  # the synthetic requests by default; None: random tokens
-    extra_tokens: int | None = None  # of an answer beyond its prompt's length, by default
+    workload: str | None = "wmt15"  # the default synthetic workload; None: random tokens
+    extra_tokens: int | None = None  # by default an answer has this many more than its prompt
 
 
 _KINDS = {

@@ -1,4 +1,4 @@
-"""The operators beside attention, each implemented in torch and as a Triton kernel (`minifuse/kernels/`)."""
+"""The operators other than attention, each implemented in torch and as a Triton kernel (`minifuse/kernels/`)."""
 
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ Rotation = Any  # the angles of n positions (`minifuse/kernels/rotary.py`); None
 
 
 class Operators(Protocol):
-    """The operators of one implementation. Matrices are [rows, size]; a result has as many rows."""
+    """The operators of one implementation; inputs and results are [rows, size]."""
 
     lock: AbstractContextManager[object]  # held while a plan is computed, where only one can be computed at a time
 
@@ -20,7 +20,7 @@ class Operators(Protocol):
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...  # silu(gate) * up, side by side in the rows
     def move(self, cache: Any, moves: Seq[Move], layer: int | None = None) -> None: ...  # KV, in one layer or in all
-    def argmax(self, logits: Tensor) -> list[int]: ...  # the lowest of equals; NOT_FINITE for NaN or infinity
+    def argmax(self, logits: Tensor) -> list[int]: ...  # the first of equals; NOT_FINITE for NaN or infinity
     def gumbel_argmax(self, scaled: Tensor, seeds: Seq[int], positions: Seq[int]) -> list[int]: ...  # of scaled + noise
 
     def rotate_and_write(

@@ -12,7 +12,7 @@ from minifuse.model.text.tokenizer import Tokenizer
 
 
 class Config(Protocol):
-    """The shapes of a model, as far as all kinds of model have them."""
+    """The part of a model's shape that all kinds of model have."""
 
     @property
     def kind(self) -> str:
@@ -56,11 +56,11 @@ class Source(Protocol):
     def has_tokenizer(self) -> bool: ...
 
     def tokenizer(self) -> Tokenizer:
-        """Read the tokenizer. Raises `ModelError` if there is none: prompts are then token ids."""
+        """Read the tokenizer. Raises `ModelError` if there is no tokenizer (prompts are then token ids)."""
         ...
 
     def digest(self) -> str:
-        """Hash what tells it from other models: shape, vocabulary and folder, not weights."""
+        """Hash what distinguishes it from other models: shape, vocabulary and folder, not weights."""
         ...
 
     def slot_bytes(self, dtype: str) -> int:
@@ -77,7 +77,7 @@ class Source(Protocol):
         ...
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> Any:
-        """Make what virtual time needs instead of the loaded model; None: nothing."""
+        """Make what virtual time uses in place of the loaded model; None if not needed."""
         ...
 
 

@@ -17,7 +17,7 @@ def evaluate(model: CellModel, graph: CellGraph) -> dict[int, tuple[Tensor, ...]
     """Compute the outputs of every node, each with the shape of one row.
 
     Args:
-        graph: names cells, as the user's function makes it, or types, as `CellModel.unfold` does.
+        graph: its nodes name cells, as the user's function makes them, or cell types, as `CellModel.unfold` does.
     """
     results: dict[int, tuple[Tensor, ...]] = {}
     for number in graph.topology.order:
@@ -29,7 +29,7 @@ def evaluate(model: CellModel, graph: CellGraph) -> dict[int, tuple[Tensor, ...]
 
 
 def _row(model: CellModel, value: Any, results: dict[int, tuple[Tensor, ...]]) -> Tensor:
-    """One input of one node."""
+    """Return one input of a node as a tensor."""
     if isinstance(value, Output):
         return results[value.node][value.part]
     if isinstance(value, Zeros):

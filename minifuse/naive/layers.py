@@ -1,6 +1,6 @@
 """The oracle's own layers: each formula written out for one text.
 
-Nothing here is shared with the layers that serve, so that a mistake in those shows as another token.
+Nothing here is shared with the layers that serve, so a mistake in those shows as a different token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from minifuse.model.text.config import Rotary
 from minifuse.model.text.shape import TextShape
 
-Weights = Callable[[str], Tensor | None]  # one layer's tensor of this name; None: it has none
+Weights = Callable[[str], Tensor | None]  # returns one layer's tensor by name, or None
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def block(config: TextShape, of: Weights, x: Tensor) -> Tensor:
-    """One layer of one text: [tokens, hidden_size] -> the same shape."""
+    """Compute one layer for one text: [tokens, hidden_size] -> the same shape."""
     heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
     n = normed(config, of, "attention_norm", x)
     q, k, v = _linear(of, "qkv", n).split([heads * size, kv_heads * size, kv_heads * size], dim=1)

@@ -1,7 +1,7 @@
 """The oracle: the tokens every technique must produce, without cache or batching.
 
-Each new token recomputes the whole text. Of a model the oracle takes the shape and the weights; the layers, the
-attention and the sampling are its own (`minifuse.naive.layers`, `minifuse.naive.sampling`).
+Each new token recomputes the whole text. The oracle uses the shape and the weights of a model, but has its own layers,
+attention and sampling (`minifuse.naive.layers`, `minifuse.naive.sampling`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def logits(model: Transformer, tokens: list[int]) -> Tensor:
 
 
 def _logits(model: Transformer, tokens: list[int], rows: slice) -> Tensor:
-    """Those after some of the tokens."""
+    """Compute the logits after the tokens that `rows` selects."""
     config = model.config
     weights = {name.replace(".layer.", "."): tensor for name, tensor in model.state_dict().items()}  # row by row or not
     x = weights["embedding.weight"][torch.tensor(tokens, device=model.device)]
@@ -40,7 +40,7 @@ def _logits(model: Transformer, tokens: list[int], rows: slice) -> Tensor:
 def answer(model: Transformer, request: Request) -> list[int]:
     """Produce a request's new tokens, each from scratch, stop token included.
 
-    The answer ends before the first token for which no logit is the finite, largest one.
+    The answer ends before a token if one of its logits is NaN, or the largest is infinite.
     """
     tokens = list(request.prompt)
     while len(tokens) < request.max_length:

@@ -1,7 +1,7 @@
 """The oracle's own sampling: one token at a time, in plain Python numbers.
 
-A token is drawn by the Gumbel-max trick (Gumbel, 1954) with noise that is a function of (seed, position, token), which
-is part of what an answer is: every technique draws the same.
+A token is drawn by the Gumbel-max trick (Gumbel, 1954). The noise is a function of (seed, position, token), so that
+every technique draws the same tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MASK = (1 << 64) - 1
 
 
 def draw(logits: Seq[float], params: Sampling, position: int) -> int:
-    """Draw the token at `position` by its logits; the lowest id of equals."""
+    """Draw the token at `position` from its logits; among equals, the lowest id wins."""
     tokens = range(len(logits))
     if params.temperature == 0:
         return max(tokens, key=lambda token: (logits[token], -token))
@@ -29,7 +29,7 @@ def draw(logits: Seq[float], params: Sampling, position: int) -> int:
 def kept(scaled: Seq[float], top_k: int, top_p: float) -> list[int]:
     """List the `top_k` likeliest tokens, cut where their probabilities reach `top_p`.
 
-    `top_k` 0 and `top_p` 1 keep all tokens. Of several equally likely ones, those with the lowest ids are kept.
+    `top_k` 0 and `top_p` 1 keep all tokens. Among equally likely tokens, those with the lowest ids are kept.
 
     >>> kept([math.log(p) for p in (0.1, 0.2, 0.3, 0.4)], 3, 0.6)  # of the top 3, 4/9 do not reach 0.6; 7/9 do
     [3, 2]
@@ -47,13 +47,13 @@ def kept(scaled: Seq[float], top_k: int, top_p: float) -> list[int]:
 
 
 def _noise(seed: int, position: int, token: int) -> float:
-    """Standard Gumbel noise: -log(-log(u)), u made of the upper 52 bits of a hash."""
+    """Compute standard Gumbel noise, -log(-log(u)); u is the upper 52 bits of a hash."""
     bits = _mix(_mix(_mix(seed) ^ position) ^ _mix(token)) >> 12
     return -math.log(-math.log((bits + 0.5) / 2.0**52))
 
 
 def _mix(x: int) -> int:
-    """SplitMix64 (Steele, Lea and Flood, 2014), of unsigned numbers of 64 bits."""
+    """SplitMix64 (Steele, Lea and Flood, 2014), on unsigned numbers of 64 bits."""
     x = (x + 0x9E3779B97F4A7C15) & MASK
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
     x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK

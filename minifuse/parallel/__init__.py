@@ -1,7 +1,8 @@
 """Tensor parallelism: ranks share one model and compute the same plans (Flover, V-D, VI-E).
 
-Rank 0 has the engine: clocks, policies, memory's books, sampling. The other ranks follow: rank 0 sends them each plan
-and the tokens it reads, and they compute their shard of it. `launch` starts them and returns a runner like any other.
+Rank 0 has the engine: clocks, policies, memory's books, sampling. The other ranks follow: rank 0 sends them each plan,
+with the tokens that the plan reads, and each computes it with its shard of the model. `launch` starts the ranks and
+returns a runner like any other.
 
     config         the shape of one rank's shard, and which models can be split (no torch)
     shard          one rank's part of the weights, and where its linear layers communicate
@@ -12,5 +13,5 @@ and the tokens it reads, and they compute their shard of it. `launch` starts the
     follower       the process of every other rank
     followers      the processes of the other ranks, as rank 0 controls them
     watch          ends followers that have been stopped
-    launch         starting and stopping them
+    launch         starting and stopping the ranks
 """

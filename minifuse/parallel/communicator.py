@@ -22,9 +22,9 @@ class Communicator:
 
     The main stream has one communicator, however many requests it serves (Flover, V-D). A message covers the rows of
     the iteration, idle buffers included, so its size follows `buffer_size`; gathering the running requests' buffers
-    makes it smaller (Flover, VI-E). Every worker needs a communicator of its own: two workers call collectives in no
-    particular order, and ranks that disagree on the order would wait for each other forever. Concurrent instances are
-    expensive because they need one communicator for each request.
+    makes messages smaller (Flover, VI-E). Every worker needs a communicator of its own: two workers call collectives in
+    no particular order, and ranks that disagree on the order would wait for each other forever. Concurrent instances
+    are expensive because they need one communicator for each request.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -48,13 +48,13 @@ class Communicator:
         return parts.transpose(0, 1).flatten(1)
 
     def take(self, measured: Measured) -> Measured:
-        """Add the counts since the last call to what was measured, and reset them."""
+        """Return `measured` with the messages counted since the last call; reset the counts."""
         measured = measured._replace(num_messages=self._calls, message_bytes=self._bytes)
         self._calls = self._bytes = 0
         return measured
 
     def _counted(self, x: Tensor) -> bool:
-        """Count a message; False: it is empty, and no rank sends it."""
+        """Count a message; return False if it is empty, as no rank sends it then."""
         if not x.numel():
             return False
         self._calls += 1
@@ -64,7 +64,7 @@ class Communicator:
 
 @contextmanager
 def rank_lost_if_unreachable() -> Iterator[None]:
-    """Raise `RankLost` if the other ranks, for which this block waits, do not answer."""
+    """Raise `RankLost` if the block waits for other ranks and they do not answer."""
     try:
         yield
     except RuntimeError as error:

@@ -16,11 +16,11 @@ Shape = TypeVar("Shape", bound=TextShape)
 def shard_config(config: Shape, size: int) -> Shape:
     """Return a shard's shape: its part of the heads, KV heads and feed-forward layer.
 
-    The rest stays whole: embeddings and norms are on every rank, and the uneven parts of the head are padded (see
-    `minifuse.parallel.shard`), so that any vocabulary can be split.
+    Embeddings and norms are whole on every rank. Uneven parts of the head are padded (see `minifuse.parallel.shard`),
+    so that any vocabulary can be split.
 
     Raises:
-        UsageError: `size` is below 1, or the heads or the feed-forward layer do not divide.
+        UsageError: `size` is below 1, or does not divide the heads or the feed-forward layer.
     """
     if size < 1:
         raise UsageError(f"A tensor parallel size of {size} was given: give at least 1.")

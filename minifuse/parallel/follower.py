@@ -1,7 +1,7 @@
-"""A rank that follows rank 0: `python -m minifuse.parallel.follower CONNECTION`, started by `launch`, or by torchrun.
+"""A rank that follows rank 0: `python -m minifuse.parallel.follower CONNECTION`.
 
-It has no clock, no policy and no books. It computes the plans that rank 0 sends, in the order in which they are sent,
-and samples nothing.
+`launch` or torchrun starts it. It has no clock, no policy and no books. It computes the plans that rank 0 sends, in the
+order in which they are sent, and samples nothing.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class FollowingRunner(TorchRunner):
 
 
 def main() -> None:
-    """Carry out the orders that arrive on a connection, whose descriptor is the argument."""
+    """Carry out the orders from the connection whose descriptor is the program's argument."""
     follow(Connection(int(sys.argv[1])))
 
 
 def follow(connection: Connection, store: dist.Store | None = None, local_rank: int | None = None) -> None:  # type: ignore[name-defined]
-    """Carry out orders until rank 0 ends, and end the process.
+    """Carry out orders until rank 0 ends; then end this process.
 
     Args:
-        store: where the ranks join; None: as rank 0 says.
-        local_rank: among the ranks of this machine; None: this rank's number.
+        store: where the ranks join; None: the store at the address in the `Setup`.
+        local_rank: this rank's number on its machine; None: the same as its rank.
     """
     try:
         _receive_orders(connection, store, local_rank)
@@ -59,12 +59,12 @@ def _receive_orders(connection: Connection, store: dist.Store | None, local_rank
     torch.set_num_threads(setup.threads)
     _use_device(setup)
     rank = _prepare(connection, setup, store)
-    # Of each worker: its thread, its runner, and what it knows of the sequences.
+    # By worker: its thread, its runner, and what is known of its sequences.
     workers: dict[int, tuple[ThreadPoolExecutor, MovingRunner, Known]] = {}
     behind: dict[int, Future[Ran]] = {}  # step -> a plan without work that has not landed on every rank
     while True:
         order: Order = connection.recv()
-        for step in order.landed:  # on rank 0, which may now write where they are still copied from here
+        for step in order.landed:  # on rank 0, whose next plans may write what these copy here
             behind.pop(step).result()
         if not order.plan.work:
             behind[order.plan.step] = rank.transfers.behind(order.plan)
@@ -94,7 +94,7 @@ def _compute(connection: Connection, setup: Setup, order: Order, run: MovingRunn
         _use_device(setup)
         run(known.plan(order), known.sequences)
     except RankLost:
-        return  # the rank that was lost reports why, and rank 0 notices that this one has stopped
+        return  # the lost rank reports why, and rank 0 notices that this worker has stopped
     except BaseException as error:
         _fail(connection, error)
 

@@ -16,19 +16,19 @@ from minifuse.core.errors import MachineError
 from minifuse.parallel.order import Setup
 from minifuse.parallel.watch import Watch
 
-EXIT_TIMEOUT_S = 5.0  # for a follower to end, or to report why it has failed
+EXIT_TIMEOUT_S = 5.0  # given to a follower to end, or to report why it has failed
 
 
 class Followers:
     """Controls ranks 1 and up, each with its own connection.
 
-    A follower ends when its connection does: because rank 0 closes it, or because rank 0 has ended in whatever way. It
-    sends two kinds of message: that it is ready, and why it has failed.
+    A follower ends when its connection is closed, by rank 0 or because rank 0 has ended. It sends two kinds of message:
+    that it is ready, and why it has failed.
 
     Args:
-        connections: of each follower, by rank.
-        processes: those that run on this machine and were started by rank 0; they are ended at last, and ended when
-            they have been stopped.
+        connections: one to each follower, by rank.
+        processes: the followers that rank 0 started on this machine; `close` ends them, and one that is stopped
+            (SIGSTOP) is killed.
     """
 
     def __init__(self, connections: list[Connection], processes: Sequence[subprocess.Popen[bytes]] = ()) -> None:
@@ -42,7 +42,7 @@ class Followers:
 
     @classmethod
     def start(cls, setups: Iterable[Setup]) -> Self:
-        """Start a process for each of `setups`. They begin to load their weights: see `await_ready`."""
+        """Start a process per setup; each begins to load its weights, see `await_ready`."""
         connections: list[Connection] = []
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -61,7 +61,7 @@ class Followers:
         """Wait for one more ready message from each follower.
 
         Raises:
-            MachineError: one of them failed.
+            MachineError: a follower failed.
         """
         pending = list(self._connections)
         while pending:
@@ -78,7 +78,7 @@ class Followers:
             connection.send_bytes(data)
 
     def failure(self) -> MachineError | None:
-        """Return the first error that a follower reports in time: why ranks lost each other."""
+        """Return the error that a follower reports within `EXIT_TIMEOUT_S`, or None."""
         for connection in wait(self._connections, EXIT_TIMEOUT_S):
             assert isinstance(connection, Connection)
             if failure := self._receive(connection):
@@ -86,7 +86,7 @@ class Followers:
         return None
 
     def _receive(self, connection: Connection) -> MachineError | None:
-        """Read one message of a follower: None if it is ready, otherwise its error."""
+        """Read one message of a follower; return its error, or None if it is ready."""
         index = self._connections.index(connection)
         try:
             why = connection.recv()
@@ -111,8 +111,8 @@ class Followers:
 def _start(connection: Connection) -> subprocess.Popen[bytes]:
     """Start a follower at the other end of `connection`.
 
-    It is in a process group of its own, so that Ctrl-C reaches rank 0 alone, and has this process's module path, since
-    the attention stage may come from a plugin.
+    The follower has its own session, so that Ctrl-C reaches only rank 0. It has this process's module path, because the
+    attention stage may come from a plugin.
     """
     number = connection.fileno()
     return subprocess.Popen(
@@ -126,7 +126,7 @@ def _start(connection: Connection) -> subprocess.Popen[bytes]:
 
 
 def _stop(connections: Sequence[Connection], processes: Sequence[subprocess.Popen[bytes]], watch: Watch | None) -> None:
-    """End all followers: by closing their connections, and own processes after a timeout by force."""
+    """Close all connections, so that followers end; after a timeout, kill own processes."""
     if watch is not None:
         watch.close()
     for connection in connections:

@@ -23,13 +23,13 @@ def launch(setup: Setup) -> ParallelRunner:
         with launch(Setup(source, attention.backend(), memory.capacity, size=2, dtype="float32", device="cpu")) as run:
             executor = RealExecutor(run, clock)
 
-    Close it after use. A process can have one such run at a time. On CPU the ranks share the threads that torch would
-    use here. Under torchrun the other ranks run already, on any machine, and wait for orders. Every rank, this one
-    included, loads its own part of the model.
+    Close the runner after use. A process can have one such run at a time. On CPU the ranks share the threads that torch
+    would use here. Under torchrun the other ranks run already, on any machine, and wait for orders. Every rank, this
+    one included, loads its own part of the model.
 
     Raises:
-        UsageError: the model cannot be split into so many parts, ranks run here already, or torchrun has started
-            another number of them.
+        UsageError: the model cannot be split into so many parts, this process has a parallel run already, or torchrun
+            has started another number of ranks.
         MachineError: there are not enough devices, or a rank failed.
     """
     shard_config(setup.source.config, setup.size)
@@ -55,7 +55,7 @@ def launch(setup: Setup) -> ParallelRunner:
         store, connections = started.begin(setup)
         followers = Followers(connections)
     try:
-        rank = Rank(setup)  # while the others load theirs: that may take longer than the timeout of a collective
+        rank = Rank(setup)  # loads while the others load: loading may take longer than the timeout of a collective
         followers.await_ready()
         followers.send(None)
         join(setup, store)

@@ -26,7 +26,7 @@ class Setup(NamedTuple):
     host_capacity: int = 0  # of the host tier, in tokens
     layers_in_turn: int = 1  # layers that share the device (`Memory.layers_in_turn`)
     seed: int = 0  # of random weights
-    timeout_s: float = 60.0  # how long rank 0 waits for the others to join, and with NCCL a rank in a collective
+    timeout_s: float = 60.0  # how long rank 0 waits for the others to join; with NCCL, also of a collective
     rank: int = 0
     local_rank: int = 0  # among the ranks of its machine: the number of its device
     host: str = "127.0.0.1"  # of rank 0
@@ -37,7 +37,7 @@ class Setup(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Tokens that a sequence got since the last order reading it; at first, its request."""
+    """A sequence's new tokens since the last order with it; at first also its request."""
 
     sequence: str
     request: Request | None
@@ -45,10 +45,10 @@ class Update(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A plan to compute, updates of the sequences it reads, and the finished sequences.
+    """A plan to compute, updates of the sequences that it reads, and the finished sequences.
 
-    The plan's block tables are `Grown`. `landed` are steps without work, sent before, that must have landed on the
-    follower too before it goes on.
+    The plan's block tables are `Grown`. `landed` are steps without work that have landed on rank 0: before it goes on,
+    the follower waits until they have landed there, too.
     """
 
     plan: Plan
@@ -58,7 +58,7 @@ class Order(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A block table: the first `kept` blocks that the follower knows of it, then the new ones."""
+    """An update of a block table: keep its first `kept` blocks, then append `new`."""
 
     kept: int
     new: tuple[int, ...]
@@ -76,7 +76,7 @@ class Ledger:
         self._tables = BlockTables()
 
     def order(self, plan: Plan, sequences: Mapping[str, Sequence]) -> Order:
-        """Make the order to compute `plan`; `sequences` are all unfinished ones."""
+        """Make the order to compute `plan`; `sequences` has all unfinished sequences."""
         finished = tuple(name for name in self._sent if name not in sequences)
         for name in finished:
             self._drop(name)

@@ -17,16 +17,16 @@ from minifuse.parallel.communicator import Communicator, rank_lost_if_unreachabl
 from minifuse.parallel.order import Setup
 from minifuse.parallel.shard import load_shard, with_communicator
 
-PATIENCE = timedelta(minutes=30), timedelta(days=1)  # for a collective of gloo: of rank 0, of the followers
+PATIENCE = timedelta(minutes=30), timedelta(days=1)  # timeouts of collectives with gloo, for rank 0 and for followers
 
 
 def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore[name-defined]
     """Join the other ranks in a process group; every rank must call this.
 
-    It is gloo's on CPU, NCCL's on CUDA.
+    The group uses gloo on CPU and NCCL on CUDA.
 
     Args:
-        store: where the ranks find each other; given on the rank that hosts it.
+        store: where the ranks find each other; given on the rank that hosts the store.
 
     Raises:
         RankLost: the other ranks do not join in time.
@@ -38,17 +38,16 @@ def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore
         hook = sys.excepthook
         dist.init_process_group(backend, timeout=timeout, world_size=setup.size, rank=setup.rank, store=store)
         _be_patient(setup, dist.group.WORLD)
-        sys.excepthook = hook  # torch's puts [rank0] before every line of a traceback, even after the group has gone
+        sys.excepthook = hook  # torch's hook puts [rank0] before every line of a traceback, even after the group
 
 
 class Rank:
     """One rank's shard of the model. All workers share its weights and its KV."""
 
     def __init__(self, setup: Setup, runner: type[TorchRunner] = TorchRunner) -> None:
-        """Load this rank's part of the model; `open_worker` needs the ranks to have joined."""
+        """Load this rank's part of the model. The ranks must `join` before `open_worker`."""
         device = torch.device("cuda", setup.local_rank) if setup.device == "cuda" else torch.device("cpu")
         self.model = load_shard(setup)
-        self.weight_bytes = sum(parameter.nbytes for parameter in self.model.parameters())
         pack(self.model)
         self.cache = TieredStorage(
             self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.layers_in_turn
@@ -61,7 +60,7 @@ class Rank:
         """Open one more worker; all ranks must do so together, in the same order.
 
         Returns:
-            Its communicator and its runner.
+            The worker's communicator and its runner.
         """
         with rank_lost_if_unreachable():
             communicator = Communicator(dist.new_group(timeout=_timeout(self.setup)))
@@ -73,16 +72,16 @@ class Rank:
 def _timeout(setup: Setup) -> timedelta:
     """Return how long this rank waits for the others to join.
 
-    On CPU a follower waits for as long as rank 0 lives, which may have been suspended.
+    On CPU a follower waits as long as rank 0 lives, because rank 0 may have been suspended.
     """
     return PATIENCE[1] if setup.rank and setup.device == "cpu" else timedelta(seconds=setup.timeout_s)
 
 
 def _be_patient(setup: Setup, group: dist.ProcessGroup | None) -> None:
-    """Let this rank wait long in the collectives of a group.
+    """Give the collectives of a group a long timeout on this rank.
 
-    A rank may compute for long, or have been suspended; one that has ended closes its connections, and one that has
-    been stopped is ended (`minifuse.parallel.watch`). NCCL keeps its timeout: it does not notice that a rank has ended.
+    Another rank may compute for long, or be suspended. A rank that ends closes its connections, which ends the wait; a
+    rank that was stopped is killed (`minifuse.parallel.watch`). NCCL keeps its timeout: it does not notice such an end.
     """
     if group is not None and setup.device == "cpu":
         group.set_timeout(PATIENCE[bool(setup.rank)])

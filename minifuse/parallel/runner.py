@@ -24,7 +24,7 @@ from minifuse.parallel.rank import Rank
 
 
 class ParallelRunner:
-    """Runs plans on all ranks: sends them, computes rank 0's shard, samples.
+    """Runs plans on all ranks: sends them to the followers, computes rank 0's shard, samples.
 
     Each worker has a communicator: Flover's main stream has one for all its requests, concurrent instances one for each
     request. A worker's communicator is made when the worker runs its first plan.
@@ -37,7 +37,7 @@ class ParallelRunner:
     """
 
     def __init__(self, rank: Rank, followers: Followers) -> None:
-        """Take over the followers, which are ready, and limit torch's threads until this is closed."""
+        """Take over followers that are ready; limit torch's threads until `close`."""
         self.followers = followers
         self._rank = rank
         self._ledgers = defaultdict[int, Ledger](Ledger)
@@ -54,7 +54,7 @@ class ParallelRunner:
         """Compute a plan; different workers' plans may be computed at once, in threads.
 
         Raises:
-            MachineError: a rank failed, now or before.
+            MachineError: a rank failed, in this plan or an earlier one.
         """
         if not self._open:
             raise MachineError("The other ranks have been stopped: launch them again.") from self._failure
@@ -69,9 +69,9 @@ class ParallelRunner:
         return ran._replace(measured=communicator.take(measured_of(ran)))
 
     def behind(self, plan: Plan) -> Future[Ran]:
-        """Begin a plan of moves alone on all ranks; the future resolves once landed here.
+        """Begin a plan without work on all ranks; the future resolves when it lands here.
 
-        Once they have, the other ranks wait for their own moves before they carry out the next order.
+        The next order tells the other ranks of this: before they carry it out, they wait for their own moves.
         """
         with self._order_lock:
             self._send(Order(plan, (), ()))
@@ -89,17 +89,17 @@ class ParallelRunner:
 
     def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, MovingRunner]:
         """Send a plan to the followers; return rank 0's communicator and runner for it."""
-        with self._order_lock:  # a follower opens a worker at its first order: all ranks must do so in the same order
+        with self._order_lock:  # a follower opens a worker at its first plan: rank 0 must open it in step
             self._send(self._ledgers[plan.worker].order(plan, sequences))
             if plan.worker not in self._workers:
-                self.followers.await_ready()  # in opening a worker, a rank that has ended is noticed late
+                self.followers.await_ready()  # `open_worker` would notice late that a rank has ended
                 self._workers[plan.worker] = self._rank.open_worker()
             return self._workers[plan.worker]
 
     def _cause(self, error: BaseException) -> BaseException:
         """Stop the followers, and return what caused `error`.
 
-        If it only reports a lost rank, the cause is what the follower reports.
+        If `error` only says that a rank was lost, the cause is what a follower reports.
         """
         lost = isinstance(error, RankLost | OSError)
         with self._failure_lock:

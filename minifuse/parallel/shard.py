@@ -5,7 +5,7 @@
     lm_head             by output: a rank has some of the vocabulary, one all-gather
     embeddings, norms   whole, on every rank
 
-The token-wise halves of a layer begin and end with whole hidden states and attention computes whole heads, so neither
+The token-wise halves of a layer begin and end with whole hidden states, and attention computes whole heads. So neither
 the layers' code nor attention depends on ranks.
 """
 
@@ -54,8 +54,8 @@ class RowParallel(nn.Module):
 class GatheredHead(nn.Module):
     """Logits of the whole vocabulary from each rank's part of it.
 
-    Of 29 tokens, the first of two ranks has 15, and the second 14 and a row of zeros: all messages have the same size,
-    and the zeros come last.
+    With 29 tokens and two ranks, rank 0 has 15 rows, and rank 1 has 14 rows and a row of zeros: all messages have the
+    same size, and the zeros come last.
     """
 
     def __init__(self, part: nn.Linear, vocab_size: int) -> None:
@@ -69,9 +69,9 @@ class GatheredHead(nn.Module):
 
 
 def make_shard(config: ModelConfig, size: int, dtype: str, device: str) -> Transformer:
-    """Make the model that one of `size` ranks computes, its weights unset.
+    """Make the model that one of `size` ranks computes, without setting its weights.
 
-    Its config is the shard's, so that KV memory and attention have the rank's heads only.
+    The model's config is the shard's, so that KV memory and attention have only the rank's heads.
 
     Raises:
         UsageError: the model cannot be split into `size` parts.
@@ -93,7 +93,7 @@ def make_shard(config: ModelConfig, size: int, dtype: str, device: str) -> Trans
 
 
 def part_of(name: str, config: ModelConfig, rank: int, size: int) -> Part:
-    """Return what a rank holds of the whole model's parameter `name`.
+    """Return which part of the whole model's parameter `name` a rank holds.
 
     >>> part_of("layers.0.gate_up.weight", config, 1, 2).rows  # of gate and up with 8 rows each
     (range(4, 8), range(12, 16))
@@ -123,7 +123,7 @@ def part_of(name: str, config: ModelConfig, rank: int, size: int) -> Part:
 
 
 class Shard:
-    """A rank's part of a model, and where each of the whole model's parameters goes in it.
+    """A rank's part of a model, and where each whole parameter goes in it.
 
     Attributes:
         whole: the whole model's outline, on the meta device.
@@ -137,14 +137,14 @@ class Shard:
         self._parameters = dict(self.model.named_parameters())
 
     def target(self, name: str) -> tuple[Tensor, Part]:
-        """Return where a parameter of the whole model goes, and which part of it."""
+        """Return this rank's tensor for a parameter of the whole model, and its part."""
         module, kind = name.rsplit(".", 1)
         is_divided = module == "lm_head" or (module.split(".")[-1] in ROW_PARALLEL and kind == "weight")
         own = self._parameters[f"{module}.part.{kind}" if is_divided else name]
         return own.detach(), part_of(name, self.config, self.rank, self.size)
 
     def fill(self, weights: Iterable[tuple[str, Tensor]]) -> Transformer:
-        """Take this rank's part of each parameter of the whole model."""
+        """Copy this rank's part of each parameter of the whole model."""
         for name, tensor in weights:
             own, part = self.target(name)
             cut = part.of(tensor)
@@ -152,7 +152,7 @@ class Shard:
         return self.finish()
 
     def finish(self) -> Transformer:
-        """Set what is no parameter of its own: a tied head, and the rows behind the vocabulary."""
+        """Set what no weights fill: a tied head, and the head's rows beyond the vocabulary."""
         head, part = self.target("lm_head.weight")
         if self.whole.lm_head.weight is self.whole.embedding.weight:
             head[: part.num_rows(0)].copy_(part.of(self.model.embedding.weight))
@@ -164,7 +164,7 @@ class Shard:
 
 @torch.no_grad()
 def shard(model: Transformer, rank: int, size: int, communicator: Communicator) -> Transformer:
-    """Cut out the part of a whole model in memory that one of `size` ranks computes; nothing is packed.
+    """Cut a rank's part out of a whole model in memory; nothing is packed.
 
     Raises:
         UsageError: the model cannot be split into `size` parts.
@@ -177,15 +177,15 @@ def shard(model: Transformer, rank: int, size: int, communicator: Communicator) 
 
 @torch.no_grad()
 def load_shard(setup: Setup) -> Transformer:
-    """Load the part of a model that a rank computes, without a communicator; no rank ever holds the whole model.
+    """Load the part of a model that a rank computes, without a communicator.
 
-    Of a checkpoint only the rank's slices are read. Random weights are drawn one parameter at a time, on the rank's
-    device, since each kind of device draws other numbers.
+    No rank ever holds the whole model: only the rank's slices of a checkpoint are read. Random weights are drawn one
+    parameter at a time, on the rank's device, because each kind of device draws other numbers.
     """
     source, device = setup.source, setup.device
     if device == "cuda":
         device = f"cuda:{setup.local_rank}"
-    parameters = source.config.num_parameters // setup.size  # and what is on every rank, which is less
+    parameters = source.config.num_parameters // setup.size  # plus the fewer that are on every rank
     instead = "more ranks, a smaller model, or a shorter --dtype"
     check_weights_fit(source.name, setup.dtype, setup.device, parameters, parameters, 0, instead)
     own = Shard(source.config, setup.rank, setup.size, setup.dtype, device)
@@ -196,7 +196,7 @@ def load_shard(setup: Setup) -> Transformer:
 
 
 def with_communicator(model: Transformer, communicator: Communicator) -> Transformer:
-    """Copy the shard, on the same tensors, for a worker with this communicator."""
+    """Copy the shard for a worker with this communicator; the copy shares all tensors."""
     packed = [module.packed for module in model.modules() if isinstance(module, Linear)]
     kept: list[object] = [*model.parameters(), *model.buffers(), model.config]
     kept += [tensor for tensor in packed if tensor is not None]

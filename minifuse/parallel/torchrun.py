@@ -10,11 +10,18 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minifuse.core.errors import MachineError
@@ -23,12 +30,13 @@ if TYPE_CHECKING:
     from minifuse.parallel.order import Setup
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+POLL_S = 0.1  # between two looks whether all ranks have come
 PATIENCE = timedelta(days=1)  # of a follower, which ends with torchrun
 
 
 @dataclass(frozen=True)
 class Torchrun:
-    """One process of torchrun's, as its environment has it."""
+    """A process that torchrun has started, as its environment describes it."""
 
     rank: int
     size: int
@@ -38,23 +46,23 @@ class Torchrun:
     port: int
 
     def begin(self, setup: Setup) -> tuple[Any, list[Connection]]:
-        """Begin a run of rank 0's: return the store where its ranks join, and their connections by rank.
+        """Begin a run; return the store where ranks join, and their connections by rank.
 
-        Each rank has been sent its setup.
+        Rank 0 calls this. Each other rank has been sent its setup by then.
 
         Raises:
-            MachineError: one does not come in time.
+            MachineError: a rank does not connect in time.
         """
         number, key = self._next(), secrets.token_bytes(32)
-        with Listener((self.host, 0), authkey=key) as listener:
-            _accept_for(listener, setup.timeout_s)
+        deadline, come = time.monotonic() + setup.timeout_s, SimpleQueue[tuple[int, Connection]]()
+        with Listener(("", 0)) as listener, _accepting(listener, key, come):
             self._store().set(_orders(number), json.dumps([self.host, listener.address[1], key.hex()]))
             found: dict[int, Connection] = {}
             try:
                 while len(found) < self.size - 1:
-                    connection = listener.accept()
-                    found[connection.recv()] = connection
-            except TimeoutError:
+                    rank, connection = come.get(timeout=max(0.0, deadline - time.monotonic()))
+                    found[rank] = connection
+            except Empty:
                 raise MachineError(
                     f"{len(found) + 1} of {self.size} ranks of torchrun have come within {setup.timeout_s:g} s: start "
                     "the same command on every machine."
@@ -68,7 +76,12 @@ class Torchrun:
         self._store().set(_orders(self._next()), "")
 
     def follow(self) -> NoReturn:
-        """Take part in each of rank 0's runs, in a process of its own; end with the command."""
+        """Join every run of rank 0, each in a new process; end with the command.
+
+        torchrun sends Ctrl-C and SIGTERM to all ranks; only rank 0 handles them.
+        """
+        for number_of_signal in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number_of_signal, signal.SIG_IGN)
         number, code = 0, 0
         while not code:
             number += 1
@@ -91,21 +104,29 @@ class Torchrun:
 
     def _next(self) -> int:
         """Return the number of rank 0's next run, from 1."""
-        return int(self._store().add("minifuse/runs", 1))
+        return int(self._store().add(f"{_prefix()}/runs", 1))
 
     def _store(self) -> Any:
-        """Connect to the store that all ranks share: torchrun's own, or one that rank 0 hosts."""
+        """Connect to the store of all ranks, which torchrun or rank 0 hosts."""
         return _connected(self, os.getpid())
 
     def _of_run(self, number: int) -> Any:
         import torch.distributed as dist
 
-        return dist.PrefixStore(f"minifuse/{number}", self._store())  # type: ignore[attr-defined]
+        return dist.PrefixStore(f"{_prefix()}/{number}", self._store())  # type: ignore[attr-defined]
+
+
+def _prefix() -> str:
+    """Return the prefix of this attempt's keys in the store.
+
+    torchrun's store outlives an attempt that has failed.
+    """
+    return f"minifuse/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def _orders(number: int) -> str:
-    """Return the key of the address that the orders of a run come from; its value is "" if there is no such run."""
-    return f"minifuse/orders/{number}"
+    """Return the store's key for the address of a run's orders; "" ends the runs."""
+    return f"{_prefix()}/orders/{number}"
 
 
 @cache
@@ -125,14 +146,43 @@ def num_ranks() -> int:
 
 @cache
 def _connected(one: Torchrun, process: int) -> Any:
-    """Connect a process to the store; a forked one needs a connection of its own."""
+    """Connect a process to the store; a forked process needs a connection of its own."""
     import torch.distributed as dist
 
     hosts = one.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     return dist.TCPStore(one.host, one.port, is_master=hosts, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
-def _accept_for(listener: Listener, seconds: float) -> None:
-    """Let `accept` raise `TimeoutError` after so many seconds."""
+@contextmanager
+def _accepting(listener: Listener, key: bytes, come: SimpleQueue[tuple[int, Connection]]) -> Iterator[None]:
+    """Accept connections until the block ends.
+
+    Each is greeted in its own thread, so that a stranger who says nothing delays no rank.
+    """
     opened: socket.socket = listener._listener._socket  # type: ignore[attr-defined]
-    opened.settimeout(seconds)
+    opened.settimeout(POLL_S)
+    over = threading.Event()
+
+    def accept() -> None:
+        while not over.is_set():
+            with suppress(OSError):  # nobody has come
+                connection = listener.accept()
+                threading.Thread(target=_greet, args=(connection, key, come), daemon=True).start()
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        yield
+    finally:
+        over.set()
+        accepting.join()
+
+
+def _greet(connection: Connection, key: bytes, come: SimpleQueue[tuple[int, Connection]]) -> None:
+    """Put a rank and its connection into `come` if it knows the key."""
+    try:
+        deliver_challenge(connection, key)
+        answer_challenge(connection, key)
+        come.put((connection.recv(), connection))
+    except (AuthenticationError, EOFError, OSError):
+        connection.close()

@@ -16,10 +16,10 @@ PAUSE_S = 0.5
 
 
 class Watch(Thread):
-    """Looks at processes now and then; kills one found stopped for `PATIENCE_S` without a break.
+    """Looks at processes now and then; kills a process that stays stopped for `PATIENCE_S`.
 
-    A process that computes for long is not stopped. Looks are counted, not seconds: while rank 0 is suspended itself,
-    as by Ctrl-Z, it does not look, so a process that was suspended with it has time to go on.
+    A process that only computes for long is not stopped. Looks are counted, not seconds: while rank 0 itself is
+    suspended, as by Ctrl-Z, it does not look, so a process that was suspended with rank 0 has time to go on.
 
     Attributes:
         ended: the processes that were killed, by index.

@@ -10,7 +10,7 @@ __all__ = ["serve"]
 
 
 class _Callable(ModuleType):
-    """Lets `minifuse.serve` be called as the function that has the package's name."""
+    """Lets the package `minifuse.serve` be called like its function `serve`."""
 
     __call__ = staticmethod(serve)
     __signature__ = inspect.signature(serve)

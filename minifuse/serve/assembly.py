@@ -1,4 +1,4 @@
-"""A technique's stages: parses their options once, and makes the stages from them."""
+"""Parses the options of a technique's stages once, and makes the stages from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Choices:
 
     @cached_property
     def policy(self) -> Batching:
-        """A batching policy that never runs: tells workers, depth, token budget and granularity."""
+        """Return a policy that never runs, to read workers, depth, token budget and granularity."""
         policy: Batching = self._make("batching")
         return policy
 
@@ -40,7 +40,7 @@ class Choices:
         """Make stages, with memory of `capacity` slots.
 
         Args:
-            batching: a policy that has been made already.
+            batching: the policy to use; by default, a new one is made.
 
         Raises:
             UsageError: an option asks for what another stage cannot do, or does not suit the capacity.
@@ -54,14 +54,14 @@ class Choices:
 
 
 def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: int | None = None) -> Choices:
-    """Parse options of a technique's stages (`stage.option: value`), over the technique's own.
+    """Parse options of stages (`stage.option: value`), which override the technique's own.
 
     Args:
-        max_batch: the batch size of every stage that has one and is given no other. A mix of a batching with a
-            max_batch and a memory of slots has two: if slots kept their default of 8, no more would ever run.
+        max_batch: the batch size of every stage that has one, unless `given` sets it. A batching with a max_batch and a
+            memory of slots each have one: if slots kept their default of 8, no more requests would ever run.
 
     Raises:
-        UsageError: a name is of no stage or no option, a value is not allowed, or no stage has a batch size.
+        UsageError: there is no such stage or option, a value is not allowed, or no stage has a batch size.
     """
     given = given or {}
     if max_batch is not None:

@@ -33,10 +33,10 @@ def build_engine(
 
     Args:
         model: what `run.load` or `source.load` returned, with the dtype and the device of the settings. Virtual time
-            can do without.
-        into: called with every event of the trace as it happens (`RunningMetrics.read`). None is kept: memory could
-            not hold all steps of a long run.
-        observers: more that follow the loop, before its trace.
+            needs none.
+        into: called with every event of the trace as it happens, for example `RunningMetrics.read`. The trace then
+            keeps no events: memory could not hold all steps of a long run.
+        observers: further observers of the loop; they see each event before the trace does.
 
     Raises:
         UsageError: the model is not the run's, or none was given and time is real.

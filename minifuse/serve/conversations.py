@@ -17,21 +17,20 @@ class Conversations:
     The first request of a conversation in a run continues the text in the file (`text`). A turn is written durably
     before its answer is shown (`keep`).
 
-    Only turns that were answered to their end are stored. A turn that was refused, or cut off by Ctrl-C, leaves no
-    trace: the next run continues the last finished turn. A turn that was aborted, or whose logits were NaN, is stored
-    with the next finished turn of its conversation in this run, which continues its text. So is a turn that could not
-    be stored, as on a disk that was full for a while.
+    A turn is stored when its answer is complete. A turn that was refused, or cut off by Ctrl-C, is never stored: the
+    next run continues the turn before it. A turn that was aborted, or whose logits were NaN, is stored together with
+    the next complete turn of its conversation in this run. The same holds for a turn that could not be stored because
+    the disk was full for a while.
 
     Args:
-        path: the state file; a new one is made.
-        source: the model; a conversation that was begun with another is refused.
+        path: the state file; it is made if it does not exist.
+        source: the model; a conversation that was begun with another model is refused.
 
     Attributes:
-        failures: by conversation, why the last turn that could not be stored could not.
+        failures: conversation -> why its latest turn could not be stored.
 
     Raises:
-        UsageError: the file cannot be used, as `minifuse.serve.history.History` tells; or the model is not one of
-            texts.
+        UsageError: the file cannot be used (see `minifuse.serve.history.History`), or the model is not a transformer.
     """
 
     def __init__(self, path: Path | str, source: Source) -> None:
@@ -43,7 +42,7 @@ class Conversations:
         self.model = ModelIdentity(source.name, source.digest())
         self.history = History(path)
         self.failures: dict[str, str] = {}
-        self._texts: dict[str, tuple[int, ...]] = {}  # as the file has them
+        self._texts: dict[str, tuple[int, ...]] = {}  # conversation -> its text in the file
         self._waiting: dict[str, Sequence] = {}  # requests that ended and are not stored
 
     def __enter__(self) -> Conversations:
@@ -53,7 +52,7 @@ class Conversations:
         self.history.close()
 
     def check(self, model: str | None) -> None:
-        """Raise `UsageError` unless the engine that is to serve them has this model."""
+        """Raise `UsageError` if the engine's model is not that of these conversations."""
         if model not in (None, self.model.name):
             raise UsageError(
                 f"The conversations of {self.history.path} were opened for {self.model.name}, and the engine serves "
@@ -64,7 +63,7 @@ class Conversations:
         """Return the text that the conversation of a request had before this run (`Turns.stored`).
 
         Raises:
-            RequestRefused: it has been begun with another model, or cannot be read.
+            RequestRefused: the conversation was begun with another model, or cannot be read.
         """
         name = request.conversation
         if name is None:
@@ -91,7 +90,7 @@ class Conversations:
     def keep(self, sequence: Sequence) -> None:
         """Store a turn that has ended, durably, before its answer is shown.
 
-        Call this for every request that ends. It does not raise if the file fails: `failures` tells.
+        Call this for every request that ends. A turn that cannot be stored raises nothing: see `failures`.
         """
         request = sequence.request
         name, reason = request.conversation, sequence.finish_reason
@@ -116,7 +115,7 @@ class Conversations:
             self.failures[name] = str(error)
             return
         self.failures.pop(name, None)
-        self._texts.pop(name, None)  # another engine continues these turns
+        self._texts.pop(name, None)  # the next engine reads the text again, with these turns
         for one in chain:
             del self._waiting[one.id]
 

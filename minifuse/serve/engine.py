@@ -28,7 +28,7 @@ Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the l
 
 
 class Load(NamedTuple):
-    """What an engine does at one moment."""
+    """The load of an engine at one moment."""
 
     running: int  # requests that have memory
     waiting: int  # requests that have arrived; evicted ones included
@@ -39,7 +39,7 @@ class ServingExecutor(Executor, Protocol):
     """An executor that other threads can wake."""
 
     def wake(self) -> None:
-        """End the present wait early, or the next: something has changed. Called from any thread."""
+        """End the current wait early, or else the next one. Any thread may call this."""
         ...
 
     def close(self) -> None: ...
@@ -49,8 +49,8 @@ class ServingExecutor(Executor, Protocol):
 class ServingEngine(Engine):
     """An engine to which other threads may submit requests, and abort them, while it runs.
 
-    A lock is held while the loop turns, but not while it waits. `observers` follow the loop, in this order, before its
-    checks and its trace.
+    A lock is held while the loop turns, but not while it waits. `observers` see each event in this order, before the
+    checks and the trace do.
     """
 
     batching: Batching
@@ -71,7 +71,7 @@ class ServingEngine(Engine):
         self.refused = self.requests.refused
         self._lock = threading.RLock()
         self._waiting: Waiting = nullcontext
-        self._committed = False  # whether a plan was committed since memory was asked for moves
+        self._committed = False  # whether a plan was committed since memory was last asked for moves
         self._thread: int | None = None  # the thread that runs the loop, if it runs
         self._served = False  # whether `serve` has taken a list of requests
         self._closed = False
@@ -118,7 +118,7 @@ class ServingEngine(Engine):
             self._lock.acquire()
 
     def _over(self) -> bool:
-        """Whether nothing is left to do; an engine that serves a list closes then."""
+        """Return whether nothing is left; if so, close an engine that serves a list."""
         with self._lock:
             if self.requests.unfinished or (self._served and self.requests.ended):
                 return False
@@ -128,12 +128,12 @@ class ServingEngine(Engine):
     # --- moves ahead of time
 
     def dispatch(self) -> None:
-        """Dispatch as any loop; then submit the moves that memory wants ahead of time."""
+        """Dispatch as `Engine` does, then submit the moves that memory wants ahead of time."""
         super().dispatch()
         if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
             self._committed = False
             moves = self.memory.ahead(self.now)
-            if moves != ():  # a plan of moves alone, on a worker of its own
+            if moves != ():  # a plan without work, on a worker of its own
                 self.launch(self.batching.workers, Proposal(), Placement((), moves=moves), RAGGED)
 
     def written(self, completion: Completion) -> KVUsage:
@@ -145,14 +145,14 @@ class ServingEngine(Engine):
     # --- from outside
 
     def submit(self, *prompts: Request) -> None:
-        """Take in a request: one `Request`, or a group with one for each prompt.
+        """Take in a request: one `Request`, or a group of one per prompt.
 
-        It is received at its arrival time, or now if that has passed. If the engine does not run, or has just served
-        its last request, the request waits for the next `run`. It follows the last request of its conversation, unless
-        it names another.
+        The request is received at its arrival time, or now if that has passed. If the engine does not run, or has just
+        served its last request, the new request waits for the next `run`. It follows the last request of its
+        conversation, unless its `after` names another.
 
         Raises:
-            RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
+            RequestRefused: the request, or one of its prompts, could never be served. Nothing has changed.
             UsageError: this is no request, or the engine has been closed.
         """
         check_are_requests(prompts)
@@ -165,9 +165,9 @@ class ServingEngine(Engine):
         self._wake()
 
     def abort(self, name: str) -> bool:
-        """End a request or group with its tokens so far. Returns whether it was unfinished.
+        """End a request or group, keeping its tokens. Returns whether it was unfinished.
 
-        A request that has not arrived takes its followers with it.
+        If the request has not arrived, the requests that follow it are aborted, too.
 
         Raises:
             UsageError: no such request was submitted.
@@ -189,7 +189,7 @@ class ServingEngine(Engine):
         return has_ended
 
     def forget(self, name: str) -> None:
-        """Drop all that is known of a request that has ended: what runs for weeks keeps none.
+        """Forget a request that has ended, so that a long-running server does not grow.
 
         Its id may be used again. Its conversation continues what `arrivals.stored` returns.
 
@@ -208,7 +208,7 @@ class ServingEngine(Engine):
             return Load(len(self.sequences) - waiting, waiting, self.memory.usage())
 
     def _called_s(self) -> float:
-        """Return the time of a call; in the loop's own thread, the last event's."""
+        """Return the time of a call; in the loop's own thread, of the last event."""
         inside = self._thread == threading.get_ident()
         return self.now if inside or not self._has_run else max(self.now, self.clock.now())
 
@@ -218,7 +218,7 @@ class ServingEngine(Engine):
             self.executor.wake()
 
     def serve_once(self) -> None:
-        """Raise `UsageError` if the engine runs, or has served a list of requests."""
+        """Begin to serve a list; raise `UsageError` if the engine runs, or has served one."""
         with self._lock:
             if self._thread is not None or self._served or self._closed:
                 raise UsageError(
@@ -238,9 +238,9 @@ class ServingEngine(Engine):
         return withdrawn
 
     def interrupt(self, stages_failed: bool = False) -> list[str]:
-        """Give up every unfinished request, with its tokens so far. Returns their ids.
+        """End every unfinished request, keeping its tokens so far. Returns the ids.
 
-        Close the engine then: its stages know of plans that will never complete.
+        Close the engine afterwards: its stages know of plans that will never complete.
 
         Args:
             stages_failed: do not call the stages again; after one has failed, their books mean nothing.

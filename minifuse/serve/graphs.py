@@ -1,4 +1,4 @@
-"""Serving a model of cells: slots for states of nodes, a batch for each wave."""
+"""Serves a model of cells: a slot for a node's states, a batch per wave."""
 
 from __future__ import annotations
 
@@ -61,10 +61,11 @@ class ServedCells(ServedModel):
         self.cell_types = self.model.types
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
-        """Make what runs plans, and its clock.
+        """Make the executor, and its clock.
 
-        On a GPU plans are issued, and waited for in other threads; on a CPU one worker runs in the caller's thread, and
-        several share the cores. In virtual time each worker has a device of its own, and states stay on it.
+        On a GPU, each worker issues plans in one thread and waits for them in another. On a CPU, a single worker runs
+        in the caller's thread, and several share the cores. In virtual time each worker has a device of its own, and
+        states stay on it.
         """
         settings, workers, device = self.settings, stages.batching.workers, self.model.device
         if settings.clock == "virtual":
@@ -90,7 +91,7 @@ class ServedCells(ServedModel):
 
 
 def _sharing(run: RunPlan, num_threads: int) -> RunPlan:
-    """Return `run` for threads of its caller, each with `num_threads` of torch's threads."""
+    """Wrap `run` so that each thread that calls it uses `num_threads` torch threads."""
     own = threading.local()
 
     def divided(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
@@ -103,7 +104,7 @@ def _sharing(run: RunPlan, num_threads: int) -> RunPlan:
 
 
 def placeholders(model: CellModel) -> RunPlan:
-    """Runs a plan without computing it: -1 for every node that produces a token."""
+    """Return a function that runs a plan without computing: each produced token is -1."""
 
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         tokens: dict[str, tuple[int, ...]] = {}

@@ -16,7 +16,7 @@ from minifuse.core.errors import MachineError, MinifuseError, UsageError
 
 APPLICATION = 0x6D666873  # "mfhs": marks the file as one of ours
 PATIENCE_S = 0.3  # to wait for another process that is about to let the file go
-LOG_BYTES = 4 << 20  # of FILE-wal, from which on it is emptied into the file
+LOG_BYTES = 4 << 20  # size of FILE-wal from which it is emptied into the file
 
 # What each version of the file adds to the one before: a new file takes all steps.
 STEPS = (
@@ -59,7 +59,7 @@ PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous =
 """
 BEGIN_LOG = "UPDATE log SET before = id, id = hex(randomblob(8))"
 
-# What SQLite calls an error, by its beginning -> what is wrong with the file, and what to do about it.
+# The beginning of SQLite's name of an error -> what is wrong with the file, and what to do about it.
 WRONG = {
     "SQLITE_BUSY": ("is in use by another process", "wait until that has ended, or give another file"),
     "SQLITE_READONLY": ("may not be written to", "make it and its folder writable, or give another file"),
@@ -95,7 +95,7 @@ def _checksum(*values: object) -> str:
 
 
 def _logs(file: sqlite3.Connection) -> tuple[str, str]:
-    """Return the ids of the last two FILE-wal; version 1 has none."""
+    """Return the ids of the last two files FILE-wal; they are empty in version 1."""
     begun: tuple[str, str] = file.execute(LOGS).fetchone() if file.execute(HAS_LOGS).fetchone() else ("", "")
     return begun
 
@@ -108,7 +108,7 @@ class ModelIdentity(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The new tokens of a prompt, those of the answer, and why that ended."""
+    """A turn: the prompt's new tokens, the answer's tokens, and why the answer ended."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
@@ -118,16 +118,16 @@ class Turn(NamedTuple):
 class History:
     """Conversations in an SQLite file, turn by turn.
 
-    What `add` has returned from survives the death of the process. The file is in WAL mode with `synchronous=FULL`.
-    While it is open no other process can open it: a second run would continue texts that this one is about to add to.
-    After a crash the file called FILE-wal belongs to it: a copy is of both, and one that is put back beside a FILE-wal
-    of another time is refused, for that would damage it. Every turn has a checksum.
+    Once `add` has returned, its turns survive the death of the process. The file is in WAL mode with
+    `synchronous=FULL`. While it is open, no other process can open it: a second run would continue texts that this one
+    is about to extend. After a crash, FILE-wal next to the file is part of it, so copy both. A copy that is put back
+    next to a FILE-wal of another time is refused, because that log would damage it. Every turn has a checksum.
 
     Args:
-        path: the file; a new one is made.
+        path: the file; it is made if it does not exist.
 
     Raises:
-        UsageError: it cannot be opened for writing, is in use, is damaged, or is not such a file.
+        UsageError: the file cannot be opened for writing, is in use, is damaged, or is not a state file.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -135,7 +135,7 @@ class History:
         self._lock = threading.Lock()  # requests are submitted by one thread and answered by another
         self._file: sqlite3.Connection | None = None  # while it is open
         self._log = Path(f"{self.path}-wal")
-        self._log_begun = True  # it has its id
+        self._log_begun = True  # whether FILE-wal has got its id
         with self._named():
             version = self._look()
             file = self._connect("rwc")
@@ -158,9 +158,9 @@ class History:
         return file
 
     def _look(self) -> int:
-        """Check the file and return its version, 0 of a new one.
+        """Check the file and return its version, or 0 if it is new.
 
-        Nothing is changed: a connection that may write would empty FILE-wal into the file as it is closed.
+        The connection is read-only: closing one that may write would empty FILE-wal into the file.
         """
         if not self.path.is_file() or not self.path.stat().st_size:
             return 0
@@ -191,7 +191,7 @@ class History:
             return int(version)
 
     def _owns_log(self, file: sqlite3.Connection) -> bool:
-        """Return whether FILE-wal continues what the file holds; True if that is unreadable."""
+        """Return whether FILE-wal belongs to the file; True if the file alone is unreadable."""
         if not self._log.exists():
             return True
         with closing(self._connect("ro&immutable=1")) as alone:
@@ -211,7 +211,7 @@ class History:
                 file.execute(f"PRAGMA user_version={VERSION}")
         self._empty_log(file)
         with self._transaction(file):  # takes the lock, which is kept
-            Path(f"{self.path}-shm").unlink(missing_ok=True)  # of `_look`, and of no other connection with that lock
+            Path(f"{self.path}-shm").unlink(missing_ok=True)  # left by `_look`; under the lock nobody else uses it
 
     def __enter__(self) -> History:
         return self
@@ -230,7 +230,7 @@ class History:
         """Return the names of all conversations, in order.
 
         Raises:
-            MachineError: as for every method, the file cannot be read or written any more.
+            MachineError: the file can no longer be read or written. Every method may raise this.
         """
         with self._use() as file:
             return [name for (name,) in file.execute("SELECT name FROM conversation ORDER BY name")]
@@ -269,16 +269,17 @@ class History:
         return tuple(token for turn in self.turns(conversation) for token in turn.prompt + turn.answer)
 
     def said(self, digest: str) -> str | None:
-        """Return the conversation in which all that was said has this digest; None if there is none."""
+        """Return the conversation whose whole content has this digest, or None."""
         with self._use() as file:
             row = file.execute("SELECT name FROM conversation WHERE said = ?", (digest,)).fetchone()
         return None if row is None else str(row[0])
 
     def add(self, conversation: str, model: ModelIdentity, turns: Iterable[Turn], said: str | None = None) -> None:
-        """Add turns to a conversation, all or none; a new one belongs to this model.
+        """Add all of these turns to a conversation, or none of them.
 
         Args:
-            said: a digest of all that was said in it, with these turns.
+            model: the conversation's model, stored if the conversation is new.
+            said: a digest of all that was said in the conversation, these turns included.
         """
         with self._use() as file:
             if self._log.stat().st_size > LOG_BYTES:
@@ -316,11 +317,11 @@ class History:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # also of a text of SQLite's about the file
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: in a message of SQLite's about the file
             raise self._error(error, getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")) from None
 
     def _error(self, why: object, name: str = "SQLITE_CORRUPT") -> MinifuseError:
-        """Translate SQLite's error `name`: the user's mistake, or the machine's failure."""
+        """Translate SQLite's error `name` into a user's mistake or a machine's failure."""
         what, advice = next((text for start, text in WRONG.items() if name.startswith(start)), DAMAGED)
         advice = advice.format(log=self._log.name)
         kind = MachineError if self._file is not None or name.startswith(DISK) else UsageError

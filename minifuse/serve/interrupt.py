@@ -1,4 +1,4 @@
-"""Holds Ctrl-C, and signals that end the process, back while something is half done."""
+"""Holds back Ctrl-C, and signals that end the process, while something is half done."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Hold:
-    """A handler that holds signals back from the handlers before it, which raise `KeyboardInterrupt`.
+    """A signal handler that holds signals back from the handlers that it replaces.
 
     Args:
-        before: the handlers before it, by signal.
+        before: the replaced handlers, by signal. They raise `KeyboardInterrupt`.
 
     Attributes:
-        pending: a signal has come and is held back.
+        pending: whether a signal has come and is held back.
     """
 
     def __init__(self, before: Mapping[int, Handler]) -> None:
@@ -31,10 +31,10 @@ class Hold:
         self._released = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Note a Ctrl-C; interrupt if it is the second, or the block is released."""
+        """Hold a signal back; interrupt if it is the second one, or within `released`."""
         held = not self._released or importing(frame)
         try:
-            self.before[number](number, None if held else frame)  # where it was, if it is to interrupt that
+            self.before[number](number, None if held else frame)  # the frame, only if it is to be interrupted
         except KeyboardInterrupt:
             if not held or self.pending:
                 self.pending = False
@@ -62,7 +62,7 @@ def uninterrupted(forget: bool = False) -> Iterator[Hold]:
     left half done. Blocks may be nested: only the outermost does anything.
 
     Args:
-        forget: do not raise `KeyboardInterrupt` at the end of the block either.
+        forget: do not raise `KeyboardInterrupt` at the end of the block; `Hold.pending` tells whether one came.
     """
     before: dict[int, Handler] = {}
     if threading.current_thread() is threading.main_thread():

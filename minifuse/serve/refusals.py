@@ -1,4 +1,4 @@
-"""Sentences about refused requests: the first of each cause in full, the others counted."""
+"""Sentences about refused requests: the first few of each cause in full, the others counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from minifuse.core.request import Request
 
 IN_FULL = 3  # of each cause
-MAX_CAUSES = 8  # what else there is counts as one
+MAX_CAUSES = 8  # all further causes count as one
 _PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|[0-9]+(?:[.,][0-9]+)*")  # names and numbers
 OTHERS = "other causes"
 
@@ -20,16 +20,16 @@ class Refusals:
     Two refusals have one cause if their sentences differ in names and numbers only.
 
     Args:
-        requests: of the run; the prompts of one group are refused with one sentence.
+        requests: the requests of the run. The prompts of one group are refused with one sentence.
     """
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._sizes = Counter(request.group for request in requests)
-        self._groups: set[str] = set()  # those whose refusal has been told
+        self._groups: set[str] = set()  # groups whose refusal has been told
         self._refused: dict[str, list[str]] = {}  # requests by cause, in order
 
     def sentence(self, request: Request, why: str) -> str | None:
-        """Return the sentence to show; None if the refusal is counted, or its group told."""
+        """Return the sentence to show; None if only counted, or if its group was shown."""
         name = request.id
         if request.group is not None:
             if request.group in self._groups:
@@ -45,7 +45,7 @@ class Refusals:
         return why if len(names) <= IN_FULL else None
 
     def rest(self) -> Iterator[str]:
-        """A sentence for each cause with more refusals than were told in full."""
+        """Yield a sentence for each cause with refusals that were only counted."""
         for cause, names in self._refused.items():
             if (more := len(names) - IN_FULL) > 0:
                 why = "other reasons" if cause == OTHERS else f"the same reason as {names[0]!r}"

@@ -18,7 +18,7 @@ from minifuse.core.turns import Turns
 
 @dataclass(eq=False, repr=False)
 class ServedRequests(Requests):
-    """Requests that an observer is told of, and whose turns wait for the turn before."""
+    """Requests that report to an observer, and whose turns wait for the turn before."""
 
     arrivals: Turns
     observer: RunObserver
@@ -26,14 +26,14 @@ class ServedRequests(Requests):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.first_token_s: dict[str, float] = {}
-        self.refused: dict[str, str] = {}  # requests refused after they were received: why
-        self.ended: deque[Sequence] = deque()  # finished, and not answered yet, in order
+        self.refused: dict[str, str] = {}  # request -> why it was refused after its submission
+        self.ended: deque[Sequence] = deque()  # finished but not yet answered, in order
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
-        """Take in a request's prompts; they arrive at their time, or `now` if later.
+        """Take in a request's prompts; they arrive at their time, but not before `now`.
 
         Raises:
-            RequestRefused: one of them could never be served. Nothing has changed.
+            RequestRefused: one of the prompts could never be served. Nothing has changed.
         """
         try:
             prompts = self.arrivals.read(prompts)
@@ -53,7 +53,7 @@ class ServedRequests(Requests):
     def begin(self, request: Request, num_history: int) -> None:
         """Hand a request to the stages, or refuse it if its text is too long."""
         try:
-            if request.after is not None:  # its whole text has been known only since the last request ended
+            if request.after is not None:  # its whole text was not known until the request before it ended
                 self.observer.requested(request, num_history, measured=True)
                 self.reader.check(request, num_history)
                 call_check(self.memory, request)
@@ -69,7 +69,7 @@ class ServedRequests(Requests):
         return report
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a sequence, and let the requests behind it come."""
+        """End a sequence, and let the requests that follow it arrive."""
         try:
             super().finish(sequence, reason)
         finally:  # also if memory fails to release it
@@ -79,7 +79,7 @@ class ServedRequests(Requests):
             self.end_unseen(request, FinishReason.REFUSED, why)
 
     def end_early(self, sequence: Sequence, reason: FinishReason, why: str = "") -> None:
-        """End a sequence that no completed plan has finished."""
+        """End a sequence before its answer is complete."""
         if reason is FinishReason.REFUSED:
             self.refused[sequence.id] = why
             self.observer.refused(sequence.id, why, received=True)
@@ -94,17 +94,17 @@ class ServedRequests(Requests):
         self.end_early(Sequence(request), reason, why)
 
     def forget(self, name: str) -> None:
-        """Drop all that is known of a request that has ended."""
+        """Forget a request that has ended."""
         self.finished.pop(name, None)
         self.first_token_s.pop(name, None)
         self.refused.pop(name, None)
         self.arrivals.forget(name)
 
     def give_up(self, stages_failed: bool) -> list[str]:
-        """End every request, with its tokens so far. Returns their ids.
+        """End every request, keeping its tokens so far. Returns the ids.
 
         Args:
-            stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
+            stages_failed: do not call the stages again; after one has failed, their books mean nothing.
         """
         if stages_failed:
             deaf: Any = SimpleNamespace(release=lambda *ended: None, check=self.memory.check)

@@ -27,16 +27,16 @@ class ResolvedRun:
     source: Source
     settings: Settings  # whose device is not "auto"
     outline: Any  # of the model, see `Source.outline`
-    placeholders: bool  # no model runs: with random weights, virtual time computes nothing that a placeholder does not
+    placeholders: bool  # whether every token is a placeholder: virtual time needs no model with random weights
     capacity: int  # slots of memory
-    option_sources: Mapping[str, str]  # where the values come from that a model may offer, by `stage.option`
+    option_sources: Mapping[str, str]  # `stage.option` that a model may offer -> where its value comes from
 
     @property
     def row(self) -> Technique:
         return self.choices.row
 
     def load(self) -> Any:
-        """The model that `build_engine` takes: with its weights, or an outline where none are needed.
+        """Return the model for `build_engine`: with weights, or an outline if none are needed.
 
         Raises:
             ModelError: the checkpoint is not what its config.json says.
@@ -54,9 +54,9 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
     """Resolve a run, or refuse what cannot run. Reads no weights.
 
     Args:
-        technique: may be one whose options were parsed before; it serves this kind of model, and the stage options in
-            `settings` do not count.
-        outline: of the model, if another run has it.
+        technique: a technique, or `Choices` that serve this kind of model. With `Choices`, the stage options in
+            `settings` are ignored.
+        outline: the model's outline, if another run has made it.
 
     Raises:
         UsageError: the technique does not serve such a model, an option is wrong, the memory holds not even one slot,
@@ -99,7 +99,7 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
 
 
 def serve_model(choices: Choices, source: Any, settings: Settings, model: Any) -> ServedModel:
-    """Describe a model in the settings of a run; `model` may be an outline."""
+    """Return a model as this run serves it; `model` may be an outline."""
     if source.kind == "cells":
         from minifuse.serve.graphs import ServedCells  # imports torch
 
@@ -119,5 +119,5 @@ def _filled(choices: Choices, served: ServedModel) -> tuple[Choices, dict[str, s
             if offer.value != given:
                 options[kind] = replace(options[kind], **{name: offer.value})
     if options == choices.options:
-        return choices, sources  # with the policy that was looked at
+        return choices, sources  # the same object, whose `policy` has been made
     return replace(choices, options=options), sources

@@ -1,4 +1,4 @@
-"""Serving a list of requests to the end: one answer each."""
+"""Serves a list of requests to the end, with one answer for each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of one request. Times are seconds since the run began; None: never happened."""
+    """How one request ended. Times are seconds since the run began; None: never happened."""
 
     request: Request
     token_ids: tuple[int, ...]  # the new tokens only
@@ -35,12 +35,12 @@ class Answer:
     first_token_s: float | None = None
     finish_s: float | None = None
     why_refused: str | None = None
-    results: Mapping[int, Any] = field(default_factory=dict)  # of a cell graph: what its results came to, by node
-    num_history: int = 0  # leading tokens of the prompt that are the text of the requests before it
+    results: Mapping[int, Any] = field(default_factory=dict)  # of a cell graph: the outputs of its results, by node
+    num_history: int = 0  # leading tokens of the prompt: the text of earlier turns
 
     @classmethod
     def of(cls, sequence: Sequence, requests: ServedRequests) -> Answer:
-        """Make the answer of one of these requests, which has ended."""
+        """Make the answer of a sequence that has ended."""
         reason = sequence.finish_reason
         assert reason is not None
         finish_s = None if reason in WITHOUT_ANSWER else sequence.ended_s
@@ -57,19 +57,19 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        """Whether the request was answered to its end."""
+        """Return whether the request was answered to its end."""
         return self.finish_reason in ANSWERED
 
     @property
     def new_prompt(self) -> tuple[int, ...]:
-        """The prompt without the history."""
+        """Return the prompt without the history."""
         return self.request.prompt[self.num_history :]
 
     def row(self) -> dict[str, Any]:
         """Return plain values in a flat dict, without tokens and results. None: it never happened.
 
-        Times ending in `_s` are seconds: `arrival_s`, `first_token_s` and `finish_s` since the run began, the others as
-        `minifuse.trace.metrics` defines them, of an answer that is complete.
+        Values ending in `_s` are seconds. `arrival_s`, `first_token_s` and `finish_s` are counted from the start of the
+        run. The others are as `minifuse.trace.metrics` defines them, and exist only for complete answers.
         """
         request, first_s, finish_s = self.request, self.first_token_s, self.finish_s
         num_output = len(self.token_ids)
@@ -101,9 +101,10 @@ class Answer:
 class Served:
     """A whole run: the trace, and an answer for every request.
 
-    Answers are in the order of the given requests; behind them, of requests submitted meanwhile, as these ended.
+    Answers are in the order of the given requests. Those of requests submitted during the run follow, in the order in
+    which these ended.
 
-    `interrupted`: Ctrl-C came, if only when every request had its answer.
+    `interrupted`: whether Ctrl-C came, even if every request already had its answer.
     """
 
     answers: tuple[Answer, ...]
@@ -111,7 +112,7 @@ class Served:
     interrupted: bool = False
 
     def whole(self) -> Served:
-        """Return this run, for callers that have no use for a part of it.
+        """Return this run, for callers that cannot use an incomplete one.
 
         Raises:
             KeyboardInterrupt: the run was interrupted.
@@ -121,13 +122,13 @@ class Served:
         return self
 
     def rows(self, by: str | None = None) -> list[dict[str, Any]]:
-        """One flat dict a request, see `Answer.row`.
+        """Return one flat dict per request, see `Answer.row`.
 
         Args:
-            by: user, priority or conversation: one flat dict for each instead, see `RunningMetrics.grouped`.
+            by: user, priority or conversation: return one flat dict for each of them, see `RunningMetrics.grouped`.
 
         Raises:
-            UsageError: `by` is none of these, or the trace's events were handed on instead of being kept.
+            UsageError: `by` is something else, or the trace has not kept its events.
         """
         if by is None:
             return [answer.row() for answer in self.answers]
@@ -135,7 +136,7 @@ class Served:
         return [{by: name, **flat_metrics(metrics)} for name, metrics in groups.items()]
 
     def to_frame(self, by: str | None = None) -> Any:
-        """`rows` as a pandas DataFrame.
+        """Return `rows` as a pandas DataFrame.
 
         Raises:
             MachineError: pandas is not installed.
@@ -150,10 +151,10 @@ class Served:
         return pandas.DataFrame(self.rows(by))
 
     def metrics(self, goodput: Mapping[str, float] | None = None) -> Metrics:
-        """The metrics of the run, see `minifuse.trace.metrics`; `goodput` as from `parse_goodput`.
+        """Return the metrics of the run (`minifuse.trace.metrics`); `goodput` is as from `parse_goodput`.
 
         Raises:
-            UsageError: the trace's events were handed on instead of being kept.
+            UsageError: the trace has not kept its events.
         """
         return compute_metrics(self.trace.kept(), goodput)
 
@@ -169,16 +170,16 @@ def serve(
 ) -> Served:
     """Serve all requests. A refused request stops no other; Ctrl-C marks the unfinished as interrupted.
 
-    Neighbours of one group are the prompts of one request. The callbacks may submit requests to the engine, and abort
-    some: each has an answer as well.
+    Neighbours of one group are the prompts of one request. The callbacks may submit further requests to the engine, and
+    abort requests. Each of these has an answer, too.
 
     Args:
-        on_answer: called as each request ends, first for the refused; not for requests submitted while a run is given
-            up.
+        on_answer: called as each request ends, first for requests refused at submission. Requests that are submitted
+            while a run is given up are answered without a call.
         on_step: called after every iteration.
-        on_failure: called with an error of a stage or of the model when every request has an answer; unfinished
-            requests are interrupted. Without it, the error is raised then.
-        conversations: of a state file. Requests continue them, and each turn that is answered to its end is stored
+        on_failure: called with an error of a stage or of the model, once unfinished requests are answered as
+            interrupted. Without `on_failure`, the error is raised at that point.
+        conversations: the conversations of a state file. Requests continue them, and each complete turn is stored
             durably before `on_answer` is called; `conversations.failures` tells what could not be stored.
 
     Raises:
@@ -204,7 +205,7 @@ def serve(
         on_answer(answers[number])
 
     def answer_ended(tell: Callable[[Answer], None] = on_answer) -> None:
-        """Answer the requests that have ended since, with an iteration or otherwise."""
+        """Answer the requests that have ended and have no answer yet."""
         while engine.requests.ended:
             sequence = engine.requests.ended.popleft()
             answer = Answer.of(sequence, engine.requests)
@@ -214,14 +215,14 @@ def serve(
             tell(answer)
 
     def given_up(stages_failed: bool = False) -> None:
-        """The run ends before its requests have: answer every one of them."""
+        """End the run early, and answer every request that has no answer yet."""
         engine.interrupt(stages_failed=stages_failed)
         answer_ended()
-        for i, request in enumerate(requests):  # not even submitted then
+        for i, request in enumerate(requests):  # those that were never submitted
             if i not in answers:
                 unserved(i, request)
         withdrawn = engine.close()
-        # What callbacks have submitted and aborted meanwhile is answered and not told: it could go on for ever.
+        # Requests that callbacks submitted and aborted meanwhile are answered without calls: that might never end.
         answer_ended(tell=lambda answer: None)
         for request in withdrawn:
             answers[len(requests) + len(answers)] = Answer(request, (), FinishReason.INTERRUPTED)
@@ -240,7 +241,7 @@ def serve(
                 except RequestRefused as refusal:
                     for i, request in numbered.items():
                         unserved(i, request, str(refusal))
-            answer_ended()  # aborted by the callback of a refused one
+            answer_ended()  # requests that a callback for a refused one has aborted
             turns = engine.turns(hold.released)
             while True:
                 try:
@@ -272,7 +273,7 @@ def serve(
 
 
 def fault_of(error: BaseException, engine: ServingEngine) -> BaseException:
-    """The fault of the user's stage that ended a run, or the error itself."""
+    """Return the fault of a user's stage that caused an error, or the error itself."""
     for checks in checks_of(engine.batching, engine.memory, engine.attention):
         if fault := checks.fault_of(error, engine.requests):
             fault.__cause__ = error

@@ -33,7 +33,7 @@ NOTHING_KNOWN = Offer(None, "assumed")
 
 
 class ServedModel(Protocol):
-    """A model in the settings of one run. Virtual time may do without its weights.
+    """A model as one run serves it. Virtual time may do without its weights.
 
     Making one raises `UsageError` if the model cannot be served in these settings, whatever the stages.
     """
@@ -42,23 +42,23 @@ class ServedModel(Protocol):
     slot: str  # what a slot of memory holds: a token, or a state
     slot_bytes: int
     kv_bytes: int  # of memory's budget
-    num_layers: int = 1  # that may have the device in turn; 1: none can
+    num_layers: int = 1  # layers that may take turns on the device; 1: they cannot
     cell_types: Collection[str]  # that a batching policy's options may name
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """Return a value for an option that was not given and that models may offer.
 
         Args:
-            option: its name, without the stage's.
+            option: the option's name, without the stage's.
             beside: all options of the stage, by name.
 
         Raises:
-            UsageError: what is known of it cannot be read.
+            UsageError: what was stored about the option cannot be read.
         """
         return NOTHING_KNOWN
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
-        """Make what runs plans, and its clock; in virtual time it may produce placeholders.
+        """Make the executor and its clock; in virtual time, tokens may be placeholders.
 
         Raises:
             MachineError: the memory does not fit the device.

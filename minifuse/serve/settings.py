@@ -16,7 +16,7 @@ from minifuse.simulate.cost import Hardware, hardware
 CLOCKS = ("real", "virtual")
 KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the budget by default: the larger of the two
 SHARE = 0.9  # of a simulated machine's memory, for weights and KV together: vLLM's gpu_memory_utilization
-MOST_SLOTS = 2**20  # of a simulated machine, by default: the books grow with them
+MOST_SLOTS = 2**20  # of a simulated machine, by default: memory's books grow with the slots
 
 
 def simulated(named: str | Hardware | None, clock: str) -> str | Hardware:
@@ -38,7 +38,7 @@ class Settings:
 
     dtype: str = "float32"
     device: str = "cpu"  # auto: chosen when the run is resolved
-    kv_memory: int | None = None  # bytes of memory's budget; None: as `kv_bytes` has it
+    kv_memory: int | None = None  # bytes of memory's budget; None: see `kv_bytes`
     clock: Literal["real", "virtual"] = "real"
     hardware: str | Hardware = "cpu"  # the machine that virtual time simulates
     stage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -64,13 +64,14 @@ class Settings:
                 raise UsageError(f"The setting {name} is {value!r}: give {allowed}.")
 
     def kv_bytes(self, slot_bytes: int, weights: int | None = None) -> int:
-        """Bytes of memory's budget, if none was given: 64 MiB, and at least 4096 slots.
+        """Return the bytes of memory: `kv_memory`, else the larger of 64 MiB and 4096 slots.
 
-        On a simulated machine that has a memory: 90% of it less the weights, and 4096 to 1,048,576 slots.
+        A simulated machine with a known memory size has another default: 90% of that size less the weights, limited to
+        4096 to 1,048,576 slots.
 
         Args:
-            slot_bytes: of a token's KV, or of a node's states.
-            weights: bytes of the weights that are simulated; None: KV is really stored, or none are known.
+            slot_bytes: bytes of a token's KV, or of a node's states.
+            weights: bytes of the simulated weights; None if KV is really stored, or if the weights are unknown.
         """
         if self.kv_memory is not None:
             return self.kv_memory

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 class Exchange:
     """A turn: its answer, and what became of the KV of the text before it.
 
-    Of a history of 5 tokens 4 have had KV: the last one was sampled, and no token followed it. It is computed with the
-    new prompt, and counts as `new`.
+    Of a history of 5 tokens, 4 have had KV: the last token was sampled and never fed back. It is computed with the new
+    prompt, and counts as `new`.
     """
 
     answer: Answer
     on_device: int  # tokens of the history whose KV was on the device
     on_host: int  # tokens of the history whose KV was swapped in from the host
-    recomputed: int  # tokens of the history that were computed again, each as often as that was done
-    stored: bool  # it is in the state file
+    recomputed: int  # tokens of the history that were computed again, counted each time
+    stored: bool  # whether the turn is in the state file
 
     @property
     def new(self) -> int:
@@ -41,19 +41,19 @@ class Exchange:
 class Talk:
     """One conversation, turn by turn, on an engine that serves nothing else meanwhile.
 
-    It continues what the engine has served of it. The engine may have other talks, in turn.
+    The talk continues what the engine has served of the conversation. Other talks may use the engine, one at a time.
 
     Args:
-        name: of the conversation.
-        conversations: of a state file: the talk continues what it has, and every answer that ends is stored before
-            `say` returns.
+        name: the name of the conversation.
+        conversations: the conversations of a state file. The talk continues the one of this name there, and stores
+            every complete answer before `say` returns.
 
     Attributes:
-        num_turns: that have been answered, in the state file and in other talks included.
-        num_tokens: of the text so far.
+        num_turns: answered turns of the conversation, those in the state file and in other talks included.
+        num_tokens: tokens of the conversation's text.
 
     Raises:
-        UsageError: the conversation was begun with another model, or cannot be read, or this is no name.
+        UsageError: the conversation was begun with another model or cannot be read, or `name` is no valid name.
     """
 
     def __init__(self, engine: ServingEngine, name: str = "chat", conversations: Conversations | None = None) -> None:
@@ -79,15 +79,15 @@ class Talk:
     ) -> Exchange:
         """Ask for the next answer, and wait for it.
 
-        Ctrl-C ends the answer: it is aborted with the tokens that it has, and the next turn continues them. So does an
-        error of `on_tokens`, which is raised afterwards.
+        Ctrl-C aborts the answer, which keeps its tokens; the next turn continues them. An error of `on_tokens` aborts
+        the answer as well, and is raised afterwards.
 
         Args:
             on_tokens: called with new tokens of the answer as they come.
             asked: fields of the `Request`: max_new_tokens, stop_ids, sampling.
 
         Raises:
-            RequestRefused: it can never be served. The next turn continues the one before.
+            RequestRefused: the request can never be served. The next turn continues the turn before.
         """
         engine = self.engine
         self._count += 1

@@ -1,4 +1,4 @@
-"""Serving a transformer: a slot for each token's KV, a forward pass for each plan."""
+"""Serves a transformer: a slot for each token's KV, a forward pass for each plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ServedText(ServedModel):
-    """A transformer. If `model` is None, every token is a placeholder, in virtual time."""
+    """A transformer. Without a `model`, time is virtual and every token a placeholder."""
 
     slot = "token"
     cell_types = (TRANSFORMER,)
@@ -92,13 +92,13 @@ class ServedText(ServedModel):
         check_model(self.settings, dtype=model.dtype, device=device, numerics=numerics)
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
-        """What is known of the simulated machine, or was measured on this one.
+        """Return what is computed for the simulated machine, or was measured on this one.
 
         - `profile`: what a `chunk` costs to compute again.
-        - `token_budget`: the tokens of an iteration that saturate it.
-        - `lanes`: the lanes of attention that it runs at once.
-        - `layers`: of the model, where they take turns.
-        - `balance`: its operations for each byte that it reads, divided by the query heads that share a KV head.
+        - `token_budget`: the tokens of an iteration that saturate the machine.
+        - `lanes`: the lanes of attention that the machine runs at once.
+        - `layers`: the number of the model's layers, if layers take turns.
+        - `balance`: the machine's operations per byte read, divided by the query heads that share a KV head.
         """
         settings, config = self.settings, self.source.config
         if option == "layers":
@@ -110,7 +110,7 @@ class ServedText(ServedModel):
             value = self._computed(option, beside)
             named = settings.hardware if isinstance(settings.hardware, str) else "given"
             source = f"computed from the hardware: {named}"
-        elif option in ("profile", "token_budget"):  # no other is measured
+        elif option in ("profile", "token_budget"):  # no other option is measured
             kept = KeptProfile(config, settings.dtype, settings.device, beside.get("chunk", CHUNK))
             if (profile := kept.read(self.source.name)) is not None:
                 value = profile.text() if option == "profile" else kept.saturating_tokens()
@@ -118,7 +118,7 @@ class ServedText(ServedModel):
         return NOTHING_KNOWN if value is None else Offer(value, source)
 
     def _computed(self, option: str, beside: Mapping[str, Any]) -> Any:
-        """The value of an option on the simulated machine; None: nothing is known."""
+        """Return an option's value on the simulated machine, or None if nothing is known."""
         config, machine, cost = self.source.config, self.cost.machine, self.cost
         match option:
             case "profile":
@@ -152,7 +152,7 @@ class ServedText(ServedModel):
         return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
 
     def _runner(self, model: Transformer, stages: Stages) -> tuple[RunPlan, ParallelRunner | PlanTransfers]:
-        """What computes plans, and what begins with a plan of moves alone."""
+        """Return what runs plans, and what starts the moves of plans without work."""
         settings, memory = self.settings, stages.memory
         if settings.tensor_parallel > 1:
             from minifuse.parallel.launch import launch
@@ -188,7 +188,8 @@ class ServedText(ServedModel):
 def _threads(workers: int, device: str) -> int:
     """Return how many plans to compute at once on this device.
 
-    Measured on 2 cores with 16 concurrent instances, random:medium in bfloat16: 11.7 ms a token with 2 threads, 16.0
-    with 1, 19.0 with 8 and 23.2 with 16, torch using 2 threads for each; 12.8, 20.9, 24.0 and 27.6 with 1 for each.
+    On 2 cores, 16 concurrent instances of random:medium in bfloat16 took 16.0, 11.7, 19.0 and 23.2 ms per token with 1,
+    2, 8 and 16 plans at once, if torch used 2 threads for each plan. With 1 thread for each they took 20.9, 12.8, 24.0
+    and 27.6 ms.
     """
     return workers if device == "cuda" else min(workers, max(2, len(usable_cores())))

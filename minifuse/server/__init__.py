@@ -1,1 +1,1 @@
-"""An HTTP server with OpenAI's API; its only way to the engine is `submit`, `abort` and `forget`."""
+"""An HTTP server with OpenAI's API; acts on the engine only by `submit`, `abort`, `forget`."""

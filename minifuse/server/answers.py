@@ -16,6 +16,7 @@ from minifuse.server.text_stream import TextStream
 
 Kind = Literal["chat", "completion"]
 REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORTED: "abort"}
+REPLACED = "\N{REPLACEMENT CHARACTER}"
 OBJECTS = {"chat": "chat.completion", "completion": "text_completion"}
 CHUNKS = {"chat": "chat.completion.chunk", "completion": "text_completion"}
 
@@ -29,8 +30,8 @@ class Choice:
     request: Request
     stream: TextStream
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[dict[str, Any]] = field(default_factory=list)  # of its tokens, in OpenAI's form for chats
-    num_sent: int = 0  # of these
+    logprobs: list[dict[str, Any]] = field(default_factory=list)  # one for each token, in OpenAI's form for chats
+    num_sent: int = 0  # of `logprobs`
     reused: int = 0  # tokens of the prompt whose KV was found in memory
     answer: Answer | None = None
     finish_reason: str | None = None
@@ -45,7 +46,7 @@ class Reply:
 
     Args:
         name: the id of the completion.
-        num_prompt: tokens of all its prompts, history included.
+        num_prompt: tokens of all prompts, chat history included.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Reply:
         return all(choice.ended for choice in self.choices.values())
 
     def take(self, piece: Piece) -> tuple[Choice, str]:
-        """Add a piece to its choice. Returns the choice, and the text that may be sent."""
+        """Add a piece to its choice; return the choice and the text to send now."""
         choice = self.choices[piece.request]
         if choice.ended:  # a stop string has ended it
             choice.answer = choice.answer or piece.answer
@@ -86,7 +87,7 @@ class Reply:
     # --- as one object
 
     def whole(self) -> dict[str, Any]:
-        """Return the completion as one object; every choice has ended."""
+        """Return the completion as one object. Call this when every choice has ended."""
         choices = sorted(self.choices.values(), key=lambda choice: choice.index)
         return {
             "id": self.name,
@@ -112,7 +113,7 @@ class Reply:
         }
 
     def usage(self) -> dict[str, Any]:
-        """Count tokens; `cached_tokens` are those of the prompts whose KV was in memory."""
+        """Count tokens; `cached_tokens` counts prompt tokens whose KV was in memory."""
         choices = self.choices.values()
         num_new = sum(len(choice.tokens) for choice in choices)
         cached = {choice.prompt: choice.reused for choice in choices}  # several answers to one prompt count once
@@ -130,7 +131,7 @@ class Reply:
         return self._chunk(choice, {"delta": {"role": "assistant", "content": ""}}, None)
 
     def delta(self, choice: Choice, text: str) -> dict[str, Any]:
-        """Return a chunk with new text, the log-probabilities that go with it, and the end if it has ended."""
+        """Return a chunk: new text, unsent log-probabilities, and the finish reason, if any."""
         told = choice.logprobs[choice.num_sent :]
         choice.num_sent = len(choice.logprobs)
         said = {"delta": {"content": text} if text else {}} if self.kind == "chat" else {"text": text}
@@ -155,7 +156,8 @@ class Reply:
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self.tokenizer.decode([token]) or self.tokenizer.special(token)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+        spelled = None if REPLACED in text else list(text.encode())  # a part of a character has no text
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": spelled}
 
     def _logprobs(self, choice: Choice, told: list[dict[str, Any]]) -> dict[str, Any] | None:
         if choice.request.logprobs is None:

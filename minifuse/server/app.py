@@ -19,14 +19,13 @@ from starlette.exceptions import HTTPException
 from minifuse import __version__
 from minifuse.server.answers import Choice, Reply
 from minifuse.server.completions import Asking, Completions
-from minifuse.server.failures import Refused
+from minifuse.server.failures import MOST_SHOWN, Refused, no_model
 from minifuse.server.forms import ChatForm, CompletionForm
 from minifuse.server.gateway import Gateway
 from minifuse.server.live import add_routes
 
 DONE = "[DONE]"
 PING_S = 15  # between comments that keep a stream open while nothing is generated
-MOST_PARAM = 100  # characters of a wrong field's name that are told
 READ_S = 60  # that a client may take to read an event
 AppStatus.enable_automatic_graceful_drain = False  # it would cut streams at SIGTERM, whose deadline is the server's
 
@@ -44,8 +43,7 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
     @app.get("/v1/models/{name:path}")
     async def one_model(name: str) -> dict[str, Any]:
         if name != completions.name:
-            why = f"The model {name!r} is not served here: ask for {completions.name!r}."
-            raise Refused(404, why, param="model", code="model_not_found")
+            raise no_model(name, completions.name)
         return model
 
     @app.post("/v1/completions")
@@ -58,7 +56,7 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
 
     @app.get("/health")
     async def health() -> Response:
-        failure = gateway.failure
+        failure = gateway.failure or completions.dialogues.failure
         told = {"status": "ok"} if failure is None else {"status": "failed", "why": str(failure)}
         return JSONResponse(told, 200 if failure is None else 503)
 
@@ -72,7 +70,7 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
         return Response(await gateway.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     if gateway.recording is not None:
-        add_routes(app, gateway.recording)
+        add_routes(app, gateway.recording, lambda: gateway.draining)
     app.exception_handler(Refused)(_refused)
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(HTTPException)(_no_route)
@@ -82,33 +80,39 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
 async def _answered(
     completions: Completions, form: Any, understand: Callable[[Any, str], Asking], request: Request
 ) -> Response:
-    """Serve one body: as one object, or as a stream of chunks."""
+    """Answer one body, with one object or with a stream of chunks."""
     asking = await asyncio.to_thread(understand, form, request.state.tenant)
     reply = asking.reply
     answer = completions.answer(asking)
+    beginning = asyncio.create_task(_first(answer) if form.stream else _collect(answer))
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait([beginning, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not beginning.done():
+            return Response(status_code=499)  # the client went away: nobody reads this
+        first = beginning.result()  # what is refused has a status of its own
+    finally:
+        for task in (beginning, gone):
+            task.cancel()
     if form.stream:
-        first = await anext(answer, None)  # what is refused has a status of its own
-        chunks = _chunks(reply, answer, first, form, request)
+        chunks = _chunks(completions, reply, answer, first, form, request)
         return EventSourceResponse(
             chunks, ping=PING_S, sep="\n", send_timeout=READ_S, headers={"Cache-Control": "no-cache"}
         )
-    collecting = asyncio.create_task(_collect(answer))
-    gone = asyncio.create_task(_gone(request))
-    try:
-        await asyncio.wait([collecting, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not collecting.done():
-            return Response(status_code=499)  # the client went away: nobody reads this
-        collecting.result()
-    finally:
-        for task in (collecting, gone):
-            task.cancel()
-    _log_usage(reply, request)
+    _log_usage(completions, reply, request)
     return JSONResponse(reply.whole())
 
 
-def _log_usage(reply: Reply, request: Request) -> None:
+def _log_usage(completions: Completions, reply: Reply, request: Request) -> None:
     usage = reply.usage()
-    request.state.told = {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+    told = {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+    if (failure := completions.dialogues.failure) is not None:
+        told["error"] = failure
+    request.state.told = told
+
+
+async def _first(answer: AsyncIterator[Any]) -> Any:
+    return await anext(answer, None)
 
 
 async def _collect(answer: AsyncIterator[Any]) -> None:
@@ -123,25 +127,32 @@ async def _gone(request: Request) -> None:
 
 
 async def _chunks(
-    reply: Reply, answer: AsyncGenerator[tuple[Choice, str]], first: Any, form: Any, request: Request
+    completions: Completions,
+    reply: Reply,
+    answer: AsyncGenerator[tuple[Choice, str]],
+    first: Any,
+    form: Any,
+    request: Request,
 ) -> AsyncIterator[dict[str, str]]:
     """Yield the events of a stream."""
     opened: set[int] = set()
+    usage: dict[str, Any] = {"usage": None} if form.includes_usage else {}
     try:
         while first is not None:
             choice, text = first
             if reply.kind == "chat" and choice.index not in opened:
                 opened.add(choice.index)
-                yield _event(reply.opening(choice))
-            chunk = reply.delta(choice, text)
-            yield _event(chunk | {"usage": reply.usage()} if form.includes_usage_so_far else chunk)
+                yield _event(reply.opening(choice) | usage)
+            if form.includes_usage_so_far:
+                usage = {"usage": reply.usage()}
+            yield _event(reply.delta(choice, text) | usage)
             first = await anext(answer, None)
         if form.includes_usage:
             yield _event(reply.closing())
     except Refused as refused:
         yield _event(refused.body)
     finally:
-        _log_usage(reply, request)
+        _log_usage(completions, reply, request)
         await answer.aclose()
     yield {"data": DONE}
 
@@ -157,13 +168,18 @@ async def _refused(request: Request, refused: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Tell the first thing that is wrong with a body."""
+    """Answer a body that is wrong with the first of its errors."""
     assert isinstance(error, RequestValidationError)
     found = error.errors()[0]
-    where = [str(part) for part in found["loc"] if part != "body"]
-    param = ".".join(where)[:MOST_PARAM] or None
+    where = () if found["type"] == "json_invalid" else found["loc"][1:]  # behind "body"
+    param = ".".join(str(part) for part in where if not _is_branch(part))[:MOST_SHOWN] or None
     why = found["msg"].removeprefix("Value error, ")
     return await _refused(request, Refused(400, f"{param}: {why}" if param else why, param=param, code=found["type"]))
+
+
+def _is_branch(part: str | int) -> bool:
+    """Tell whether part of an error's location names a type, not a field."""
+    return isinstance(part, str) and (part == "str" or "[" in part)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

@@ -17,6 +17,7 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.serve.history import History
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
+from minifuse.server.dialogues import Dialogues
 from minifuse.server.engine_gateway import EngineGateway
 from minifuse.server.running import HttpServer, listening
 from minifuse.server.settings import ServerSettings
@@ -29,15 +30,15 @@ class BackgroundServer:
         with BackgroundServer("pensieve") as server:
             client = OpenAI(base_url=f"{server.url}/v1", api_key="any")
 
-    At the end of a notebook's cell it shows its live page.
+    As the last value of a notebook cell, the server shows its live page.
 
     Args:
-        name: of the technique.
-        model: with a tokenizer.
-        engine: the settings of the run: memory, dtype, options of stages.
+        name: the technique.
+        model: a model that has a tokenizer.
+        engine: settings of the run, such as memory, dtype and options of stages.
         state: the file that stores chats.
         log: called with a line of JSON for each HTTP request.
-        more: the settings of the server, see `ServerSettings`; the port is any that is free.
+        more: fields of `ServerSettings`; without `port`, any free port is taken.
 
     Raises:
         UsageError: the model or a setting does not suit a server.
@@ -58,6 +59,7 @@ class BackgroundServer:
             raise UsageError(f"A server reads text, and {source.name} has no tokenizer: choose another model.")
         run = resolve_run(technique(name), source, engine or Settings())
         settings = ServerSettings(**{"port": 0, "drain_s": 1.0, **more})
+        settings.check_apart(run)
         with ExitStack() as resources:
             opened = resources.enter_context(listening(settings))
             history = None if state is None else resources.enter_context(History(state))
@@ -76,6 +78,10 @@ class BackgroundServer:
     def gateway(self) -> EngineGateway:
         assert isinstance(self._http.gateway, EngineGateway)
         return self._http.gateway
+
+    @property
+    def dialogues(self) -> Dialogues:
+        return self._http.dialogues
 
     @property
     def engine(self) -> ServingEngine:

@@ -1,4 +1,4 @@
-"""A client that sends a workload to a server of OpenAI's API, and times each answer from outside."""
+"""A client that sends a workload to an OpenAI-compatible server and times each answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Timed:
     num_prompt: int = 0
     num_output: int = 0
     sent_s: float = 0.0
-    token_times: list[float] = field(default_factory=list)  # of each chunk with text
+    token_times: list[float] = field(default_factory=list)  # when each chunk with text, or with the end, came
     ended_s: float = 0.0
     text: str = ""
     error: str | None = None
@@ -40,7 +40,7 @@ class Timed:
 
     @property
     def tpot_s(self) -> float | None:
-        """Return the mean time per token after the first; None of a single token."""
+        """Return the mean time per token after the first; None for a single token."""
         return (self.e2e_s - self.ttft_s) / (self.num_output - 1) if self.num_output > 1 else None
 
 
@@ -48,9 +48,9 @@ class Client:
     """Sends requests to one server.
 
     Args:
-        url: of the server, with or without /v1.
-        text: decodes token ids, for the turns of conversations; None: they cannot be sent.
-        most_at_once: requests that are unfinished at one time; None: as many as have arrived.
+        url: the server's address, with or without /v1.
+        text: decodes the prompts of conversations, which are sent as text; None: conversations cannot be sent.
+        most_at_once: limit of unfinished requests at one time; None: no limit.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Client:
     async def run(
         self, requests: Sequence[Request], on_end: Callable[[Timed], None] = lambda timed: None
     ) -> list[Timed]:
-        """Send each request at its arrival, or when the turn before it has ended; return all answers.
+        """Send each request when it arrives or its previous turn ends; return all answers.
 
         Raises:
             UsageError: no server answers at the address.
@@ -142,7 +142,7 @@ class Client:
             chat.append({"role": "assistant", "content": timed.text})
 
     def _take(self, timed: Timed, chunk: dict[str, Any]) -> None:
-        """Note a chunk."""
+        """Note the time, text and usage of a chunk."""
         for choice in chunk["choices"]:
             text = choice["delta"].get("content") if "delta" in choice else choice["text"]
             if text or choice["finish_reason"]:
@@ -154,7 +154,7 @@ class Client:
     def _body(
         self, request: Request, chats: dict[str, list[dict[str, str]]]
     ) -> tuple[str, dict[str, Any], list[dict[str, str]] | None]:
-        """Return the path and the body of a request, and the chat that its answer goes on with."""
+        """Return a request's path and body, and the chat to append its answer to."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self.model,

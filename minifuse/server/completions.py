@@ -1,4 +1,4 @@
-"""Makes requests of the bodies that clients send, and answers of what the engine returns."""
+"""Turns the bodies of clients into requests, and the engine's pieces into answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.serve.history import Turn
 from minifuse.server.answers import Choice, Kind, Reply
 from minifuse.server.dialogues import Dialogue, Dialogues
-from minifuse.server.failures import Refused
+from minifuse.server.failures import Refused, no_model
 from minifuse.server.forms import Asked, ChatForm, CompletionForm
 from minifuse.server.gateway import Gateway
 from minifuse.server.loop import Piece
@@ -25,12 +25,12 @@ from minifuse.server.settings import ServerSettings
 from minifuse.server.template import Said, Template
 from minifuse.server.text_stream import TextStream
 
-MAX_TOKENS = 16  # of a completion whose body names none, as OpenAI has it
+MAX_TOKENS = 16  # of a completion whose body sets no limit: OpenAI's default
 
 
 @dataclass(frozen=True)
 class Held:
-    """The chat that a request goes on with."""
+    """The chat that a request continues."""
 
     tenant: str
     chat: tuple[Said, ...]
@@ -39,7 +39,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Asking:
-    """A request as it was understood: what the engine serves, and how it is answered."""
+    """A body turned into requests for the engine, and the reply that collects their pieces."""
 
     requests: tuple[Request, ...]
     reply: Reply
@@ -61,45 +61,56 @@ class Completions:
         self.gateway, self.source, self.settings = gateway, source, settings
         self.tokenizer, self.template, self.dialogues = tokenizer, template, dialogues
         self.name = settings.name or source.name  # of the model, as clients name it
-        self._numbers = count()  # of requests, as the engine and its trace name them
+        self._numbers = count()  # of requests: the engine and its trace name them r0, r1, ...
 
     # --- what is asked
 
     def of_texts(self, form: CompletionForm, tenant: str) -> Asking:
         """Understand a body of `/v1/completions`. Encodes texts: call this in a thread."""
-        self._check_model(form)
+        self._check(form, len(form.prompts))
         prompts = [self._encoded(prompt) for prompt in form.prompts]
         max_new = form.max_tokens or self.settings.max_new_tokens or MAX_TOKENS
         return self._asking("completion", form, prompts, tenant, max_new, form.logprobs)
 
     def of_chat(self, form: ChatForm, tenant: str) -> Asking:
         """Understand a body of `/v1/chat/completions`. Encodes texts: call this in a thread."""
-        self._check_model(form)
+        self._check(form, 1)
         chat = tuple(Said(message.role, message.text) for message in form.messages)
         max_new = form.max_completion_tokens or form.max_tokens or self.settings.max_new_tokens
         logprobs = (form.top_logprobs or 0) if form.logprobs else None
         try:
-            if (form.n or 1) > 1:  # which of several answers a chat will go on with is not known
+            if (form.n or 1) > 1:  # nobody knows which of several answers a chat will continue
                 return self._asking("chat", form, [self.template.whole(chat)], tenant, max_new, logprobs)
-            held, prompt = self._continued(chat, tenant)
-            return self._asking("chat", form, [prompt], tenant, max_new, logprobs, held)
+            dialogue, count = self.dialogues.take(tenant, chat)
+            try:
+                held, prompt = self._continued(chat, tenant, dialogue, count)
+                return self._asking("chat", form, [prompt], tenant, max_new, logprobs, held)
+            except BaseException:
+                self.dialogues.put_back(dialogue)
+                raise
         except (ModelError, RequestRefused) as error:
             raise Refused(400, str(error), param="messages") from None
 
-    def _continued(self, chat: tuple[Said, ...], tenant: str) -> tuple[Held, tuple[int, ...]]:
-        """Return the conversation that a chat goes on with, and the tokens that it adds."""
-        dialogue, count = self.dialogues.take(tenant, chat)
+    def _continued(
+        self, chat: tuple[Said, ...], tenant: str, dialogue: Dialogue, count: int
+    ) -> tuple[Held, tuple[int, ...]]:
+        """Return the conversation that a chat goes on with, and the tokens that it adds.
+
+        Args:
+            count: messages of the chat that `dialogue` has said.
+        """
         prompt = self.template.rest(chat, count, dialogue.tokens[-1]) if count else None
         if prompt is None and count:
-            self.dialogues.given_up(dialogue)
+            self.dialogues.put_back(dialogue)
             dialogue = self.dialogues.begin(tenant)
         held = Held(tenant, chat, dialogue)
         return held, self.template.whole(chat) if prompt is None else prompt
 
-    def _check_model(self, form: Asked) -> None:
+    def _check(self, form: Asked, num_prompts: int) -> None:
+        """Raise `Refused` for another model, or if so many answers are not taken in now."""
         if form.model not in (None, self.name):
-            why = f"The model {form.model!r} is not served here: ask for {self.name!r}."
-            raise Refused(404, why, param="model", code="model_not_found")
+            raise no_model(form.model or "", self.name)
+        self.gateway.check_open(num_prompts * (form.n or 1))
 
     def _encoded(self, prompt: str | list[int]) -> tuple[int, ...]:
         try:
@@ -128,7 +139,7 @@ class Completions:
             priority=form.priority,
             conversation=None if held is None else held.dialogue.name,
             group=name if num_choices > 1 else None,
-            user=tenant or form.user or None,
+            user="/".join(filter(None, (tenant, form.user))) or None,
             logprobs=logprobs,
             clip=max_new is None,
         )
@@ -164,17 +175,18 @@ class Completions:
     # --- what is answered
 
     async def answer(self, asking: Asking) -> AsyncGenerator[tuple[Choice, str]]:
-        """Serve a request; yields each choice that has gone on, and its new text.
+        """Serve a request; yield each choice that has grown, and its new text.
 
         Raises:
-            Refused: it cannot be served, or the engine gave it up.
+            Refused: the request cannot be served, or its answer ended with an error.
         """
         held, reply = asking.held, asking.reply
-        stored = False
+        stored = submitted = False
         try:
             async with self.gateway.served(asking.requests) as pieces:
+                submitted = True
                 async for piece in pieces:
-                    _check_answered(piece)
+                    self._check_answered(piece)
                     choice, text = reply.take(piece)
                     if choice.stream.stopped and choice.answer is None:
                         self.gateway.give_up([piece.request])
@@ -187,10 +199,10 @@ class Completions:
                         return
         finally:
             if held is not None and not stored:
-                self.dialogues.given_up(held.dialogue)
+                (self.dialogues.given_up if submitted else self.dialogues.put_back)(held.dialogue)
 
     def _keep(self, held: Held, choice: Choice, prompt: tuple[int, ...]) -> None:
-        """Remember a chat that was answered to its end, durably if there is a state file."""
+        """Remember a completely answered chat; store it if there is a state file."""
         said = (*held.chat, Said("assistant", choice.stream.text))
         turn = Turn(prompt, tuple(choice.tokens), choice.finish_reason or "")
         try:
@@ -198,13 +210,18 @@ class Completions:
         except MinifuseError as error:
             self.dialogues.failure = str(error)
 
-
-def _check_answered(piece: Piece) -> None:
-    """Raise `Refused` if a request has ended without an answer."""
-    if piece.answer is None or piece.answer.finish_reason in (*ANSWERED, FinishReason.ABORTED):
-        return
-    if piece.answer.finish_reason is FinishReason.REFUSED:
-        raise Refused(400, piece.answer.why_refused or "The request was refused.")
-    if piece.answer.finish_reason is FinishReason.NAN:
-        raise Refused(500, "The answer ended early, for the logits were NaN or infinite: look at the model's weights.")
-    raise Refused(503, "The engine has failed, and the answer is not complete: restart the server.")
+    def _check_answered(self, piece: Piece) -> None:
+        """Raise `Refused` if a request has ended without an answer."""
+        if piece.answer is None or piece.answer.finish_reason in ANSWERED:
+            return
+        if piece.answer.finish_reason is FinishReason.ABORTED:
+            if self.gateway.num_expired is not None:
+                raise Refused(503, "The server shut down before the answer was complete: ask another one.")
+            return
+        if piece.answer.finish_reason is FinishReason.REFUSED:
+            raise Refused(400, piece.answer.why_refused or "The request was refused.")
+        if piece.answer.finish_reason is FinishReason.NAN:
+            raise Refused(
+                500, "The answer ended early, for the logits were NaN or infinite: look at the model's weights."
+            )
+        raise Refused(503, "The engine has failed, and the answer is not complete: restart the server.")

@@ -1,4 +1,4 @@
-"""Recognises chats by what was said in them, so that each goes on as one conversation."""
+"""Recognises chats by their messages, so that each continues one conversation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from uuid import uuid4
 
+from minifuse.core.errors import MinifuseError
 from minifuse.core.request import Request
 from minifuse.serve.history import History, ModelIdentity, Turn
 from minifuse.server.template import Said
 
-MOST_TOKENS = 4_000_000  # of the chats that are remembered without a file
+MOST_TOKENS = 4_000_000  # of all chats that are remembered without a state file
 
 
 def digest_of(tenant: str, said: Sequence[Said]) -> str:
-    """Digest what was said in a tenant's chat: equal only if all of it is equal."""
+    """Digest a tenant and a chat; digests are equal only if tenant and messages are."""
     digest = blake2b(tenant.encode(), digest_size=16)
     for role, text in said:
         for part in (role.encode(), text.encode()):
@@ -29,23 +30,24 @@ def digest_of(tenant: str, said: Sequence[Said]) -> str:
 class Dialogue:
     """A conversation as far as it was answered.
 
-    `stored` is its name in the state file. The engine knows it by `name`, which is new whenever the engine may have
-    KV of more than these tokens, as after an answer that was aborted.
+    `stored` is its name in the state file, `name` its name in the engine. The conversation gets a new `name` when the
+    engine may have KV of more than `tokens`, as after an aborted answer.
     """
 
     name: str
     stored: str
     tokens: tuple[int, ...] = ()
+    digest: str | None = None  # of what it has said; None: nothing yet
 
 
 class Dialogues:
-    """The chats that were answered, by what was said in them.
+    """The answered chats, found by what was said in them.
 
-    A chat is taken while a request continues it, so a second request that says the same begins a conversation of its
-    own. Without a state file the chats that were used least recently are forgotten.
+    A chat is taken while a request continues it: a second request with the same messages begins a new conversation.
+    Without a state file, the least recently used chats are forgotten once all have more than `most_tokens`.
 
     Args:
-        model: that the chats are held with.
+        model: the model that answers the chats.
         history: the state file that every answered turn is stored in; None: chats are kept in memory.
     """
 
@@ -55,24 +57,20 @@ class Dialogues:
         self._num_tokens = 0
         self._taken: dict[str, Dialogue] = {}  # by name
         self._lock = threading.Lock()
-        self.failure: str | None = None  # why the last turn that could not be stored could not
+        self.failure: str | None = None  # why the state file could not be read, or a turn not be stored, the last time
 
     def take(self, tenant: str, chat: Sequence[Said]) -> tuple[Dialogue, int]:
-        """Return the conversation that a chat continues, and how many of its messages that has said.
+        """Return the conversation that a chat continues, and how many messages it already has.
 
         Returns:
-            A new conversation and 0 if none has said what the chat begins with.
+            A new conversation and 0 if no conversation is known that ends with the chat's last answer.
         """
         count = max((i + 1 for i, one in enumerate(chat) if one.role == "assistant"), default=0)
-        with self._lock:
-            found = self._found(digest_of(tenant, chat[:count])) if count else None
-            if found is not None:
-                self._taken[found.name] = found
-                return found, count
-        return self.begin(tenant), 0
+        found = self._found(digest_of(tenant, chat[:count])) if count else None
+        return (self.begin(tenant), 0) if found is None else (found, count)
 
     def begin(self, tenant: str) -> Dialogue:
-        """Begin a conversation of a tenant's."""
+        """Begin a new conversation of a tenant."""
         name = uuid4().hex
         dialogue = Dialogue(name, f"{tenant}/{name}" if tenant else name)
         with self._lock:
@@ -80,17 +78,30 @@ class Dialogues:
         return dialogue
 
     def _found(self, digest: str) -> Dialogue | None:
-        if (known := self._known.pop(digest, None)) is not None:
-            self._num_tokens -= len(known.tokens)
-            return known
+        """Take the conversation with this digest, from memory or the state file."""
+        with self._lock:
+            if (known := self._known.pop(digest, None)) is not None:
+                self._num_tokens -= len(known.tokens)
+                self._taken[known.name] = known
+                return known
+        found = self._read(digest)
+        with self._lock:
+            if found is None or any(one.stored == found.stored for one in self._taken.values()):
+                return None
+            self._taken[found.name] = found
+            return found
+
+    def _read(self, digest: str) -> Dialogue | None:
         if self._history is None:
             return None
-        stored = self._history.said(digest)
-        if stored is None or any(one.stored == stored for one in self._taken.values()):
+        try:
+            stored = self._history.said(digest)
+            if stored is None or self._history.model(stored) != self._model:
+                return None
+            return Dialogue(uuid4().hex, stored, self._history.text(stored), digest)
+        except MinifuseError as error:  # the chat is computed whole
+            self.failure = str(error)
             return None
-        if self._history.model(stored) != self._model:
-            return None
-        return Dialogue(uuid4().hex, stored, self._history.text(stored))
 
     def text(self, request: Request) -> tuple[int, ...]:
         """Return the tokens in front of a request's prompt (`Turns.stored`)."""
@@ -98,10 +109,10 @@ class Dialogues:
         return () if taken is None else taken.tokens
 
     def answered(self, dialogue: Dialogue, tenant: str, said: Sequence[Said], turn: Turn) -> None:
-        """Remember a turn that was answered to its end; with a state file durably.
+        """Remember a completely answered turn; store it if there is a state file.
 
         Raises:
-            MachineError: it could not be stored. The chat is not recognised then.
+            MachineError: the turn could not be stored. The chat will not be recognised later.
         """
         digest = digest_of(tenant, said)
         try:
@@ -112,13 +123,26 @@ class Dialogues:
                 self._taken.pop(dialogue.name, None)
         tokens = dialogue.tokens + turn.prompt + turn.answer
         with self._lock:
-            self._known[digest] = Dialogue(dialogue.name, dialogue.stored, tokens)
-            self._num_tokens += len(tokens)
-            while self._num_tokens > self._most and len(self._known) > 1:
-                _, oldest = self._known.popitem(last=False)
-                self._num_tokens -= len(oldest.tokens)
+            self._remember(digest, Dialogue(dialogue.name, dialogue.stored, tokens, digest))
 
-    def given_up(self, dialogue: Dialogue) -> None:
-        """Give a conversation up: the engine may have KV of more than was answered."""
+    def put_back(self, dialogue: Dialogue) -> None:
+        """Let another request continue a conversation whose request never reached the engine."""
         with self._lock:
             self._taken.pop(dialogue.name, None)
+            if dialogue.digest is not None:
+                self._remember(dialogue.digest, dialogue)
+
+    def given_up(self, dialogue: Dialogue) -> None:
+        """Give up a conversation: the engine may have KV of tokens that were not answered."""
+        with self._lock:
+            self._taken.pop(dialogue.name, None)
+
+    def _remember(self, digest: str, dialogue: Dialogue) -> None:
+        """Remember a conversation under its digest; forget the least recently used ones."""
+        if (same := self._known.pop(digest, None)) is not None:
+            self._num_tokens -= len(same.tokens)
+        self._known[digest] = dialogue
+        self._num_tokens += len(dialogue.tokens)
+        while self._num_tokens > self._most and len(self._known) > 1:
+            _, oldest = self._known.popitem(last=False)
+            self._num_tokens -= len(oldest.tokens)

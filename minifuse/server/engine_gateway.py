@@ -22,23 +22,26 @@ from minifuse.server.settings import ServerSettings
 
 
 class EngineGateway(Gateway):
-    """An engine in a thread of this process; its trace is counted, not kept.
+    """Serves with an engine in a thread; its trace feeds only the metrics.
 
     Args:
-        model: the run's, as for `build_engine`.
-        number: of the engine among several.
+        model: the model of the run, as for `build_engine`.
+        number: the engine's number among several.
     """
 
     def __init__(self, run: ResolvedRun, model: Any, settings: ServerSettings, texts: Texts, number: int = 0) -> None:
-        super().__init__(settings.most_unfinished)
+        super().__init__(settings)
         self._metrics = ServerMetrics(settings.name or run.source.name, number)
-        self.recording = Recording()
-        self.engine = build_engine(run, model, into=self._metrics.read, observers=(self.recording,))
-        self.recording.header.update(self.engine.trace.header)
+        if not settings.api_keys:  # a page for everybody would show what each tenant asks
+            self.recording = Recording()
+        observers = () if self.recording is None else (self.recording,)
+        self.engine = build_engine(run, model, into=self._metrics.read, observers=observers)
+        if self.recording is not None:
+            self.recording.header.update(self.engine.trace.header)
         self._metrics.watch(self.engine)
         self.engine.arrivals.stored = texts
         self._queues: dict[str, asyncio.Queue[Piece]] = {}  # by request
-        self._tasks: set[asyncio.Task[None]] = set()  # that nobody awaits
+        self._tasks: set[asyncio.Task[None]] = set()  # kept here because nobody awaits them
         self._events = asyncio.get_running_loop()
         self._loop = EngineLoop(self.engine, self._deliver, self._fail)
         self._loop.start()
@@ -58,6 +61,7 @@ class EngineGateway(Gateway):
             while unfinished:
                 piece = await queue.get()
                 if piece.answer is not None:
+                    self.note_end()
                     unfinished.discard(piece.request)
                     self._queues.pop(piece.request, None)
                 yield piece
@@ -65,6 +69,7 @@ class EngineGateway(Gateway):
         submitted = asyncio.create_task(asyncio.to_thread(self._loop.submit, *prompts))
         try:
             await asyncio.shield(submitted)
+            submitted.add_done_callback(lambda task: task.cancelled() or task.exception())
             yield pieces()
         except RequestRefused as refusal:
             unfinished.clear()
@@ -77,6 +82,10 @@ class EngineGateway(Gateway):
 
     def give_up(self, names: Sequence[str]) -> None:
         self._abort_soon(names, None)
+
+    def expire(self) -> None:
+        super().expire()
+        self.give_up(tuple(self._queues))
 
     def _abort_soon(self, names: Sequence[str], submitted: asyncio.Task[None] | None) -> None:
         """Abort requests once they are submitted."""
@@ -111,6 +120,6 @@ class EngineGateway(Gateway):
 
     async def close(self) -> int:
         self.draining = True
-        num_given_up = self.num_unfinished
+        num_given_up = self.num_unfinished + (self.num_expired or 0)
         await asyncio.to_thread(self._loop.close)
         return num_given_up

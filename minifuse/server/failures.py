@@ -19,6 +19,9 @@ TYPES = {
 }
 
 
+MOST_SHOWN = 100  # characters of what a client has sent that are told
+
+
 class Refused(Exception):
     """A request that is answered with an error.
 
@@ -48,3 +51,9 @@ class Refused(Exception):
     @property
     def response(self) -> JSONResponse:
         return JSONResponse(self.body, self.status, self.headers)
+
+
+def no_model(asked: str, served: str) -> Refused:
+    """Refuse a model that is not served."""
+    why = f"The model {asked[:MOST_SHOWN]!r} is not served here: ask for {served!r}."
+    return Refused(404, why, param="model", code="model_not_found")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +12,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -25,13 +26,13 @@ from minifuse.server.loop import Piece
 from minifuse.server.metrics import joined
 from minifuse.server.settings import ServerSettings
 
-APPLICATION = "minifuse"
+METRICS_S = 5  # that a replica may take to tell its metrics
 MOST_HOMES = 100_000  # conversations whose replica is remembered
-TRIES = 3  # replicas that a request is given to, if each is lost
+TRIES = 3  # replicas that are tried for one request, if each is lost
 
 
 class ConversationRouter(RequestRouter):  # type: ignore[misc]
-    """Sends a conversation to the replica that has its KV, and everything else to the least loaded one."""
+    """Routes a conversation to the replica with its KV, other requests to the least loaded."""
 
     def initialize_state(self, **_: Any) -> None:
         self._homes: OrderedDict[str, ReplicaID] = OrderedDict()  # by conversation
@@ -62,7 +63,7 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         self._unfinished[replica_id] = max(0, self._unfinished[replica_id] - 1)
 
     def _load(self, replica: RunningReplica) -> tuple[int, int]:
-        """Return a replica's unfinished requests; of two with as many, the one that was given fewer comes first."""
+        """Return a replica's unfinished requests and, to break ties, all requests routed to it."""
         return self._unfinished[replica.replica_id], self._routed[replica.replica_id]
 
 
@@ -71,7 +72,7 @@ def _conversation(pending: PendingRequest) -> str:
 
 
 class Replica:
-    """An engine with the whole model, in a process of Ray's."""
+    """An engine with the whole model, in a process that Ray started."""
 
     def __init__(self, run: ResolvedRun, settings: ServerSettings) -> None:
         self._run, self._settings = run, settings
@@ -79,14 +80,19 @@ class Replica:
         self._texts: dict[str, tuple[int, ...]] = {}  # by unfinished request
         self._gateway: EngineGateway | None = None
 
+    def check_health(self) -> None:
+        """Raise what the engine has failed with, so that Ray Serve begins another replica."""
+        if self._gateway is not None and self._gateway.failure is not None:
+            raise self._gateway.failure
+
     async def pieces(
         self, prompts: Sequence[Request], text: tuple[int, ...], conversation: str | None
-    ) -> AsyncIterator[Piece | str]:
-        """Serve the prompts of a request; yields its pieces, or why it is refused.
+    ) -> AsyncIterator[Piece | tuple[int, str]]:
+        """Serve the prompts of a request; yield its pieces, or a refusal's status and reason.
 
         Args:
-            text: what precedes each prompt.
-            conversation: by which the router chooses.
+            text: the tokens that precede each prompt.
+            conversation: read by the router, to choose the replica.
         """
         gateway = self._started()
         self._texts |= dict.fromkeys([prompt.id for prompt in prompts], text)
@@ -95,17 +101,17 @@ class Replica:
                 async for piece in pieces:
                     yield piece
         except Refused as refused:
-            yield refused.message
+            yield refused.status, refused.message
         finally:
             for prompt in prompts:
                 self._texts.pop(prompt.id, None)
 
     async def metrics(self, replica: int) -> tuple[int, bytes]:
-        """Return this replica's rank and its metrics; the router has chosen it by number."""
+        """Return this replica's rank and metrics; only the router reads `replica`."""
         return _rank(), await self._started().metrics()
 
     def _started(self) -> EngineGateway:
-        """Return the gateway, which begins with the first call: from then on an event loop runs."""
+        """Return the gateway, made at the first call because it needs a running event loop."""
         if self._gateway is None:
             self._gateway = EngineGateway(self._run, self._model, self._settings, self._text, _rank())
         return self._gateway
@@ -115,20 +121,21 @@ class Replica:
 
 
 def _rank() -> int:
-    """Return the number of the replica that calls this; its successor gets the same one."""
+    """Return this replica's rank; a replica that replaces it gets the same rank."""
     return int(serve.get_replica_context().rank.rank)
 
 
 class Fleet(Gateway):
     """Replicas of one model on Ray Serve.
 
-    The texts of chats are this process's, so a chat goes on when its replica is lost: another computes its KV again. A
-    request whose replica is lost is given to another one, which draws the same tokens; those sent before are left out.
+    This process keeps the texts of chats, so a chat survives the loss of its replica: another one recomputes its KV. A
+    request whose replica is lost goes to another one, which samples the same tokens; tokens already sent are skipped.
     """
 
     def __init__(self, run: ResolvedRun, settings: ServerSettings, num_replicas: int, texts: Texts) -> None:
-        super().__init__(settings.most_unfinished)
+        super().__init__(settings)
         self._texts = texts
+        self._application = f"minifuse-{os.getpid()}"
         self._num_replicas = num_replicas
         self._num_unfinished = 0
         router = RequestRouterConfig(request_router_class=ConversationRouter)
@@ -140,7 +147,7 @@ class Fleet(Gateway):
             graceful_shutdown_timeout_s=settings.drain_s,
         )(Replica)
         application: Any = deployment.bind(run, settings)
-        self._replicas = serve.run(application, name=APPLICATION, route_prefix=None)
+        self._replicas = serve.run(application, name=self._application, route_prefix=None)
         self._streams = self._replicas.options(stream=True)
 
     @property
@@ -159,28 +166,33 @@ class Fleet(Gateway):
             await answer.aclose()  # type: ignore[attr-defined]
 
     async def _pieces(self, prompts: Sequence[Request]) -> AsyncIterator[Piece]:
-        """Yield the pieces of a request, from another replica if one is lost."""
+        """Yield the pieces of a request; if its replica is lost, continue on another."""
         text = self._texts(prompts[0])
-        sent = {prompt.id: 0 for prompt in prompts}  # tokens
+        sent: dict[str, list[int]] = {prompt.id: [] for prompt in prompts}
         unfinished = {prompt.id for prompt in prompts}
         for _ in range(TRIES):
-            known = dict(sent)  # tokens that this replica draws again
+            again = {name: list(tokens) for name, tokens in sent.items()}  # that this replica draws once more
             stream = self._streams.pieces.remote(prompts, text, conversation=prompts[0].conversation)
             try:
                 async for piece in stream:
-                    if isinstance(piece, str):
-                        raise Refused(400, piece)
+                    if isinstance(piece, tuple):
+                        status, why = piece
+                        if status == 503:  # its engine has failed
+                            break
+                        raise Refused(status, why)
                     if piece.request not in unfinished:
                         continue
-                    again = min(known[piece.request], len(piece.tokens))
-                    known[piece.request] -= again
-                    piece = replace(piece, tokens=piece.tokens[again:], logprobs=piece.logprobs[again:])
-                    sent[piece.request] += len(piece.tokens)
+                    piece = _rest(piece, again[piece.request])
+                    sent[piece.request] += piece.tokens
                     if piece.answer is not None:
+                        self.note_end()
                         unfinished.discard(piece.request)
                     if piece.tokens or piece.answer is not None or piece.reused is not None:
                         yield piece
-                return
+                else:
+                    return
+            except RayTaskError as error:
+                raise Refused(500, f"A replica has failed: {' '.join(str(error.cause).split())}") from None
             except RayError:
                 continue
             finally:
@@ -189,22 +201,38 @@ class Fleet(Gateway):
         raise Refused(503, f"{TRIES} replicas were lost, each with this request: try again later.")
 
     def give_up(self, names: Sequence[str]) -> None:
-        """Let prompts of a request run on: its replica aborts all of them when the request ends."""
+        """Let these prompts run on: the replica aborts them when their request ends."""
 
     async def metrics(self) -> bytes:
         """Return the metrics of every replica that answers, with its rank as the label `engine`."""
         asked = [self._replicas.metrics.remote(replica=i) for i in range(self._num_replicas)]
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        return joined(dict(one for one in found if not isinstance(one, BaseException)).values())
+        tasks = [asyncio.ensure_future(one) for one in asked]
+        done, late = await asyncio.wait(tasks, timeout=METRICS_S)
+        for task in late:
+            task.cancel()
+        return joined(dict(task.result() for task in done if task.exception() is None).values())
 
     async def close(self) -> int:
         self.draining = True
-        await asyncio.to_thread(serve.delete, APPLICATION)
+        await asyncio.to_thread(serve.delete, self._application)
         return self._num_unfinished
 
 
+def _rest(piece: Piece, again: list[int]) -> Piece:
+    """Remove the tokens that were sent before from a piece, and from `again`.
+
+    Raises:
+        Refused: the replica has drawn others, so the answer cannot go on.
+    """
+    count = min(len(again), len(piece.tokens))
+    if tuple(again[:count]) != piece.tokens[:count]:
+        raise Refused(503, "A replica was lost, and another one answers differently: ask again.")
+    del again[:count]
+    return replace(piece, tokens=piece.tokens[count:], logprobs=piece.logprobs[count:])
+
+
 def connect() -> None:
-    """Connect to the Ray cluster that this machine belongs to, or begin one on it alone.
+    """Connect to this machine's Ray cluster; start one here if there is none.
 
     Raises:
         MachineError: Ray cannot be started here.

@@ -1,4 +1,4 @@
-"""The bodies of requests, as OpenAI's API has them. What is not supported is refused, never ignored."""
+"""Bodies of requests in OpenAI's API; what is not supported is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def _spelled(text: str) -> str:
 
 
 Text = Annotated[str, Field(strict=True), AfterValidator(_spelled)]
+Stop = Annotated[Text, Field(min_length=1)]
 Token = Annotated[StrictInt, Field(ge=0, le=INT64)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -36,15 +37,16 @@ class StreamOptions(Form):
 
 
 class Asked(Form):
-    """What both kinds of completion have in common. `top_k`, `ignore_eos` and `priority` are vLLM's additions.
+    """The fields that both kinds of completion have.
 
-    Fields that ask for nothing beyond the default are taken from clients that always send them.
+    `top_k`, `ignore_eos` and `priority` are vLLM's additions. Some unsupported fields are accepted with the default
+    value, for clients that always send them.
     """
 
     model: Text | None = None
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
-    stop: Annotated[list[Text], Field(max_length=MOST_STOPS)] | Text | None = None
+    stop: Annotated[list[Stop], Field(max_length=MOST_STOPS)] | Stop | None = None
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     seed: Annotated[StrictInt, Field(ge=-INT64, le=INT64)] | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
@@ -65,7 +67,7 @@ class Asked(Form):
 
     @property
     def stops(self) -> list[str]:
-        return [text for text in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if text]
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
     def includes_usage(self) -> bool:
@@ -93,7 +95,7 @@ class CompletionForm(Asked):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts: one, or several that are served as one request."""
+        """Return the prompts; several are served as one request."""
         given: Any = self.prompt
         return list(given) if isinstance(given, list) and not isinstance(given[0], int) else [given]
 
@@ -104,11 +106,11 @@ class Part(Form):
 
 
 class Message(Form):
-    """One message of a chat. Only texts are read."""
+    """One message of a chat; only text is accepted as content."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | list[Part]
-    name: Text | None = None
+    name: None = None
     refusal: None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None
@@ -129,7 +131,7 @@ class ChatForm(Asked):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=1, le=INT64)] | None = None
-    max_tokens: Annotated[StrictInt, Field(ge=1, le=INT64)] | None = None  # its former name
+    max_tokens: Annotated[StrictInt, Field(ge=1, le=INT64)] | None = None  # the former name of max_completion_tokens
     logprobs: StrictBool | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     response_format: TextFormat | None = None

@@ -1,9 +1,12 @@
-"""Between the web server's event loop and what serves: requests in, pieces of answers out."""
+"""The web server's interface to the engine: requests in, pieces of answers out."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -11,27 +14,29 @@ from minifuse.core.request import Request
 from minifuse.server.failures import Refused
 from minifuse.server.live import Recording
 from minifuse.server.loop import Piece
+from minifuse.server.settings import ServerSettings
 
 Texts = Callable[[Request], tuple[int, ...]]  # what precedes a request's prompt
-RETRY_S = 1  # what a client is told to wait
+RETRY_S = 1, 60  # what a client is told to wait, at least and at most
+ENDS = 32  # of requests, by which the time of the next is estimated
 
 
 class Gateway(ABC):
-    """What serves requests, as the web server sees it.
-
-    Args:
-        most_unfinished: requests that may run and wait at one time; more are refused with 429.
+    """Serves the requests of the web server.
 
     Attributes:
         draining: nothing more is taken in.
+        num_expired: requests that were unfinished at the deadline of the drain; None before.
         failure: of a stage or of the model; nothing more is served.
         failed: is set then.
         recording: of what is served, if it can be shown live.
     """
 
-    def __init__(self, most_unfinished: int) -> None:
-        self.most_unfinished = most_unfinished
+    def __init__(self, settings: ServerSettings) -> None:
+        self.most_unfinished = settings.most_unfinished
         self.draining = False
+        self.num_expired: int | None = None
+        self._ends: deque[float] = deque(maxlen=ENDS)  # when the last requests ended
         self.failure: BaseException | None = None
         self.failed = asyncio.Event()
         self.recording: Recording | None = None
@@ -42,17 +47,18 @@ class Gateway(ABC):
 
     @abstractmethod
     def served(self, prompts: Sequence[Request]) -> AbstractAsyncContextManager[AsyncIterator[Piece]]:
-        """Serve the prompts of a request; yields their pieces as they come.
+        """Serve the prompts of a request; yield an iterator of their pieces.
 
-        Whoever leaves the block early gives the request up: its memory is free within one iteration.
+        Leaving the block early aborts the request: its memory is free within one iteration.
 
         Raises:
-            Refused: it can never be served (400), too many wait (429), or nothing is served any more (503).
+            Refused: the request can never be served (400), too many are unfinished (429), or the server has failed or
+                shuts down (503).
         """
 
     @abstractmethod
     def give_up(self, names: Sequence[str]) -> None:
-        """Abort prompts soon, of a request that goes on: nobody waits for more of them."""
+        """Abort some prompts of a request soon, while its other prompts go on."""
 
     @abstractmethod
     async def metrics(self) -> bytes:
@@ -60,19 +66,40 @@ class Gateway(ABC):
 
     @abstractmethod
     async def close(self) -> int:
-        """Give up what is unfinished. Returns how many requests that were."""
+        """Abort all unfinished requests and stop; return how many there were."""
+
+    def expire(self) -> None:
+        """End every unfinished request with an error: the drain's deadline has come."""
+        self.num_expired = self.num_unfinished
+
+    def note_end(self) -> None:
+        """Note that a request has ended."""
+        self._ends.append(time.monotonic())
+
+    @property
+    def retry_s(self) -> int:
+        """Estimate the seconds until the next request ends, from the last ones."""
+        least, most = RETRY_S
+        if len(self._ends) < 2:
+            return least
+        return max(least, min(most, math.ceil((self._ends[-1] - self._ends[0]) / (len(self._ends) - 1))))
 
     def check_open(self, num_prompts: int) -> None:
-        """Raise `Refused` if so many prompts are not taken in now."""
+        """Raise `Refused` if so many prompts are not taken in now, or could never be."""
+        if num_prompts > self.most_unfinished:
+            most = self.most_unfinished
+            raise Refused(400, f"{num_prompts} answers are asked for, and the server takes {most}: ask for fewer.")
         if self.failure is not None:
             raise Refused(503, "The engine has failed, and nothing is served any more: restart the server.")
         if self.draining:
-            raise Refused(503, "The server is shutting down: ask another one.", headers={"Retry-After": str(RETRY_S)})
+            raise Refused(
+                503, "The server is shutting down: ask another one.", headers={"Retry-After": str(RETRY_S[0])}
+            )
         if self.num_unfinished + num_prompts > self.most_unfinished:
             raise Refused(
                 429,
                 f"{self.num_unfinished} requests are unfinished, and the server takes {self.most_unfinished} at most: "
                 "try again later.",
                 code="rate_limit_exceeded",
-                headers={"Retry-After": str(RETRY_S)},
+                headers={"Retry-After": str(self.retry_s)},
             )

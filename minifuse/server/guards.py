@@ -1,7 +1,8 @@
-"""What every HTTP request passes: its id, the size of its body, its API key; and a line in the log."""
+"""Checks HTTP requests' body size and API key; adds an id and a log line."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -16,21 +17,22 @@ from minifuse.server.failures import Refused
 
 REQUEST_ID = b"x-request-id"
 ALLOWED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+BODY_S = 30  # that the next part of a body may take
 OPEN = ("/health", "/ready", "/metrics")  # paths that need no key
 
 
 def tenant_of(key: str) -> str:
-    """Return the name under which an API key's conversations are kept: a digest, not the key."""
+    """Return the tenant's name for an API key: a digest, not the key itself."""
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 class Guards:
-    """ASGI middleware; what it finds of a request is in `scope["state"]`: `request_id` and `tenant`.
+    """ASGI middleware that puts a request's `request_id` and `tenant` into `scope["state"]`.
 
     Args:
-        keys: the API keys that are let in; none: everybody is, as one tenant.
-        most_bytes: of a body.
-        log: is given one JSON line for each HTTP request that has ended.
+        keys: the API keys that are accepted; if empty, everybody is let in, as one tenant.
+        most_bytes: the largest body that is read.
+        log: called with one JSON line for each HTTP request, when it has ended.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], most_bytes: int, log: Callable[[str], None]) -> None:
@@ -46,22 +48,29 @@ class Guards:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id.decode()
         begun, status, num_bytes = time.perf_counter(), 0, 0
-        is_too_large = False
+        is_complete = False
+        refusal: Refused | None = None  # of the body
 
         async def counted() -> Message:
-            """Receive a part of the body; refuse it when all of it is too large."""
-            nonlocal num_bytes, is_too_large
-            message = await receive()
+            """Receive a part of the body; refuse one that is too large or too slow."""
+            nonlocal num_bytes, refusal, is_complete
+            try:
+                message = await asyncio.wait_for(receive(), None if is_complete else BODY_S)
+            except TimeoutError:
+                why = f"The next part of the body did not come within {BODY_S} s: send it faster."
+                refusal = Refused(408, why, headers={"Connection": "close"})
+                raise refusal from None
             if message["type"] == "http.request":
+                is_complete = not message.get("more_body", False)
                 num_bytes += len(message.get("body", b""))
                 if num_bytes > self.most_bytes:
-                    is_too_large = True
-                    raise self._too_large()
+                    refusal = self._too_large()
+                    raise refusal
             return message
 
         async def labelled(message: Message) -> None:
             nonlocal status
-            if is_too_large and not status:  # the application answers that it could not read the body
+            if refusal is not None and not status:  # the application answers that it could not read the body
                 return
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -74,10 +83,10 @@ class Guards:
                 raise self._too_large()
             state["tenant"] = self._tenant(scope["path"], headers.get(b"authorization", b""))
             await self.app(scope, counted, labelled)
-            if is_too_large:
-                is_too_large = False
-                raise self._too_large()
+            if refusal is not None:
+                raise refusal
         except Refused as refused:
+            refusal = None
             if status:  # the answer has begun
                 raise
             state["told"] = {"error": refused.message}

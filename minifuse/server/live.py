@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, Response
 from sse_starlette import EventSourceResponse
 
-from minifuse.core.plan import Reason
 from minifuse.core.report import StepReport
-from minifuse.core.requests import Requests
 from minifuse.show.page import assemble
 from minifuse.show.record import record
 from minifuse.show.traced_runs import TracedRun
 from minifuse.trace.log import Event, Trace
 
-MOST_EVENTS = 3_000  # of a recording
+MOST_EVENTS = 500  # that a recording goes on with when it has twice as many
 PAUSE_S = 0.2  # between two pictures, at least
 SHARE = 0.2  # of the time, that drawing may take
 FRAME = Path(__file__).parent / "live.html"
@@ -29,48 +29,64 @@ NOTHING = (
 
 
 class Recording(Trace):
-    """The events of an engine since it last had no request and this was full.
+    """The last events of an engine.
+
+    What is dropped first are the oldest iterations; a request is kept until its last iteration is dropped.
 
     Attributes:
-        count: of all events so far.
-        drawing_s: how long the last page took.
+        count: number of all events, dropped ones included.
+        drawing_s: seconds it took to draw the last page.
     """
 
     def __init__(self) -> None:
         self.count, self.drawing_s = 0, 0.0
+        self._drawing = threading.Lock()
+        self._drawn: tuple[int, str] = 0, NOTHING  # the count that a page shows, and the page
         super().__init__()
-
-    def completed(self, report: StepReport, requests: Requests | None = None) -> None:
-        super().completed(report, requests)
-        if requests is not None:
-            self._begin_anew(requests)
-
-    def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
-        super().waited(reasons, end_s, in_vain, requests)
-        self._begin_anew(requests)
 
     def _add(self, event: Event | StepReport) -> None:
         super()._add(event)
         self.count += 1
+        if len(self._events) > 2 * MOST_EVENTS:
+            self._events = [self.header, *self._latest()]
 
-    def _begin_anew(self, requests: Requests) -> None:
-        if len(self._events) > MOST_EVENTS and not requests.unfinished:
-            self._events = [self.header]
+    def _latest(self) -> list[Event | StepReport]:
+        """Return the last events, behind the requests that they may be about."""
+        older, later = self._events[1:-MOST_EVENTS], self._events[-MOST_EVENTS:]
+        ended: set[str] = set()
+        for event in older:
+            if isinstance(event, StepReport):
+                ended.update(event.finished)
+            elif event["event"] in ("aborted", "refused"):
+                ended.add(event["id"])
+        asked = [one for one in older if not isinstance(one, StepReport) and one["event"] == "request"]
+        return [*(one for one in asked if one["id"] not in ended), *later]
 
     def page(self) -> str:
-        """Draw the recording as a replay page that stands at its end."""
-        begun = time.perf_counter()
+        """Return a replay page that shows the end; all viewers share one drawing."""
+        with self._drawing:
+            count = self.count
+            if self._drawn[0] != count:
+                begun = time.perf_counter()
+                self._drawn = count, self._draw()
+                self.drawing_s = time.perf_counter() - begun
+            return self._drawn[1]
+
+    def _draw(self) -> str:
         run = TracedRun("the recording", list(self.kept()))
         if run.empty:
             return NOTHING
         told = record([run])
-        page = assemble(told, f"i={len(told['runs'][0]['steps']) - 1}")
-        self.drawing_s = time.perf_counter() - begun
-        return page
+        return assemble(told, f"i={len(told['runs'][0]['steps']) - 1}")
 
 
-def add_routes(app: FastAPI, recording: Recording) -> None:
-    """Add `/`, which shows the recording as it grows: a frame that loads `/live` whenever `/live/events` says so."""
+def add_routes(app: FastAPI, recording: Recording, is_ending: Callable[[], bool]) -> None:
+    """Add `/`, a frame that loads `/live` again whenever `/live/events` reports new events.
+
+    Args:
+        is_ending: whether the server shuts down, so that the stream of events ends.
+    """
+    drawing = ThreadPoolExecutor(1, "drawing")  # beside the threads that serve
 
     @app.get("/", response_class=HTMLResponse)
     async def frame() -> str:
@@ -78,17 +94,17 @@ def add_routes(app: FastAPI, recording: Recording) -> None:
 
     @app.get("/live", response_class=HTMLResponse)
     async def live() -> str:
-        return await asyncio.to_thread(recording.page)
+        return await asyncio.get_running_loop().run_in_executor(drawing, recording.page)
 
     @app.get("/live/events")
     async def events() -> Response:
-        return EventSourceResponse(_changes(recording), sep="\n")
+        return EventSourceResponse(_changes(recording, is_ending), sep="\n")
 
 
-async def _changes(recording: Recording) -> AsyncIterator[dict[str, str]]:
-    """Yield the number of events whenever it has grown; pause for longer if a page takes longer to draw."""
+async def _changes(recording: Recording, is_ending: Callable[[], bool]) -> AsyncIterator[dict[str, str]]:
+    """Yield the number of events when it has grown; slow pages make pauses longer."""
     told = -1
-    while True:
+    while not is_ending():
         if recording.count != told:
             told = recording.count
             yield {"data": str(told)}

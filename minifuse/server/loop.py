@@ -1,4 +1,4 @@
-"""The engine's loop in a thread of its own, for requests that come at any time."""
+"""The engine's loop in its own thread, for requests that come at any time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from minifuse.contracts.fault import blaming
-from minifuse.core.errors import UsageError
+from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.report import StepReport, TokenLogprobs
 from minifuse.core.request import Request
 from minifuse.serve.engine import ServingEngine
@@ -16,25 +16,25 @@ from minifuse.serve.run import Answer, fault_of
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What an iteration made of a request: new tokens, and its end with the last of them."""
+    """News of one request: tokens found in memory, new tokens, or its end."""
 
     request: str
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if the request asks for them
-    reused: int | None = None  # tokens whose KV was found in memory, on either tier; once, when it is admitted
-    answer: Answer | None = None  # it has ended
+    reused: int | None = None  # tokens whose KV was found on device or host; told once, at admission
+    answer: Answer | None = None  # set when the request has ended
 
 
 Deliver = Callable[[list[Piece]], None]
 
 
 class EngineLoop:
-    """Runs an engine while it has requests, and waits for the next one.
+    """Runs an engine while it has requests, and sleeps until the next request.
 
     Args:
         deliver: called in the loop's thread after each turn that has pieces.
-        on_failure: called once, in that thread, with the error of a stage or of the model that ended the loop; every
-            request has been delivered an answer by then.
+        on_failure: called once, in the loop's thread, with the error of a stage or of the model that ended the loop.
+            By then every unfinished request has been delivered its last piece.
     """
 
     def __init__(self, engine: ServingEngine, deliver: Deliver, on_failure: Callable[[BaseException], None]) -> None:
@@ -48,22 +48,27 @@ class EngineLoop:
         self._thread.start()
 
     def submit(self, *prompts: Request) -> None:
-        """Submit a request from any thread, see `ServingEngine.submit`."""
-        with blaming(self.engine.batching, self.engine.memory):
-            self.engine.submit(*prompts)
+        """Submit a request from any thread, see `ServingEngine.submit`; one that is refused is forgotten."""
+        try:
+            with blaming(self.engine.batching, self.engine.memory):
+                self.engine.submit(*prompts)
+        except RequestRefused:
+            for prompt in prompts:
+                self.engine.forget(prompt.id)
+            raise
         self._asked.set()
 
     def abort(self, names: Iterable[str]) -> None:
-        """Abort requests from any thread; those that have ended are left alone."""
+        """Abort requests, from any thread; ended requests are ignored."""
         for name in names:
             try:
                 self.engine.abort(name)
             except UsageError:  # it has ended, and is forgotten
                 continue
-        self._asked.set()  # their ends are to be delivered, even if nothing else runs
+        self._asked.set()  # wake the loop: it delivers their ends
 
     def close(self) -> None:
-        """Give up what is unfinished, delivering its end, and stop the thread."""
+        """Abort unfinished requests, deliver their ends, and stop the thread."""
         self._closing = True
         for name in list(self.engine.sequences):
             self.abort([name])
@@ -86,7 +91,7 @@ class EngineLoop:
             self._on_failure(failure)
 
     def _tell(self, reports: list[StepReport]) -> None:
-        """Deliver what these iterations made, and the requests that have ended since."""
+        """Deliver the pieces of these iterations, and the end of each newly ended request."""
         pieces: list[Piece] = []
         for report in reports:
             for name, *found in report.plan.reused:

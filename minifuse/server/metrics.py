@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, under vLLM's names, so that dashboards made for it show this server."""
+"""Metrics for Prometheus, under vLLM's names, so that dashboards made for vLLM show this server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2
 TPOT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 E2E_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-REMEMBERED = 64  # iterations that may still tell of a request that has ended
+REMEMBERED = 64  # iterations after a request's end whose events may still name it
 LABELS = ("model_name", "engine")
 
 
@@ -28,14 +28,14 @@ class ServerMetrics:
     """Counts what an engine does, from the events of its trace.
 
     Args:
-        engine: its number among several.
+        engine: the engine's number among several.
     """
 
     def __init__(self, model: str, engine: int = 0) -> None:
         self.registry = CollectorRegistry()
         self._labels = model, str(engine)
         self._run = RunningMetrics()
-        self._ended: deque[tuple[int, str]] = deque()  # the iteration with which a request ended
+        self._ended: deque[tuple[int, str]] = deque()  # iteration and request, in the order of the ends
         self._num_steps = 0
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts, history included.")
         self._generation_tokens = self._counter("generation_tokens", "Tokens of answers.")
@@ -47,6 +47,8 @@ class ServerMetrics:
         self._tpot = self._histogram("request_time_per_output_token_seconds", "The mean for each request.", TPOT_S)
         self._e2e = self._histogram("e2e_request_latency_seconds", "From arrival to the last token.", E2E_S)
         self._queue = self._histogram("request_queue_time_seconds", "From arrival to admission.", E2E_S)
+        self._prefill = self._histogram("request_prefill_time_seconds", "From admission to the first token.", E2E_S)
+        self._decode = self._histogram("request_decode_time_seconds", "From the first token to the last.", E2E_S)
         self._prompt = self._histogram("request_prompt_tokens", "Tokens of a request's prompt.", TOKENS)
         self._generation = self._histogram("request_generation_tokens", "Tokens of a request's answer.", TOKENS)
         labels = (*LABELS, "finished_reason")
@@ -104,12 +106,14 @@ class ServerMetrics:
             found = life.latencies
             self._e2e.observe(found["e2e_s"])
             self._queue.observe(life.admitted_s - life.arrival_s)
+            self._prefill.observe(life.token_times[0] - life.admitted_s)
+            self._decode.observe(life.token_times[-1] - life.token_times[0])
             if "tpot_s" in found:
                 self._tpot.observe(found["tpot_s"])
 
 
 class _Load(Collector):
-    """What an engine does at this moment."""
+    """An engine's load when the metrics are collected."""
 
     def __init__(self, labels: tuple[str, ...], engine: ServingEngine) -> None:
         self._labels, self._engine = labels, engine

@@ -1,10 +1,11 @@
-"""A server from its start to its end: the socket, the engine's thread, the drain on SIGTERM."""
+"""Runs a server: the socket, the gateway, the drain on SIGTERM."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import math
 import signal
 import socket
 import sys
@@ -23,10 +24,11 @@ from minifuse.server.completions import Completions
 from minifuse.server.dialogues import Dialogues
 from minifuse.server.gateway import Gateway, Texts
 from minifuse.server.guards import Guards
+from minifuse.server.protocol import IDLE_S, Protocol
 from minifuse.server.settings import ServerSettings
 from minifuse.server.template import template_of
 
-IDLE_S = 30  # that a connection may be open without a request
+SENDING_S = 5  # for what is told at the deadline of a drain
 BACKLOG = 2048
 MOST_HEADER_BYTES = 64 * 1024
 
@@ -36,7 +38,7 @@ def listening(settings: ServerSettings) -> Iterator[socket.socket]:
     """Open the socket of a server.
 
     Raises:
-        UsageError: the address is in use, or none of this machine's.
+        UsageError: the address is in use, or is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     where = f"{settings.host}, port {settings.port}"
@@ -50,16 +52,16 @@ def listening(settings: ServerSettings) -> Iterator[socket.socket]:
 
 
 class HttpServer:
-    """One model behind a socket.
+    """Serves one model on a socket.
 
     Args:
-        make_gateway: is called in the web server's event loop, with the texts of chats by request.
+        make_gateway: makes the gateway from the texts of chats; called in the web server's event loop.
         opened: the socket, see `listening`.
         history: the state file of chats.
-        log: is given one JSON line for each HTTP request that has ended.
+        log: called with one JSON line for each HTTP request, when it has ended.
 
     Attributes:
-        gateway: from when `started` is set.
+        gateway: serves the requests; defined once `started` is set.
     """
 
     gateway: Gateway
@@ -78,15 +80,15 @@ class HttpServer:
         self._make_gateway, self._opened, self._history, self._log = make_gateway, opened, history, log
 
     def run(self) -> int:
-        """Serve until SIGTERM, SIGINT or `stop`. Returns how many requests were given up then.
+        """Serve until SIGTERM, SIGINT or `stop`; return how many requests were aborted at the end.
 
         Raises:
-            BaseException: of a stage or of the model. Every unfinished request has been answered with an error.
+            BaseException: a stage or the model failed. Every unfinished request was answered with an error.
         """
         return asyncio.run(self._serve())
 
     def stop(self) -> None:
-        """End the server as SIGTERM does; called from any thread."""
+        """End the server as SIGTERM does, from any thread."""
         self._events.call_soon_threadsafe(self._server.handle_exit, signal.SIGTERM, None)
 
     async def _serve(self) -> int:
@@ -97,22 +99,23 @@ class HttpServer:
         dialogues = Dialogues(ModelIdentity(source.name, source.digest()), self._history)
         self.gateway = self._make_gateway(dialogues.text)
         completions = Completions(self.gateway, source, tokenizer, template, dialogues, settings)
+        self.dialogues = dialogues
         app = make_app(self.gateway, completions)
         config = uvicorn.Config(
             Guards(app, settings.api_keys, settings.most_body_bytes, self._log),
-            http="h11",  # httptools, where it is installed, reads headers without end
+            http=Protocol,  # on h11: httptools, where it is installed, reads headers without end
             loop="asyncio",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+            timeout_graceful_shutdown=math.ceil(settings.drain_s) + SENDING_S,
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         )
         logger = logging.getLogger("uvicorn")
         logger.handlers, logger.propagate = [_JsonLines(self._log)], False
-        self._server = _Server(config, self.gateway)
+        self._server = _Server(config, self.gateway, settings.drain_s)
         watching = asyncio.create_task(self._stop_when_failed())
         try:
             self.started.set()
@@ -130,28 +133,28 @@ class HttpServer:
 
 
 class _JsonLines(logging.Handler):
-    """Writes what the web server has to say, such as a defect's traceback, as JSON lines."""
+    """Logs the web server's errors, with their tracebacks, as JSON lines."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         super().__init__(logging.ERROR)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):  # by the deadline of a drain
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):  # a drain ended
             return
         self._log(json.dumps({"level": record.levelname.lower(), "message": self.format(record)}))
 
 
 class _Server(uvicorn.Server):
-    """A web server that takes nothing in once SIGTERM or Ctrl-C has come."""
+    """A web server that refuses new requests after SIGTERM or Ctrl-C."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, drain_s: float) -> None:
         super().__init__(config)
-        self._gateway = gateway
+        self._gateway, self._drain_s = gateway, drain_s
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # `stop` ends it
+        if threading.current_thread() is not threading.main_thread():  # only `stop` ends this server
             yield
             return
         loop = asyncio.get_running_loop()
@@ -166,5 +169,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._gateway.draining = True
+        if not self._gateway.draining:
+            self._gateway.draining = True
+            asyncio.get_running_loop().call_later(self._drain_s, self._gateway.expire)
         super().handle_exit(sig, frame)

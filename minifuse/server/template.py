@@ -1,4 +1,4 @@
-"""Turns a chat's messages into tokens: the model's own template, or prompts and answers in turn."""
+"""Turns a chat's messages into tokens, by the model's template or a plain one."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Template(Protocol):
         ...
 
     def rest(self, chat: Sequence[Said], count: int, last: int) -> tuple[int, ...] | None:
-        """Encode what a chat has beyond its first `count` messages, the last of which is an answer.
+        """Encode a chat's messages after the first `count`, which end with an answer.
 
         Args:
             last: the last token of that answer.
 
         Returns:
-            None: the template does not put it behind what was there before.
+            None if the rendered chat does not begin with the first `count` messages.
         """
         ...
 
 
 class Plain:
-    """Prompts and answers in turn, each answer with its EOS: for models without a template.
+    """Joins prompts and answers, EOS after each answer; for models without a template.
 
     >>> # of "remember ann 17", "ok", "recall ann": tokens of [remember ann 17][ ok][EOS][recall ann]
     """
@@ -82,7 +82,7 @@ class Jinja:
         """Render a chat up to the point where the assistant is to speak.
 
         Raises:
-            RequestRefused: the template does not take such a chat.
+            RequestRefused: the template refuses the chat.
         """
         from jinja2 import TemplateError
 
@@ -111,7 +111,7 @@ def template_of(source: TextSource, tokenizer: Tokenizer) -> Template:
     """Return the chat template of a model.
 
     Raises:
-        ModelError: it cannot be read.
+        ModelError: the template cannot be read.
     """
     config, text = {}, None
     if source.directory is not None:

@@ -1,4 +1,4 @@
-"""The text of an answer as its tokens come: whole characters, up to a stop string."""
+"""Streams an answer's text as its tokens come: whole characters, up to a stop string."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from minifuse.model.text.spelling import Spelling
 
 
 class TextStream:
-    """Turns tokens into text that may be sent at once, and stops before a stop string.
+    """Turns tokens into text that may be sent; ends before a stop string.
 
-    What may be the beginning of a stop string is held back until it is none, or the answer ends.
+    Text that may begin a stop string is held back until later tokens decide, or the answer ends.
 
-    >>> stream = TextStream(decode, stops=["\\n\\n"])  # of one character a token
+    >>> stream = TextStream(decode, stops=["\\n\\n"])  # one character per token
     >>> [stream.add(ord(letter)) for letter in "a\\nb\\n\\nc"], stream.stopped
     (['a', '', '\\nb', '', '', ''], True)
 
     Args:
-        trim: leave out the blanks that the text begins with.
+        trim: drop leading blanks.
 
     Attributes:
-        text: that was returned so far.
+        text: all text that was returned so far.
         stopped: a stop string has come; later tokens add nothing.
     """
 
@@ -56,7 +56,7 @@ class TextStream:
         return sent
 
     def _beginning_of_stop(self, text: str) -> int:
-        """Count the characters at the end of a text that a stop string may begin with."""
+        """Return the length of the longest end of `text` that begins a stop string."""
         longest = max(map(len, self._stops), default=1) - 1
         for count in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-count:]) for stop in self._stops):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def plain(value: float | None, unit: str = "") -> str:
-    """Write three digits, or all of a larger whole part; None as a dash.
+    """Write three digits, or the whole part if that has more; None as a dash.
 
     >>> plain(0.123456), plain(12345.6, " tokens"), plain(None)
     ('0.123', '12,346 tokens', '-')
@@ -38,7 +38,7 @@ def in_bytes(size: float) -> str:
 
 
 def first_few(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Write the first few of many.
+    """Write the first `most` names, and how many more there are.
 
     >>> first_few(["r0", "r1", "r2"], 2)
     'r0, r1 and 1 more'

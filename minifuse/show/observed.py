@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 BROKEN = "!!"
 CUT = "..."
-MOST_ROWS = 20  # of more, those are shown that ran most or went wrong
+MOST_ROWS = 20  # of more rows, only those are shown that ran most or went wrong
 
 
 def timeline(seen: Observation, what: str, width: int) -> list[str]:
     """Draw the run, a line for each row.
 
     Args:
-        what: says what went wrong: the sequences that it names are marked, or else the last step.
-        width: of the lines; a run that is too long is cut to its last steps.
+        what: the message about what went wrong; sequences that it names are marked, or else the last step.
+        width: the most characters of a line; of a run that is too long, only the last steps are drawn.
     """
     columns = list(_columns(seen))
     labels = _labels(seen, columns)
@@ -43,7 +43,7 @@ def timeline(seen: Observation, what: str, width: int) -> list[str]:
         for name in labels
         if len(labels) <= MOST_ROWS or any(column.get(name, ".") != "." for column in columns[first:])
     ]
-    if len(shown) > MOST_ROWS:  # first what went wrong, then what was computed
+    if len(shown) > MOST_ROWS:  # those that went wrong, and those that were computed most
         done = Counter({name: sum(column.get(name, "-") != "-" for column in columns[first:]) for name in shown})
         most = {name for name, _ in done.most_common(MOST_ROWS)} | {*named}
         shown = [name for name in shown if name in most]
@@ -99,7 +99,7 @@ def _ms(seconds: float) -> str:
 
 
 def _columns(seen: Observation) -> Iterator[dict[str, str]]:
-    """Yield the text in each row for each step, and for one that failed."""
+    """Yield the texts of a column, by row, for each step, a failed one included."""
     reports = {step.plan.step: step for step in seen.steps}
     inside: set[str] = set()
     gone: set[str] = set()
@@ -162,7 +162,7 @@ def _span(start: int, stop: int) -> str:
 def decided(seen: Observation, most: int, places: bool) -> list[str]:
     """Return the last decisions as lines: what was proposed, and where memory placed it.
 
-    A wait for the same reasons as the one before is left out.
+    A wait with the same reasons as the previous one is left out.
     """
     plans = iter([plan for plan in seen.plans.values() if plan.work])
     several = any(proposed.worker for proposed in seen.proposals)

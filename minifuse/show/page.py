@@ -1,7 +1,7 @@
 """Assembles the replay page: one file of record, scripts and styles that loads nothing else.
 
-Browsers refuse to load modules from files beside a page that was opened from a file. So all modules become one inline
-script, in the order of their imports. An import is one line, and no two modules have the same name at their top level.
+A page that was opened from a file cannot load modules from other files. So all modules become one inline script, in the
+order of their imports. An import must be one line, and no two modules may define the same name at their top level.
 The record is in the page as gzip in base64.
 """
 
@@ -30,7 +30,7 @@ def write_page(runs: Sequence[TracedRun], path: Path) -> None:
     """Write the page of runs of one workload.
 
     Raises:
-        UsageError: see `record`; or the file may not be written.
+        UsageError: as for `record`, or the file cannot be written.
         MachineError: the disk is full.
     """
     write_whole(path, assemble(record(runs)))
@@ -40,7 +40,7 @@ def assemble(told: Mapping[str, Any], address: str = "") -> str:
     """Make the page of a record, as HTML.
 
     Args:
-        address: what the page shows if its own address has nothing behind #, as in a frame: `i=12&stops=20`.
+        address: what the page shows, as `i=12&stops=20`, if its own address has nothing after #, as in a frame.
     """
     modules = {file.name: file.read_text(encoding="utf-8") for file in sorted(PAGE.glob("*.js"))}
     styles = sorted(PAGE.glob("*.css"), key=lambda file: (file.name != FIRST_STYLE, file.name))
@@ -58,7 +58,7 @@ def assemble(told: Mapping[str, Any], address: str = "") -> str:
 
 
 def bundle(modules: Mapping[str, str], start: str) -> str:
-    """Join `start` and the modules that it imports, each behind its imports.
+    """Join `start` and the modules that it imports into one script, imports first.
 
     >>> print(bundle({"a.js": 'import { b } from "./b.js";\\nb();', "b.js": "export function b() {}"}, "a.js"))
     // b.js

@@ -2,18 +2,18 @@
 
     {"version": 1, "runs": [{"title": "fluid", ..., "requests": [...], "steps": [...]}, ...]}
 
-Every run of a record has the same requests in the same order. A request's number is its place in that order; it is
-also the number of its colour, unless it has a `colour` of its own. Steps name requests by their numbers. Keys of steps
-are short, for there are many steps, and an empty value is left out:
+Every run of a record has the same requests in the same order. A request's number is its place in that order, and also
+the number of its colour, unless the request has a `colour`. Steps name requests by their numbers. Keys of steps are
+short, for there are many steps, and an empty value is left out:
 
 | key | value |
 |---|---|
 | `n`, `k`, `t`, `wait` | the step's number, its worker, its start and end; true for a wait |
-| `w`, `a`, `e`, `f`, `o` | work; requests admitted, evicted, finished; the number of tokens that each got |
+| `w`, `a`, `e`, `f`, `o` | work; requests admitted, evicted, finished; the number of tokens that each request got |
 | `ph`, `sh`, `wv`, `ln` | phase, shape, waves, lanes |
-| `m`, `mo` | moves, and for each the set of requests that owned its source |
+| `m`, `mo` | moves, and for each move the set of requests that owned its source |
 | `s`, `h`, `wd` | changes of slots on the device and the host; for each wave, the device's differences from `s` |
-| `fr`, `id`, `iw`, `ly` | runs of slots: written by each wave; computed idle, in all or by wave; idle from before |
+| `fr`, `id`, `iw`, `ly` | runs of slots: written by each wave; computed idle, in all or by wave; idle from earlier |
 | `win` | the windows of a shuffle: first and last buffer, copies |
 | `ru`, `y`, `d` | KV reused, the policy's own reasons, tokens discarded |
 | `c`, `i`, `kv`, `kp`, `x` | tokens computed and idle, memory in use and kept, seconds waited for transfers |
@@ -21,7 +21,7 @@ are short, for there are many steps, and an empty value is left out:
 Moves and shapes are as in the trace (docs/traces.md, "A trace's lines"), changes of slots as in
 `minifuse.show.slot_changes`.
 
-Requests have what `minifuse.trace` derives, by column, the index of a step in `steps`:
+Requests have what `minifuse.trace` derives. A column is the index of a step in `steps`:
 
 | key | value |
 |---|---|
@@ -30,8 +30,8 @@ Requests have what `minifuse.trace` derives, by column, the index of a step in `
 | `idle` | columns that computed the request's row after its end |
 | `waits` | three lists, from, to and reason: the request waited in columns [from, to) |
 
-A reason is an index of `reasons`. -1 and -2 stand for the lists that passed-over requests share, `passed`[0] and
-`passed`[1] (`minifuse.trace.waits`): a list has columns and the reasons that hold from them on.
+A reason is an index of `reasons`. -1 and -2 stand for `passed`[0] and `passed`[1], lists that passed-over requests
+share (`minifuse.trace.waits`): such a list has columns, and the reason that holds from each of them on.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ VERSION = 1
 NANOSECONDS = 9  # decimal places of a second
 Object = dict[str, Any]
 MOST_WORKERS = 64  # the most that a policy's option takes: more come from a damaged trace
-MOST_SLOTS = 2**25  # drawn; no device has as many
+MOST_SLOTS = 2**25  # that are drawn; no device has as many
 STATES = ["absent", "waiting", "preprocessing", "ready", "running", "suspended", "finished", "refused"]
 EMPTY: tuple[Any, ...] = (None, [], {}, 0, False)
 
@@ -67,10 +67,10 @@ def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) 
     """Make the record of runs of one workload.
 
     Args:
-        colours: request -> number of its colour; None: its place in the record.
+        colours: by request, the number of its colour; by default, the request's number.
 
     Raises:
-        UsageError: a run has no iteration, their workloads differ, or an event lacks a key or has a wrong value.
+        UsageError: a run has no iteration, the runs' workloads differ, or an event lacks a key or has a wrong value.
     """
     if not runs:
         raise UsageError("No trace was given: give one, or several of the same requests.")
@@ -136,8 +136,8 @@ class _Run:
         self.reasons: dict[tuple[str, str], int] = {}
         self.steps: list[Object] = []
         self.passed: list[list[list[int]]] = []
-        self.finished: dict[str, int] = {}  # the first column after the one that finishes a request
-        self.workers = _workers_asked_for(self.header)  # more, if a policy adds one, or one moves KV
+        self.finished: dict[str, int] = {}  # by request, the column after the one that finishes it
+        self.workers = _workers_asked_for(self.header)  # raised when a step has a higher worker
 
     def told(self) -> Object:
         num_pauses = 0
@@ -220,7 +220,7 @@ class _Run:
         of_step = {step["n"]: column for column, step in enumerate(self.steps) if "n" in step}
 
         def column(at_s: float) -> int:
-            """Return the first column that had not ended at a time."""
+            """Return the first column that ends after a time."""
             return bisect_right(ends, _seconds(at_s))
 
         for shared in self.waits.passed:
@@ -246,7 +246,7 @@ class _Run:
         """Return the columns in which a request's state changes, and the new states.
 
         Args:
-            last: the last column that computes for it, or -1.
+            last: the last column that computes for the request, or -1.
         """
         marks: list[tuple[float, str]] = [
             (story.arrival_s, "waiting"),
@@ -265,7 +265,7 @@ class _Run:
         return [[at for at, _ in changes], [STATES.index(state) for _, state in changes]]
 
     def _slots(self) -> Object:
-        """Add who owns which slot, or return that the trace names too many slots."""
+        """Add the owners of slots to the steps; return the sets of owners, or `tooMany`."""
         highest = highest_slot(self.run.events)
         if highest > MOST_SLOTS:
             return {"tooMany": highest}

@@ -1,7 +1,7 @@
 """Writes the owners of slots into the page's record, as changes by column.
 
 A change is six numbers: the first slot, the number of slots, the index of the set of owners, the state, the twin in the
-other tier and the token. Twin and token are the first slot's plus 1, or 0 for none; later slots count on from them.
+other tier and the token. Twin and token are those of the first slot plus 1, or 0 for none; they rise by one per slot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STATES = ("free", "reserved", "written", "kept", "copy")
 
 
 class SlotChanges:
-    """Follows the slots of one run; `number` has the requests' numbers in the record."""
+    """Follows the slots of one run; `number` maps requests to their numbers in the record."""
 
     def __init__(self, number: Mapping[str, int]) -> None:
         self.number = number
@@ -25,12 +25,12 @@ class SlotChanges:
         self.sizes = {"device": 0, "host": 0}
 
     def told(self) -> dict[str, Any]:
-        """Return the sets of owners, and one more than the highest slot of each tier."""
+        """Return the sets of owners, and for each tier its highest slot plus 1."""
         sets = [sorted(self.number[name] for name in owners) for owners in self.sets]
         return {"sets": sets, "device": self.sizes["device"], "host": self.sizes["host"]}
 
     def column(self, frame: Frame) -> dict[str, Any]:
-        """Return the slots of a column, by key in the record."""
+        """Return what the record says about the slots of a column, by key."""
         event, held, changed, effects = frame
         found: dict[str, Any] = {
             "s": self._changes("device", changed, held),
@@ -77,7 +77,7 @@ def _differing(wave: Slots, held: Slots) -> set[tuple[str, int]]:
 
 
 def _runs(slots: Iterable[int]) -> list[int]:
-    """Write slots as runs of consecutive ones: [first, count, first, count, ...].
+    """Write slots as runs of consecutive slots: [first, count, first, count, ...].
 
     >>> _runs({5, 6, 9})
     [5, 2, 9, 1]

@@ -18,7 +18,7 @@ from minifuse.trace.waits import Waited
 SCHEMA = "minifuse.trace-summary/2"
 LABEL_WIDTH = 20  # of a request's name
 IDLE, MEMORY = "idle/10", "mem/10"
-NAMED = 4  # requests in a sentence
+NAMED = 4  # requests that a sentence names
 SHARES = {
     IDLE: "of the tokens computed, tenths that were idle; blank: none",
     MEMORY: "of the memory, tenths in use",
@@ -26,7 +26,7 @@ SHARES = {
 
 
 def timeline_of(history: History, width: int, most_rows: int) -> Timeline:
-    """Draw the first rows of a run, in lines of this width."""
+    """Draw the first requests of a run, in lines of at most `width`."""
     names = [_label(story.id) for story in history.by_arrival[:most_rows]]
     return draw_timeline(history, width - 1 - max(map(len, [IDLE, *names])), most_rows)
 

@@ -47,7 +47,7 @@ class Timeline:
     memory: str  # for each column the tenths of memory in use
     per_column: int
     num_columns: int  # before binning
-    in_all: int  # of the whole run; if requests are left out, the picture ends when the others have ended
+    in_all: int  # columns of the whole run; the picture ends when the requests with rows have ended
     legend: dict[str, str]
     left_out: int  # requests that have no row
 
@@ -82,10 +82,10 @@ def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeli
 
 
 def columns_of(history: History) -> list[Column]:
-    """Return iterations with work, and pauses in which a request waited, by their ends.
+    """Return iterations with work, and pauses with waiting requests, ordered by their ends.
 
-    Workers compute side by side: in another order a request could go on after its last iteration, or have a token
-    before its prompt.
+    Workers compute side by side: in another order, a request could seem to go on after its last iteration, or to have a
+    token before its prompt.
     """
     columns = [Column(one.start_s, one.end_s, i) for i, one in enumerate(history.iterations) if one.work]
     columns += [
@@ -97,7 +97,7 @@ def columns_of(history: History) -> list[Column]:
 
 
 def letters_of(history: History) -> dict[str, str]:
-    """Choose a letter for each type of cell: the first free one of its name.
+    """Choose a letter for each type of cell: the first free letter of its name.
 
     Encoder, decoder and end get e, d and n.
     """
@@ -129,7 +129,7 @@ class _Painter:
         self._of = {column.iteration: i for i, column in enumerate(columns) if column.iteration is not None}
 
     def row(self, story: Story) -> list[str]:
-        """Return the sign of a request in each column: computing hides waiting, waiting hides holding."""
+        """Return a request's sign in each column: computing hides waiting, waiting hides `HELD`."""
         signs = [" "] * len(self._columns)
         if story.admitted_s is not None:
             self._fill(signs, story.admitted_s, self._history.end_of(story), HELD)
@@ -150,23 +150,23 @@ class _Painter:
         return [self._of[index] for index in idle if self._of.get(index, -1) > last]
 
     def _fill(self, signs: list[str], start_s: float, end_s: float, sign: str) -> None:
-        """Put a sign into the columns that end within a time."""
+        """Put a sign into the columns that end after `start_s`, up to `end_s`."""
         first, stop = bisect_right(self._ends, start_s), bisect_right(self._ends, end_s)
         signs[first:stop] = [sign] * (stop - first)
 
     def _compute(self, signs: list[str], story: Story) -> None:
         """Put in the signs of a request's iterations.
 
-        Other workers' iterations may end while an iteration of the request runs. They get its sign too, back to the
-        request's iteration before. If the request has columns 3 and 7, and iterations of others end in columns 5 and 6
-        while 7 runs, then 5, 6 and 7 get the sign of 7.
+        While an iteration of the request runs, iterations of other workers may end: their columns get its sign, too. If
+        the request has columns 3 and 7, and iterations of others end in columns 5 and 6 while 7 runs, then 5, 6 and 7
+        get the sign of 7.
         """
         before, before_end_s, sign = -1, float("-inf"), HELD
         own = sorted((self._of[index], index) for index in story.iterations if index in self._of)
         for column, index in own:
             one = self._history.iterations[index]
             first = min(column, max(before + 1, bisect_right(self._ends, one.start_s)))
-            for i in range(before + 1, first):  # others', begun before its last one ended
+            for i in range(before + 1, first):  # others', begun before the request's last one ended
                 if signs[i] == HELD and self._columns[i].start_s < before_end_s:
                     signs[i] = sign
             sign = sign_of(story, one, self._letters)
@@ -188,7 +188,7 @@ class _Painter:
 
 
 def _binned(signs: list[str], per_column: int) -> str:
-    """Bin signs: an end, or the most frequent sign, then the strongest.
+    """Bin signs: show an end, else the most frequent sign, of equals the strongest.
 
     >>> _binned(list("..p###|"), 3)
     '.#|'

@@ -14,7 +14,7 @@ from minifuse.trace.history import History
 from minifuse.trace.log import Event
 from minifuse.trace.reading import load_trace
 
-NAMED = 3  # requests in a message
+NAMED = 3  # requests that a message names
 COMPARED: dict[str, Callable[[Event], Any]] = {  # equal in all runs of one workload
     "prompts of other lengths": lambda line: line["prompt_tokens"] - line.get("history_tokens", 0),
     "other prompts": lambda line: line.get("text"),
@@ -27,9 +27,9 @@ COMPARED: dict[str, Callable[[Event], Any]] = {  # equal in all runs of one work
 
 @dataclass(frozen=True)
 class TracedRun:
-    """A run's events and name, and a notice if its trace was cut off.
+    """A run's events, with a notice if its trace was cut off.
 
-    `title` names the run on the page; None: its technique does.
+    `name` is for messages. `title` names the run on the page; if it is None, the page shows the technique's name.
     """
 
     name: str
@@ -63,16 +63,16 @@ class TracedRun:
 
 
 def read_run(path: Path | str, name: str | None = None) -> TracedRun:
-    """Read the run in a trace file, whole or cut off; `name` is for messages.
+    """Read a run from a trace file, perhaps cut off; `name` is for messages.
 
     Raises:
-        UsageError: it is not a trace of this version.
+        UsageError: the file is not a trace of this version.
     """
     return TracedRun(name or str(path), *load_trace(Path(path)))
 
 
 def keys_of(run: TracedRun) -> list[tuple[str, bool]]:
-    """Return each request's id, and whether an earlier request has the same one."""
+    """Return each request's id, and whether an earlier request has the same id."""
     requests = run.requests
     return [*((name, False) for name in requests), *((name, name in requests) for name in run.refused_early)]
 
@@ -83,7 +83,7 @@ def refuse_other_workload(first: TracedRun, other: TracedRun) -> None:
     differing: list[str] = []
     known = [{*requests, *run.refused_early} for run, requests in ((first, mine), (other, theirs))]
     for run, names, requests in ((first, known[0] - known[1], mine), (other, known[1] - known[0], theirs)):
-        # A turn's line is written when it arrives: a run that was cut off, or gave requests up, may lack it.
+        # A turn's line is written when the turn arrives: a run that was cut off, or aborted requests, may lack it.
         if only := [name for name in requests if name in names and requests[name].get("after") is None]:
             differing.append(f"only {run.name} has {first_few(only, NAMED)}")
     for what, of in COMPARED.items():
@@ -100,7 +100,7 @@ def refuse_other_workload(first: TracedRun, other: TracedRun) -> None:
 
 
 def _comparable(mine: Event, theirs: Event, what: str) -> bool:
-    """Return whether two lines of a request must be equal in this."""
+    """Return whether two runs' lines of a request must agree in `what`."""
     if what == "other arrival times":  # measured ones differ from run to run
         return "arrival_s" in mine and "arrival_s" in theirs
     return what != "other prompts" or None not in (mine.get("text"), theirs.get("text"))

@@ -1,4 +1,4 @@
-"""Measures what it costs to compute a chunk of KV again (Pensieve, 3.4.3.1; Figure 3.4)."""
+"""Measures the cost of recomputing a chunk of KV (Pensieve, 3.4.3.1; Figure 3.4)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from minifuse.simulate.cost import saturating
 from minifuse.simulate.profiles import CHUNK
 
 COUNTS = (1, 4, 16, 32, 64, 128, 256, 512, 1024)  # tokens of an iteration, to find how many saturate the machine
-MOST_KV = 2**30  # bytes; where the KV of all layers is more, several layers read the same
+MOST_KV = 2**30  # bytes; if the KV of all layers is larger, several layers share theirs
 OTHER = "other"
 
 
 class Measured(NamedTuple):
-    """Holds the seconds of all layers together, in every round."""
+    """The seconds that all layers take together, in every round."""
 
     attention_s: dict[int, tuple[float, ...]]  # by context
     other_s: tuple[float, ...]  # everything but attention
@@ -37,21 +37,21 @@ class Measured(NamedTuple):
 
     @property
     def profile(self) -> Profile:
-        """Take the medians."""
+        """Make a profile of the medians."""
         attention = tuple(median(seconds) for seconds in self.attention_s.values())
         return Profile(median(self.other_s), tuple(self.attention_s), attention)
 
     @property
     def saturating_tokens(self) -> int:
-        """Find the tokens of an iteration beyond which more hardly add tokens per second."""
+        """Find the fewest tokens per iteration that nearly reach the highest token rate."""
         return saturating({count: median(seconds) for count, seconds in self.layers_s.items()})
 
 
 def contexts_of(chunk: int, max_context: int, model: str) -> tuple[int, ...]:
-    """List the contexts to measure: powers of two from chunk to model's context.
+    """List the contexts to measure: powers of two from `chunk` to `max_context`.
 
     Raises:
-        UsageError: fewer than two are left, and nothing could be interpolated.
+        UsageError: there are fewer than two, too few to interpolate.
     """
     contexts = powers_of_two(chunk, max_context)
     if len(contexts) < 2:
@@ -69,12 +69,12 @@ def measure(
 ) -> Measured:
     """Time attention of the last `chunk` tokens of every context, and everything else, in turns.
 
-    Attention is the one that `minifuse.attention.layouts.PagedStage` uses on the model's device, over blocks of a chunk
-    in a random order. It rotates and writes the chunk's own KV. Everything else are the two halves of every layer: a
-    chunk that is computed again has no token to sample.
+    Attention is that of `minifuse.attention.layouts.PagedStage` on the model's device, over blocks of `chunk` slots in
+    random order. Its time includes rotating and writing the chunk's own KV. Everything else is the two halves of every
+    layer, without the head, because a recomputed chunk has no token to sample.
 
     Args:
-        counts: numbers of tokens for which everything else is timed, too, to find how many saturate the machine
+        counts: numbers of tokens for which everything else is timed in addition, to find how many saturate the machine
             (FluidInfer, 4.1).
 
     Raises:

@@ -12,7 +12,7 @@ from minifuse.simulate.cost import Hardware
 
 
 class CellRoofline:
-    """Adds up, over a plan's batches, the longer of reading and arithmetic, and an overhead.
+    """Sums, over a plan's batches, an overhead and the longer of reading and arithmetic.
 
     Bytes: the cell's weights once, and the states that each row reads and writes. Flops: two per weight and row. Idle
     rows cost as much as others. Gathers cost nothing; nor do embeddings, since a batch reads few of their rows.

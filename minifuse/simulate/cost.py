@@ -15,17 +15,17 @@ from minifuse.memory.tiered.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 
-ENOUGH = 0.9  # of the most tokens per second: more tokens in an iteration hardly help
+ENOUGH = 0.9  # of the highest token rate: beyond, more tokens per iteration hardly help
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Bounds an iteration, by the makers' data sheets; the overhead is a round figure.
+    """The rates of a machine, from its maker's data sheet, and a rounded overhead.
 
     `flops` is the rate in two-byte types, `wide_flops` the rate in float32 and wider, if it differs. `link` is the rate
     between device and host, one direction at a time; without a link, transfers are copies within the memory. With
-    `processors`, each processor attends one KV head of one lane, or of one piece of work, at its part of the rates;
-    without, attention is divided evenly, whatever the lengths.
+    `processors`, each processor attends one KV head of one lane (or piece of work), at its share of the rates. Without
+    `processors`, attention is divided evenly, whatever the lengths.
     """
 
     bandwidth: float  # bytes per second
@@ -61,7 +61,7 @@ def hardware(name: str | Hardware) -> Hardware:
     """Find the machine called `name`; a machine is returned as it is.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no machine of this name.
     """
     if isinstance(name, Hardware):
         return name
@@ -87,9 +87,10 @@ class Roofline:
     """Takes the longer of moving a plan's bytes and doing its arithmetic, plus an overhead.
 
     Bytes: every weight once, the KV of each sequence's context, and every move within the device, read and written; a
-    move between tiers counts on the device's side alone. Flops: two per weight and computed token, four per head
-    dimension and (query, key) pair. A padded rectangle's window is read and attended whole, or whole rows where it
-    wraps around; a region whole, up to its longest context. `minifuse.execute.link` adds the time of transfers.
+    move between tiers counts only on the device's side. Flops: two per weight and computed token, four per head
+    dimension and (query, key) pair. All of a padded rectangle's window is read and attended, or all of its rows if
+    the window wraps around; of a region, everything up to its longest context. `minifuse.execute.link` adds the time of
+    transfers.
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.core.plan import Extent
@@ -125,10 +126,10 @@ class Roofline:
         return self._bound(plan.num_computed, len(plan.work), context + moved, pairs) + self.machine.overhead_s
 
     def attention_s(self, plan: Plan) -> list[float]:
-        """Return the seconds of attention of each wave; the plan has no shape.
+        """Return the seconds of attention of each wave; `plan.shape` must be None.
 
-        Attention is what the waves, and not the moves, add to the time of the layers. Without lanes, each adds as much
-        as it would alone, in proportion.
+        Attention is the time that the waves add to the time of the layers, without moves. If there are no lanes, it is
+        divided among the waves in proportion to the time that each would take alone.
         """
         if self.machine.processors is not None:
             return self._in_lanes(plan)
@@ -142,14 +143,14 @@ class Roofline:
 
     @property
     def num_lanes(self) -> int | None:
-        """Count the lanes that run at once, one processor per KV head; None: unknown."""
+        """Count the lanes that run at once, one processor per KV head; None if unknown."""
         processors = self.machine.processors
         return None if processors is None else max(1, processors // self.config.num_kv_heads)
 
     def _in_lanes(self, plan: Plan) -> list[float]:
         """Return the seconds of each wave until its last lane ends.
 
-        A lane begins when a processor is free, in the order of the layout, and has its part of the machine's rates.
+        Lanes begin in the order of the layout, each when a processor is free, and have equal shares of the rates.
         """
         num_lanes = self.num_lanes or 1
         found = []
@@ -163,15 +164,15 @@ class Roofline:
         return found
 
     def saturating_tokens(self) -> int:
-        """Return the tokens of an iteration beyond which more hardly add tokens per second."""
+        """Return the fewest tokens per iteration that nearly reach the highest token rate."""
         counts = [1 << n for n in range(14)]
         return saturating({count: self._bound(count, 0, 0, 0) + self.machine.overhead_s for count in counts})
 
     def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
-        """Return the cost of recomputing `chunk` tokens, by the context they end (Pensieve, 3.4.3.1).
+        """Return the cost of recomputing the last `chunk` tokens of each context (Pensieve, 3.4.3.1).
 
-        Attention is what a context adds to the time of the layers. A chunk that is computed again has no token to
-        sample and no iteration to itself: there is neither a head in it nor an overhead.
+        Attention is the time that a context adds to the time of the layers. A recomputed chunk samples no token and
+        shares its iteration with other work, so neither the head nor an overhead is counted.
         """
         other = self._bound(chunk, 0, 0, 0)
         pairs = [_pairs(Work("", context - chunk, context)) for context in contexts]
@@ -179,13 +180,13 @@ class Roofline:
         return Profile(other, tuple(contexts), tuple(seconds - other for seconds in whole))
 
     def _bound(self, computed: int, sampled: int, context: int, pairs: float) -> float:
-        """Return the seconds of reading weights and KV, or of the arithmetic, whichever take longer.
+        """Return the longer of two times: reading weights and KV, and doing the arithmetic.
 
         Args:
             computed: tokens that pass through the layers; 0: no weights of the layers are read.
             sampled: tokens that pass through the head; 0: no weights of the head are read.
             context: tokens of KV that are read.
-            pairs: of a query and a key, in every head.
+            pairs: pairs of a query and a key, in every head.
         """
         config, head_weights = self.config, self.config.head_weights
         weights = (self.layer_weights if computed else 0) + (head_weights if sampled else 0)
@@ -196,5 +197,5 @@ class Roofline:
 
 
 def _pairs(work: Work) -> float:
-    """Count visible (query, key) pairs: 3 queries ending 5 tokens see 12."""
+    """Count visible (query, key) pairs: the last 3 of 5 tokens see 12."""
     return (work.stop - work.start) * (work.start + work.stop + 1) / 2

@@ -20,7 +20,7 @@ from minifuse.memory.tiered.profile import Profile
 from minifuse.model.text.config import ModelConfig
 
 CHUNK = 32  # tokens, as in the thesis
-SATURATING = "saturating_tokens"  # beside the profile, in its file
+SATURATING = "saturating_tokens"  # a key of the file, next to the profile's keys
 
 
 class KeptProfile:
@@ -42,13 +42,13 @@ class KeptProfile:
         self.path = _folder() / "profiles" / f"{name}-{digest}.json"
 
     def read(self, model: str) -> Profile | None:
-        """Return the profile in the file; None: there is no file.
+        """Return the profile in the file, or None if there is no file.
 
         Args:
             model: its name, for the command that makes the file anew.
 
         Raises:
-            UsageError: it cannot be read, or is damaged.
+            UsageError: the file cannot be read, or is damaged.
         """
         if not os.path.lexists(self.path):
             return None
@@ -56,12 +56,12 @@ class KeptProfile:
         return Profile.read(str(self.path), f"make it anew with minifuse calibrate {given}, or delete it")
 
     def saturating_tokens(self) -> int | None:
-        """Return the tokens that saturate the machine; None: the file does not tell."""
+        """Return the tokens that saturate the machine, or None if the file does not tell."""
         found = json.loads(self.path.read_text(encoding="utf-8")).get(SATURATING)
         return found if isinstance(found, int) and found > 0 else None
 
     def check(self) -> None:
-        """Raise `UsageError` unless the file can be written: before hours of measuring are lost."""
+        """Raise `UsageError` if the file cannot be written, before hours of measuring are lost."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.path.parent).close()
@@ -77,7 +77,7 @@ class KeptProfile:
 
         Raises:
             MachineError: the disk is full.
-            UsageError: it may not be written there.
+            UsageError: the file cannot be written there.
         """
         self.check()
         write_whole(self.path, text)

@@ -8,8 +8,9 @@ A stage of your own is put through all of them by
     def test_my_stage():
         check_laws(batching="mine")                  # with every memory and attention it fits
 
-Each law is a function in `minifuse.testing.laws` that raises `LawBroken`; its `law` is the law's name. Register a law
-of your own with `law`, and a function that counts what a memory of your own can hold with `count_slots`.
+Each law is a function in `minifuse.testing.laws` that raises `LawBroken`; the error's `law` is the law's name.
+Register a law of your own with `law`. For a memory of your own, register with `count_slots` how many slots a request
+takes.
 """
 
 from minifuse.testing.capacity import can_serve, count_slots

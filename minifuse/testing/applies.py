@@ -56,9 +56,12 @@ CLAIMS = {  # by attribute of a policy: the value that claims nothing, and what 
 
 
 def unclaimed(name: str) -> list[str]:
-    """Return what a plugin's policy claims nothing about; `name` is the policy's or its technique's.
+    """Return what a plugin's policy makes no claim about.
 
-    Shipped policies, memories and attentions return nothing.
+    For shipped policies, memories and attentions the list is empty.
+
+    Args:
+        name: the name of the policy, or of its technique.
     """
     if name in TECHNIQUES:
         policy = stage("batching", TECHNIQUES[name].batching)

@@ -1,8 +1,8 @@
-"""Counts what a technique can hold and serve, apart from its stages.
+"""Counts what a technique can hold and serve, independently of its stages.
 
-The law "refuse early" compares these counts with what was refused. A memory of your own registers how many slots it
-takes, or inherits the count of its base. Without a count the comparison is left out, and the verdict says so. A policy
-that cannot serve every graph registers those that it can (`can_serve`).
+The law "refuse early" compares these counts with what was refused. Register a count for a memory of your own,
+unless it inherits the count of its base. Without a count the comparison is left out, and the verdict says so. If a
+policy cannot serve every graph, register those that it can (`can_serve`).
 
     @count_slots("mine")
     def _in_pairs(sequences, options):
@@ -31,10 +31,10 @@ _SERVES: dict[str, Serves] = {}  # by batching policy
 
 
 def count_slots(memory: str) -> Callable[[Count], Count]:
-    """Register a count of the slots of `memory` that one request's sequences take.
+    """Register a function that counts how many slots of `memory` a request takes.
 
-    The function is called with the sequences, as they are before anything is computed, and the memory's options. It
-    returns None if no capacity is enough.
+    The function is called with the request's sequences, as they are before anything is computed, and the memory's
+    options. It returns None if no capacity is enough.
     """
 
     return partial(_register, _COUNTS, memory)
@@ -66,7 +66,7 @@ def is_counted(memory: str) -> bool:
 
 
 def _count_of(memory: str) -> Count | None:
-    """Return the count of a memory, or of its nearest base with one, or None."""
+    """Return the count for a memory, or for its nearest base with one; None without."""
     bases: tuple[type[Any], ...] = stage("memory", memory).__mro__
     for base in bases:
         name = vars(base).get("name")
@@ -77,7 +77,7 @@ def _count_of(memory: str) -> Count | None:
 
 
 def _each_its_own(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """Count a slot for each token whose KV is needed, or each state held."""
+    """Count a slot for each token whose KV is needed, or for each state held."""
     return sum(s.request.max_cached if s.graph is None else s.graph.most_held for s in sequences)
 
 
@@ -90,9 +90,9 @@ def _rectangle(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("shaped")
 def _one_row(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """Count a row for the longest, of the part that may be in use.
+    """Count the slots with which the longest sequence fits below the threshold.
 
-    The prompts of a request may be served in turn.
+    The prompts of a request may be served in turn, so one row is enough.
     """
     threshold: float = options.threshold
     longest = max(sequence.request.max_cached for sequence in sequences)
@@ -101,7 +101,10 @@ def _one_row(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("embedded")
 def _one_row_and_a_prompt_apart(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """Count a row for the longest in one part, the longest prompt in the other."""
+    """Count the slots with which the longest sequence and the longest prompt fit.
+
+    One part of memory must hold the longest prompt, the other part the longest sequence.
+    """
     threshold, part = float(options.threshold), float(options.prefill)
     row = max(sequence.request.max_cached for sequence in sequences) / (1 - part)
     prompt = max(len(sequence.request.prompt) for sequence in sequences) / part
@@ -109,7 +112,7 @@ def _one_row_and_a_prompt_apart(sequences: tuple[Sequence, ...], options: Any) -
 
 
 def _whole(length: int, size: int) -> int:
-    """Return the slots of the whole blocks that so many tokens take."""
+    """Round a number of tokens up to whole blocks of `size` slots."""
     return -(-length // size) * size
 
 
@@ -125,9 +128,9 @@ def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("waves")
 def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
-    """Count the blocks of the longest, divided by the layers that take turns.
+    """Count the blocks of the longest sequence, divided by the layers that take turns.
 
-    The prompts of a request may be attended in turn.
+    The prompts of a request may be attended in turn, but the host must hold them all.
     """
     lengths = [_whole(sequence.request.max_cached, options.block_size) for sequence in sequences]
     longest: int = -(-max(lengths) // (options.layers or 1))

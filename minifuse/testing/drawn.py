@@ -28,10 +28,10 @@ def try_each(
     seed: int | None = None,
     derandomize: bool = False,
 ) -> None:
-    """Call `attempt` with so many drawn values; a False result does not count.
+    """Call `attempt` with `examples` drawn values; calls that return False do not count.
 
-    With a seed, or derandomised, the values are the same every time. An error ends the search: hypothesis makes nothing
-    smaller.
+    With a seed, or derandomised, the values are the same every time. An error ends the search: hypothesis does not
+    shrink the value.
     """
 
     @settings(
@@ -59,10 +59,10 @@ def draw_options(draw: st.DrawFn, options: Mapping[str, st.SearchStrategy[Any]])
 
 @st.composite
 def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:
-    """Draw a technique on a scenario, or the reason why its stages cannot be made.
+    """Draw a case of a technique, or the error if stages cannot be made.
 
-    Options that the subject's scenarios do not know, or that a stage declares otherwise, are drawn as declared. If the
-    stages refuse these together, the defaults are used.
+    Options of a user's stages are drawn as declared, unless the scenario has a value that the stage accepts. If the
+    stages refuse the drawn values together, the defaults are used.
     """
     scenario = draw(subject.scenarios(row))
     if not row.options and all(is_own(stage(kind, name)) for kind, name in row.stages.items()):
@@ -100,8 +100,8 @@ def own_options(row: Technique) -> dict[str, Declared]:
 def values_of(declared: Declared) -> list[Any]:
     """Return values of an option to try: its default, then values near its limits.
 
-    None is among them if the option may be None. Without a declared range, any number from the default on is tried; for
-    words without choices, the default alone.
+    None is among them if the option may be None. Without a declared range, numbers from the default upwards are
+    tried. Of words without choices, only the default is tried.
     """
     kind, default, how = declared.kind, declared.default, declared.how
     least = default if how["minimum"] is None else how["minimum"]
@@ -119,7 +119,10 @@ def values_of(declared: Declared) -> list[Any]:
 
 @contextmanager
 def recorded(options: set[type[Any]]) -> Iterator[set[tuple[type[Any], str]]]:
-    """Record the options read in this block, each with its class; `vars` reads none."""
+    """Record the options that are read in this block, each with its class.
+
+    `vars` does not count as reading.
+    """
     read: set[tuple[type[Any], str]] = set()
 
     def recording(cls: Any) -> Callable[[Any, str], Any]:

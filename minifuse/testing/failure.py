@@ -12,19 +12,22 @@ from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.observation import Observation
 
-# What fails here was given something wrong by a stage. The other rooms serve stages and laws alike.
+# An error in these packages means that a stage passed something wrong. The others serve stages and laws alike.
 AT_WORK = {"batching", "memory", "attention", "contracts", "execute", "engine", "requests", "arrivals", "in_flight"}
-COMPUTES = {"ghost", "models", "scripted"}  # of the laws' own code: runs the plans of stages
+COMPUTES = {"ghost", "models", "scripted"}  # modules of the laws that run the stages' plans
 LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
 
 
 def failure(
     error: BaseException, row: Technique, seen: Observation | None, *, in_law: bool
 ) -> StageFailed | CheckerFailed:
-    """Return `StageFailed` if the deepest telling frame is a stage's, else `CheckerFailed`.
+    """Return `StageFailed` if a stage is at fault for an error, else `CheckerFailed`.
+
+    The deepest frame that is either a stage's or a law's decides.
 
     Args:
-        in_law: whether a law was called, not a run observed: then code that is not minifuse's is a law, else a stage.
+        in_law: whether a law was being called, rather than a run observed. Code outside minifuse then counts as a
+            law's, otherwise as a stage's.
     """
     what = f"{type(error).__name__}: {error}"
     frames = list(_frames(error))
@@ -46,7 +49,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _is_of_law(frame: FrameType, stages: set[str], in_law: bool) -> bool | None:
-    """Whether a frame runs a law's code; None if a law or stage called it."""
+    """Whether a frame is a law's; False: a stage's; None: both may call it."""
     module = frame.f_globals.get("__name__", "")
     package, *rooms = module.split(".")
     if module in stages:

@@ -19,8 +19,8 @@ PATIENCE = 2  # moments in a row: prompts and single tokens may take turns, and 
 class FillBooks:
     """Counts consecutive moments at which a request waits that could have joined the batch.
 
-    It could have joined if the batch has a place, the iteration tokens left, and memory room for each waiting request:
-    then the order in which they are tried does not matter.
+    A request could have joined if the batch has a place, the iteration has tokens left, and memory has room for each
+    waiting request: then the order in which requests are tried does not matter.
     """
 
     def __init__(self, case: Case, policy: Batching, waiting: WaitingBooks) -> None:
@@ -32,11 +32,11 @@ class FillBooks:
         self.waiting = waiting
         self.now = -math.inf
         self.changes = False  # whether a request has been admitted or evicted at this moment
-        self.left_out: list[str] = []  # at this moment, after the last proposal
+        self.left_out: list[str] = []  # requests left out at this moment, after the last proposal
         self.num_idle = 0  # moments in a row with requests left out
 
     def propose(self, proposal: Proposal, memory: Memory, now: float, *, growing: bool) -> None:
-        """Note a worker's proposal, after the books of waiting and running sequences have."""
+        """Note a worker's proposal, which `self.waiting` must have noted before."""
         if not self.claimed:
             return
         if now > self.now:
@@ -52,7 +52,10 @@ class FillBooks:
         self.left_out = [prompt.id for prompts in units for prompt in prompts] if fit else []
 
     def _units(self, sequences: Iterable[Sequence]) -> list[list[Sequence]]:
-        """Group sequences into what takes one place: alone, or one request's together if so started."""
+        """Group sequences that take one place of the batch.
+
+        The sequences of a request take one place if the policy starts them together; otherwise each takes its own.
+        """
         units: dict[str, list[Sequence]] = {}
         for one in sequences:
             units.setdefault((self.waiting.together and one.request.group) or one.id, []).append(one)
@@ -63,15 +66,15 @@ class FillBooks:
         return planned >= self.tokens or len(self._units(self.waiting.running.values())) >= self.places
 
     def _is_apart(self, proposal: Proposal, memory: Memory) -> bool:
-        """Whether prompts run that a single token waits for, as it may.
+        """Whether only prompts run while a sequence waits to compute a single token.
 
-        A memory that keeps no KV has prompts alone.
+        Such a sequence may wait. With a memory that keeps no KV, there is none: all sequences are prompts.
         """
         prompts = bool(proposal.work) and all(work.num_tokens > 1 for work in proposal.work)
         return prompts and any(num_missing(memory.missing(one)) == 1 for one in self.waiting.waiting.values())
 
     def _fits(self, prompts: list[Sequence], memory: Memory, growing: bool) -> bool:
-        """Whether memory has room for these newcomers, and for unreserved next tokens of running ones."""
+        """Whether memory has room for newcomers and, if `growing`, next tokens of running sequences."""
         room = memory.room()
         if growing and any(room.extend(one) for one in self.waiting.running.values()):
             return False

@@ -17,7 +17,7 @@ from minifuse.stages import Memory
 def _by_identity() -> dict[type, Any]:
     """Return a pickle table that reduces some objects to their identity.
 
-    Requests are frozen, a graph caches what it derives from its own shape, and tensors are large.
+    Requests are frozen, graphs change only their caches, and tensors are large.
     """
     torch = sys.modules.get("torch")  # without which there are no tensors
     kinds = (Request, CellGraph) if torch is None else (Request, CellGraph, torch.Tensor)
@@ -41,7 +41,7 @@ def _pickled(kind: type[pickle.Pickler], held: Any) -> bytes:
 
 
 class _Tolerant(pickle.Pickler):
-    """Reduces what cannot be pickled to its identity: locks, lambdas, objects of local classes."""
+    """Reduces unpicklable objects to their identity: locks, lambdas, objects of local classes."""
 
     dispatch_table: dict[type, Any]
 
@@ -58,5 +58,5 @@ class _Tolerant(pickle.Pickler):
 
 
 def state(memory: Memory) -> Any:
-    """Return a memory's attributes, those in `__slots__` too."""
+    """Return a memory's attributes, including those in `__slots__`."""
     return object.__getstate__(memory)

@@ -35,10 +35,10 @@ SUBJECTS = (TEXTS, GRAPHS)
 
 
 def of_one_run(case: Case, seen: Observation) -> None:
-    """Check the laws that one run shows, and those of a researcher's own.
+    """Check the laws that one run shows, and a researcher's own laws.
 
-    While it ran, it was checked for ghost, counting, layout, pure, queue, window, together, work conserving, reasons
-    and, for graphs, order and pinned.
+    The laws ghost, counting, layout, pure, queue, window, together, work conserving, reasons and, for graphs, order and
+    pinned have been checked during the run.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -54,9 +54,9 @@ def of_one_run(case: Case, seen: Observation) -> None:
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:
-    """Check that exactly the requests are refused that could not be served alone.
+    """Check that requests are refused if, and only if, they cannot be served alone.
 
-    With the text that it continues; or that it follows a refused one.
+    A request counts together with the text that it continues. If it follows a refused one, it must be refused, too.
     """
     for prompts in case.groups:
         after = prompts[0].after
@@ -75,7 +75,7 @@ def _refuse_early(case: Case, seen: Observation) -> None:
 
 
 def _whole(case: Case, request: Request, seen: Observation) -> Request:
-    """Put the text that a request continues, as observed, before its prompt."""
+    """Return a request whose prompt begins with the observed text that it continues."""
     return case.whole(request, None if request.after is None else seen.answers.get(request.after))
 
 
@@ -125,8 +125,8 @@ def _budget(case: Case, seen: Observation) -> None:
 def _progress(case: Case, seen: Observation) -> None:
     """Check that every step computes or moves something, and that the run ends in time.
 
-    In time: in no more steps than could be needed, idle no longer than until the last arrival plus one window for each
-    request.
+    The run may take no more steps than could be needed. It may be idle until the last arrival, and then for one window
+    and one delay per request.
     """
     taken = sum(step.discarded < step.plan.num_tokens for step in seen.steps)
     if taken > case.most_steps:
@@ -142,7 +142,7 @@ def _progress(case: Case, seen: Observation) -> None:
 
 
 def _longest_wait(case: Case) -> float:
-    """Return how long a policy may let a request wait, by its options."""
+    """Return how long a policy may let a request wait according to its options."""
     options = vars(case.options["batching"])
     own = [name for name, declared in own_options(case.row).items() if declared.how["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
@@ -152,7 +152,7 @@ def _longest_wait(case: Case) -> float:
 def reproducible(case: Case, seen: Observation) -> None:
     """Law "pure": run again, and compare the decisions byte for byte.
 
-    The second time the requests have other ids, in the same order: a decision that depends on a hash shows.
+    In the second run, the requests have other ids in the same order, so that a decision that depends on a hash shows.
     """
     renamed = tuple(
         replace(request, id=request.id.replace("r", "q"), after=request.after and request.after.replace("r", "q"))
@@ -212,7 +212,7 @@ def blind(case: Case, seen: Observation) -> None:
 
 
 def _was_cut(sequence: Sequence) -> bool:
-    """Whether the answer ended before its allowed length, which no policy could know before."""
+    """Whether the answer ended before its allowed length, which no policy could foresee."""
     request = sequence.request
     if sequence.finish_reason is FinishReason.NAN:
         return True
@@ -275,7 +275,7 @@ def under_load(case: Case, seen: Observation) -> None:
 
 
 def interrupted(case: Case, seen: Observation) -> None:
-    """Interrupt a run half-way: answers are beginnings, and memory holds nothing."""
+    """Interrupt a run half-way: answers must be prefixes, and memory must be empty."""
     if not seen.steps:
         return
     half = observe(case, run=case.replay(seen.tokens), interrupt_after=(len(seen.steps) + 1) // 2)
@@ -288,7 +288,7 @@ def interrupted(case: Case, seen: Observation) -> None:
             raise LawBroken("exact", f"interrupted, {name} has {ended.answer}, of {seen.answers[name].answer}")
 
 
-LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
+LAWS: dict[str, Law] = {  # of every subject; a subject may have more in `Subject.laws`
     "of_one_run": of_one_run,
     "reproducible": reproducible,
     "same_in_simulation": same_in_simulation,

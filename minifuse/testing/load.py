@@ -12,7 +12,7 @@ from minifuse.testing.subject import Case
 from minifuse.testing.texts.models import VOCAB
 
 NUM_ABORTS = 3
-NUM_TEXTS, PROMPT, ANSWER = 1000, 36, 12  # of tokens; every context has room for both
+NUM_TEXTS, PROMPT, ANSWER = 1000, 36, 12  # lengths in tokens; every context has room for both
 
 
 def crowd_of(case: Case) -> Case:
@@ -26,13 +26,13 @@ def long_run_of(case: Case) -> Case:
 
 
 def many_texts_of(case: Case) -> Case:
-    """Make a thousand different texts that may share blocks, half in memory at once.
+    """Make a thousand different texts, half of them in memory at once.
 
-    Each is looked up among hundreds: two of them most likely have the same key of 16 bits.
+    They may share blocks. If keys of blocks had only 16 bits, two texts would most likely have the same key.
     """
     rng = Random(repr(case.scenario))
     texts = [tuple(rng.choices(range(VOCAB), k=PROMPT)) for _ in range(NUM_TEXTS)]
-    arrivals_s = [i / 2000 + (i > NUM_TEXTS / 2) for i in range(NUM_TEXTS)]  # the others come when many have ended
+    arrivals_s = [i / 2000 + (i > NUM_TEXTS / 2) for i in range(NUM_TEXTS)]  # the second half comes a second later
     requests = tuple(
         Request(f"r{i}", text, ANSWER, ignore_eos=True, arrival_s=now)
         for i, (text, now) in enumerate(zip(texts, arrivals_s, strict=True))
@@ -52,7 +52,7 @@ def many_texts_of(case: Case) -> Case:
 
 
 def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:
-    """Repeat a case's requests, cut short, each time at another moment within so many seconds."""
+    """Repeat a case's requests, cut short, at random moments within `seconds`."""
     rng = Random(repr(case.scenario))
     requests: list[Request] = []
     while len(requests) < count:
@@ -63,7 +63,7 @@ def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:
 
 
 def _shifted(requests: tuple[Request, ...], later_s: float, number: int, longest: int) -> Iterator[Request]:
-    """Move requests to so much later, with names, groups and conversations of their own."""
+    """Shift requests by `later_s`, with names, groups and conversations of their own."""
     names = {request.id: f"r{number + i}" for i, request in enumerate(requests)}
     for request in requests:
         yield replace(

@@ -21,7 +21,11 @@ Mixes = list[tuple[Subject, Technique]]
 
 
 def mixes_of(name: str) -> Mixes:
-    """Return the techniques, then the mixes, that a stage is in; or a technique's own."""
+    """Return the techniques, then the mixes, that have a stage, or a technique's stages.
+
+    Args:
+        name: the name of the stage or the technique.
+    """
     kinds, bare = kinds_of(name), name.rpartition(".")[2]
     found: Mixes = []
     for subject in SUBJECTS:
@@ -34,22 +38,28 @@ def mixes_of(name: str) -> Mixes:
 
 
 def can_be_computed(row: Technique) -> bool:
-    """Whether the attention keeps the policy's budget: one that computes whole rectangles cannot."""
+    """Whether the attention can keep the policy's token budget, if there is one.
+
+    An attention that computes whole rectangles cannot.
+    """
     return not stage("attention", row.attention).reads & COMPUTED_WHOLE or choose(row).policy.token_budget is None
 
 
 def unclaimed_cuts(mixes: Mixes) -> list[str]:
-    """Return a user's policies with a budget by default that do not declare `cuts`."""
+    """Return a user's policies that have a default token budget without declaring `cuts`."""
     rows = {row.batching: row for _, row in mixes if not is_own(stage("batching", row.batching))}
     uncut = {name: row for name, row in rows.items() if not stage("batching", name).cuts}
     return [name for name, row in uncut.items() if choose(row).policy.token_budget is not None]
 
 
 def with_options(mixes: Mixes, given: Mapping[str, Any]) -> Mixes:
-    """Return the mixes that have all of these options, `stage.option`, set to these values.
+    """Return the mixes that have all of these options, set to these values.
+
+    Args:
+        given: values, by `stage.option`.
 
     Raises:
-        UsageError: no mix has one of them, or none all; or a value is not allowed.
+        UsageError: an option is in no mix, or no mix has all of them, or a value is not allowed.
     """
     known = dict.fromkeys(name for _, row in mixes for name in sorted(row.option_names))
     for name in given:
@@ -68,7 +78,7 @@ def _with_options(row: Technique, given: Mapping[str, Any]) -> Technique:
 
 
 def applying(mixes: Mixes) -> tuple[dict[str, int], dict[str, str]]:
-    """Count the mixes that each law applies to; say what others lack."""
+    """Return how many mixes each law applies to, and what mixes lack for other laws."""
     names = [*names_of(*(subject for subject, _ in mixes)), *OWN_LAWS]
     of_subject = {subject.noun: {*names_of(subject), *OWN_LAWS} for subject, _ in mixes}
     lacking = {name: [lacks(name, row) for subject, row in mixes if name in of_subject[subject.noun]] for name in names}

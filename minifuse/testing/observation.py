@@ -25,25 +25,25 @@ class Observation:
     answers: dict[str, Sequence] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     ended_s: dict[str, float] = field(default_factory=dict)  # when each request finished, or was aborted
-    handed: list[Event] = field(default_factory=list)  # every event, as a run that keeps none hands them on
+    handed: list[Event] = field(default_factory=list)  # every event, as `Trace(into=...)` hands it on
     costs: dict[int, float] = field(default_factory=dict)  # seconds of each plan on a device of its own
     usage_at_end: KVUsage | None = None
     arrived_s: dict[str, float] = field(default_factory=dict)  # when the policy received each request
     proposals: list[Proposed] = field(default_factory=list)
-    usages: list[KVUsage] = field(default_factory=list)  # of memory, when each of these was made
+    usages: list[KVUsage] = field(default_factory=list)  # of memory, after each proposal
     plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
     happened: list[tuple[float, Plan | StepReport]] = field(default_factory=list)  # plans submitted, steps completed
-    room_at_end: int = 0  # of one sequence, how often memory has room for it when all have ended
+    room_at_end: int = 0  # how many sequences of one token memory would admit when all have ended
     room_at_start: int = 0
 
     def never_arrived(self, request: Request) -> bool:
-        """Whether it was aborted before the policy received it."""
+        """Whether a request was aborted before the policy received it."""
         ended = self.answers.get(request.id)
         aborted = ended is not None and ended.finish_reason is FinishReason.ABORTED
         return aborted and request.id not in self.arrived_s
 
     def until(self, count: int) -> Observation:
-        """Return the run cut behind its first `count` plans, and behind their proposals."""
+        """Return the run cut off after its first `count` plans and their proposals."""
         plans = dict(islice(self.plans.items(), count))
         with_work = [i for i, one in enumerate(self.proposals) if one.proposal is not None and one.proposal.work]
         last = with_work[: sum(bool(plan.work) for plan in plans.values())][-1:]
@@ -51,7 +51,7 @@ class Observation:
 
 
 class Proposed(NamedTuple):
-    """What a policy proposed for a worker at a time.
+    """What a policy proposed for a worker at one moment.
 
     A proposal with work becomes a plan, unless memory cannot place it.
     """

@@ -25,7 +25,7 @@ from minifuse.testing.watched import WatchedExecutor, WatchedMemory, WatchedPoli
 
 MAX_STEPS = 2000  # or as many as a long scenario needs
 PATIENCE_S = 10.0  # for a run of some milliseconds
-LEAST_PACE = 50  # steps a second, where a scenario is long
+LEAST_PACE = 50  # steps per second that a long scenario takes at least
 
 
 def observe(
@@ -39,12 +39,12 @@ def observe(
 
     Args:
         run: where tokens come from; by default the case's small model.
-        cost: seconds of a plan; by default the scenario's.
-        interrupt_after: interrupt the run after so many steps, when no copies behind everything are under way.
+        cost: returns the seconds of a plan; by default the scenario's.
+        interrupt_after: interrupt the run after so many steps, once no copies of the moment `behind` are in flight.
 
     Raises:
         LawBroken: a law was broken on the way; its `seen` is the run so far.
-        CheckerFailed: what checks the run failed itself.
+        CheckerFailed: the code that checks the run raised an error.
     """
     stages = case.stages()
     books, clock = case.books(stages.memory), VirtualClock()
@@ -77,7 +77,7 @@ def observe(
 
 
 def _told(error: BaseException, seen: Observation, patience_s: float) -> LawBroken | CheckerFailed:
-    """Return the error to raise for one that no check of a user's stage explains."""
+    """Return the error to raise when no check of a user's stage explains `error`."""
     if isinstance(error, LawBroken):
         return error
     if isinstance(error, Hung):
@@ -101,7 +101,7 @@ def _serve(
         seen.happened.append((report.ended_s, report))
         engine.memory.check_integrity()
         books.complete(report, _held(engine))
-        if len(seen.steps) % max(4, case.capacity // 64) == 1:  # each costs what there is room for
+        if len(seen.steps) % max(4, case.capacity // 64) == 1:  # a check's cost grows with the free room
             _check_free(case, engine.memory, policy.growing)
         seen.ended_s |= dict.fromkeys(report.finished, report.ended_s)
         # Plans that end together are committed together: the books must have been told of all of them before an abort.
@@ -112,7 +112,7 @@ def _serve(
             raise LawBroken(
                 "progress", f"{len(engine.sequences)} requests are unfinished, after {MAX_STEPS} steps or more"
             )
-        # Copies behind everything that are under way then never land: what memory holds for them is held for ever.
+        # Copies of the moment `behind` in flight would never land, and memory would hold their slots for ever.
         behind = engine.in_flight.num_running[engine.batching.workers]
         if interrupt_after is not None and len(seen.steps) >= interrupt_after and not behind:
             engine.interrupt()

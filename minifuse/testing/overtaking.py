@@ -18,9 +18,10 @@ from minifuse.trace.metrics import compute_metrics
 def check_overtaking(case: Case, seen: Observation) -> None:
     """Check that no request is overtaken by more than the policy claims (`overtaken_at_most`).
 
-    Claims are about first come, first served. A policy that claims 0 also admits requests of one moment in the order
-    received. With the option `batching.starve`, no request overtakes that arrives later than that after the wait began.
-    The metrics must count how often the most overtaken request was overtaken (law "counting").
+    Claims are about first come, first served. A policy that claims 0 also admits requests of one moment in the order in
+    which it received them. With the option `batching.starve`, a request that has waited longer than that must not be
+    overtaken by later arrivals. The metrics must agree on how often the most overtaken request was overtaken (law
+    "counting").
     """
     starts_s = {step.plan.step: step.started_s for step in seen.steps}
     counts = Counter(name for name, _ in _overtaken_by(case, seen, starts_s).later)
@@ -30,7 +31,7 @@ def check_overtaking(case: Case, seen: Observation) -> None:
         raise LawBroken("counting", f"the metrics have {told} requests that overtook one, and {most} did: {counts}")
     starve: float | None = getattr(case.options["batching"], "starve", None)
     claimed: int | None = stage("batching", case.row.batching).overtaken_at_most
-    # A plan that waits behind another of its worker starts late: the policy has admitted when it was made.
+    # A plan queued behind another of its worker starts late, but its newcomers were admitted when it was made.
     found = _overtaken_by(case, seen, seen.submitted_s)
     for (name, other), waited_s in found.later.items():
         if starve is not None and waited_s > starve + 1e-9:
@@ -47,10 +48,10 @@ def check_overtaking(case: Case, seen: Observation) -> None:
 
 
 class _Overtaken(NamedTuple):
-    """Pairs of a request and another first admitted while the first waited.
+    """Pairs of a waiting request, and another that was first admitted during the wait.
 
-    `later`: the other arrived later, so many seconds after the wait began. `together`: it arrived at the same moment,
-    and was received after it.
+    In `later`, the other arrived later; the value is how many seconds the first had waited by then. In `together`, both
+    arrived at the same moment, and the other was received second.
     """
 
     later: dict[tuple[str, str], float]
@@ -61,7 +62,7 @@ def _overtaken_by(case: Case, seen: Observation, when_s: Mapping[int, float]) ->
     """Find who is admitted while others wait, at first or after an eviction.
 
     Args:
-        when_s: the time of each step at which its newcomers count as admitted.
+        when_s: for each step, the time at which its newcomers count as admitted.
     """
     arrived = {request.id for request in case.requests if not seen.never_arrived(request)}
     arrival_s = {name: seen.answers[name].request.arrival_s for name in seen.answers.keys() & arrived}

@@ -2,9 +2,9 @@
 
     @law("fewest first", "no request is admitted while one that asks for fewer tokens waits")
     def fewest_first(case, seen):
-        ...                      # None if it holds; else a sentence: what was seen of it
+        ...                      # None if the law holds; else a sentence: what was seen
 
-docs/stages.md shows the whole of it.
+docs/stages.md shows a whole law.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ F = TypeVar("F", bound=Function)
 
 
 def law(name: str, says: str) -> Callable[[F], F]:
-    """Register a law: a function of a case and its run; None means kept.
+    """Register a law: a function of a case and its observed run.
 
-    Otherwise the function returns a sentence: what was seen. An error that it raises is the law's own fault.
+    The function returns None if the law holds, else a sentence that says what was seen. If the function raises an
+    error, the law is at fault.
 
     Raises:
-        UsageError: the name is not words in small letters, or taken; `says` is empty; it decorates no function.
+        UsageError: the name is not words in small letters, or is taken; `says` is empty; or no function is decorated.
     """
 
     def register(function: F) -> F:

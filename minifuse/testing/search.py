@@ -30,14 +30,17 @@ Say = Callable[[int, str], None]  # the number of the scenario, and what it is p
 
 
 class Limit(NamedTuple):
-    """The times of `time.monotonic` until which to search, and to make the scenario found smaller."""
+    """The `time.monotonic` times at which searching, and then shrinking, must end."""
 
     search_until: float
     shrink_until: float
 
     @classmethod
     def of(cls, seconds: float, since: float) -> Limit:
-        """Return the limit to end after so many seconds, even if the last scenario hangs."""
+        """Return the limit for a search of `seconds` that began at `since`.
+
+        The search ends in time even if the last scenario hangs.
+        """
         return cls(since + max(seconds / 2, seconds - PATIENCE_S), since + 0.8 * seconds)
 
 
@@ -45,7 +48,7 @@ NO_LIMIT = Limit(math.inf, math.inf)
 
 
 class Broken(NamedTuple):
-    """A law that a case breaks, and the function that finds it."""
+    """A case that breaks a law, the error, and the function that checks the law."""
 
     case: Case
     error: LawBroken
@@ -63,14 +66,14 @@ class _End(BaseException):
 class Search:
     """Observes scenarios for one technique or mix, and puts each through the laws.
 
-    The first broken law ends the search. Smaller scenarios are then tried on that law alone.
+    The first broken law ends the search. Smaller scenarios are then tried only on that law.
 
     Args:
-        laws: laws that compare runs; those of one run are always checked.
-        first: deal the laws out: scenario i is tried on law `first` + i alone. None: each on all.
+        laws: the laws that compare runs; those of one run are always checked.
+        first: deals the laws out: scenario i is tried only on law `first` + i. None: every scenario is tried on all.
         long: also check the laws of one run on a long run, made from the last scenario.
-        crowded: the memories already tried on many texts; this one is added once tried. A memory is tried if newcomers
-            find KV of others in it and the policy has few workers. None: never.
+        crowded: the memories already tried on many texts. The search tries its own memory, and adds it, if newcomers
+            found KV of others there and the policy has few workers. None: it does not.
         say: is called before each check.
     """
 
@@ -91,12 +94,12 @@ class Search:
     _shrinking: bool = field(default=False, init=False)
 
     def run(self, examples: int, seed: int | None = None, *, derandomize: bool = False) -> None:
-        """Try so many scenarios: with a seed, or derandomised, the same ones every time.
+        """Try `examples` scenarios; with a seed or `derandomize`, the same ones every time.
 
         Raises:
-            LawBroken: on the smallest scenario found that breaks a law. Its `seen` is the run in which it shows.
+            LawBroken: a law is broken; the error's `seen` is the run of the smallest scenario found that breaks it.
             UsageError: a stage cannot be made.
-            CheckerFailed: a law failed.
+            CheckerFailed: a law raised an error.
         """
         try:
             try_each(cases(self.subject, self.row), self._attempt, examples, seed=seed, derandomize=derandomize)
@@ -117,7 +120,7 @@ class Search:
         if self.crowded is None or memory in self.crowded or not self.hits.found or self.subject is not TEXTS:
             return []
         texts = many_texts_of(case)
-        # A worker for each request is asked as often as there are requests, after each token of any of them.
+        # A policy with a worker for each request would be asked for all of them after every token.
         if texts.choices.policy.workers > MOST_WORKERS:
             return []
         self.crowded.add(memory)
@@ -148,9 +151,10 @@ class Search:
         return [self.laws[(self.first + self.number) % len(self.laws)]]
 
     def _itself(self, broken: Broken) -> Broken:
-        """Return the case that ran when the law broke, if it breaks the law alone.
+        """Return what was broken, with the case that ran when the law broke.
 
-        A law may run another case than the one given, such as a crowd made from it.
+        A law may run another case than the one given, such as a crowd made from it. That case replaces the given one
+        if the laws of one run show the same break on it.
         """
         other = broken.case if broken.error.seen is None else broken.error.seen.case
         if other is broken.case or isinstance(broken.error.__cause__, Hung):
@@ -172,7 +176,7 @@ class Search:
             broken.seen = broken.seen or seen
             return Broken(case, broken, law)
         except (UsageError, CheckerFailed):
-            raise  # a stage cannot be made, or a law failed
+            raise  # a stage cannot be made, or a law raised an error
         except (Exception, SystemExit) as error:
             failed = failure(error, case.row, seen, in_law=seen is not None)
             if isinstance(failed, CheckerFailed):
@@ -215,7 +219,7 @@ def check_laws(examples: int = 25, **only: str) -> str:
         A sentence that names the laws, the techniques and mixes, and the number of scenarios.
 
     Raises:
-        LawBroken: with the law's name, on the smallest scenario found that breaks it.
+        LawBroken: a law is broken; the error names it, and the smallest scenario found that breaks it.
         UsageError: there is no such stage, or no valid mix has these stages.
     """
     for kind, name in only.items():
@@ -245,10 +249,10 @@ def put_through(
     dealt: int | None = None,
     derandomize: bool = False,
 ) -> None:
-    """Check the laws on so many scenarios for a row, each observed once.
+    """Observe `examples` scenarios for a row, and check the laws on each.
 
     Args:
-        dealt: check only one of the laws that compare runs, which has this number.
+        dealt: of the laws that compare runs, check only the one with this number.
     """
     compared = compared_laws(subject)
     laws = compared if dealt is None else [compared[dealt % len(compared)]]

@@ -16,22 +16,22 @@ from minifuse.testing.observation import Observation
 from minifuse.testing.observed import observe
 from minifuse.testing.subject import Case
 
-# Both lives lie between two powers of two: there, times and what is added to them are rounded alike in both.
+# Both lives lie between the same two powers of two, so that sums of times are rounded alike in both.
 FIRST_S, SECOND_S, END_S = 1088.0, 1344.0, 1600.0
 AGAIN = "again "
 SECONDS = 0.01  # of each plan
-MOST_ABORTS = 2  # of requests that are suspended, beside those of the scenario
+MOST_ABORTS = 2  # of suspended requests, besides the scenario's aborts
 
 
 def second_life(case: Case, seen: Observation) -> None:
-    """Serve the same requests again by the same stages: the decisions must be alike.
+    """Serve the same requests twice with the same stages: decisions must be alike.
 
-    Nothing may be kept meanwhile, and no stage may declare that it `remembers`. Some requests are aborted while
-    suspended: then a place, or memory on either tier, is easily lost.
+    The law does not apply if the first life leaves KV, or if a stage declares that it `remembers`. Some requests are
+    aborted while suspended: then stages easily lose a place, or memory on either tier.
     """
     if lacks("second life", case.row):
         return
-    scenario = replace(case.scenario, shared=False)  # of a shared device the end of a plan is a sum, which is rounded
+    scenario = replace(case.scenario, shared=False)  # on a shared device the end of a plan is a sum, which is rounded
     if "memory.keep" in case.row.option_names:
         scenario = scenario.with_options(memory__keep=False)
     case = type(case)(case.row, scenario)
@@ -70,7 +70,7 @@ def _while_suspended(seen: Observation) -> Iterator[tuple[int, str]]:
 
 
 def _moved(request: Request, later_s: float, mark: str = "") -> Request:
-    """Move a request to so much later, under another name."""
+    """Shift a request by `later_s`, under another name."""
     return replace(
         request,
         id=mark + request.id,
@@ -82,9 +82,9 @@ def _moved(request: Request, later_s: float, mark: str = "") -> Request:
 
 
 def _decided(seen: Observation, after: int) -> Iterator[dict[str, Any]]:
-    """Yield the decisions of each plan from number `after` on, without slots.
+    """Yield the decisions of each plan from number `after` on.
 
-    The order of free slots may differ.
+    Slots are left out, since the order of free slots may differ.
     """
     plans = list(seen.plans.values())[after:]
     first_s = seen.submitted_s[plans[0].step] if plans else 0.0

@@ -1,4 +1,4 @@
-"""What each law says and where to look when broken, read from docs/laws.md."""
+"""Reads from docs/laws.md what each law says, and where to look if it is broken."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def is_of_kit(law: str) -> bool:
 
 
 def statement(law: str) -> Statement:
-    """Return the words of the law with this name, as `LawBroken` carries it."""
+    """Return the statement of the law that `LawBroken.law` names."""
     if law in OWN_LAWS:
         return _OTHER._replace(says=OWN_LAWS[law].says)
     return next((words for names, words in statements().items() if law in names.split(", ")), _OTHER)

@@ -1,6 +1,6 @@
-"""What the laws are checked on: a technique on a scenario (`Case`), of a `Subject`.
+"""What the laws are checked on: each `Case` is a technique on a scenario.
 
-Texts (`minifuse.testing.texts`) and cell graphs (`minifuse.testing.graphs`) are the two subjects. All that differs
+There are two subjects: texts (`minifuse.testing.texts`) and cell graphs (`minifuse.testing.graphs`). All that differs
 between them is a method of `Case`: laws and observed runs are the same.
 """
 
@@ -26,7 +26,7 @@ from minifuse.serve.assembly import Choices, Stages, choose
 from minifuse.stages import KINDS, Kind, Memory, stages
 from minifuse.techniques import TECHNIQUES, Technique, fit, for_model, mix
 
-if TYPE_CHECKING:  # the laws take no torch but where a model computes
+if TYPE_CHECKING:  # the laws import torch only where a model computes
     from torch import Tensor
 
 
@@ -36,10 +36,10 @@ Tokens = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A workload, a budget and settings, all small enough that every corner is met often."""
+    """A workload, a budget and settings, all so small that corner cases are frequent."""
 
     requests: tuple[Request, ...]
-    options: tuple[tuple[str, Any], ...]  # as `--set` takes them; those that a mix does not have are left out
+    options: tuple[tuple[str, Any], ...]  # as `--set` takes them; a mix leaves out options that it lacks
     aborts: tuple[tuple[int, str], ...] = ()  # after so many steps this request is aborted
     shared: bool = False  # whether the workers share one device
     replayed: bool = False  # no model computes: every token is -1, which ends no answer
@@ -85,7 +85,7 @@ class Expected(NamedTuple):
 
 
 def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
-    """Whether two nodes have the same outputs, but for rounding in float64."""
+    """Whether two nodes have the same outputs, except for rounding in float64."""
     import torch
 
     return len(one) == len(two) and all(
@@ -94,9 +94,9 @@ def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
 
 
 class Books:
-    """Independent books of one run, kept from plans alone.
+    """Independent books of one run, made only from its plans.
 
-    Called at every event of a run. A method that finds a law broken raises `LawBroken`.
+    For each event of the run, a method is called, which raises `LawBroken` if it finds a law broken.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Books:
         """A plan has been made: it runs after earlier plans of its worker."""
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """A worker begins with a plan."""
+        """A worker begins a plan."""
 
     def ran(self, plan: Plan, ran: Ran) -> None:
         """A plan has been computed, and produced this."""
@@ -125,7 +125,7 @@ class Books:
 
 
 class Case(ABC):
-    """A technique on a scenario: what runs and laws need to know of its model."""
+    """A technique on a scenario, with all that laws and runs need of the model."""
 
     scenario: Any
 
@@ -144,11 +144,11 @@ class Case(ABC):
         return [tuple(prompts) for prompts in by_request(self.requests)]
 
     def with_requests(self, requests: tuple[Request, ...], aborts: tuple[tuple[int, str], ...] = ()) -> Self:
-        """Put other requests in the same memory."""
+        """Return this case with other requests, in the same memory."""
         return type(self)(self.row, replace(self.scenario.with_requests(requests), aborts=aborts))
 
     def alone(self, request: Request) -> Self:
-        """Serve one request, or prompt, alone."""
+        """Return the case in which one request, or prompt, is served alone."""
         return type(self)(self.row, self.scenario.alone(request))
 
     @cached_property
@@ -168,22 +168,22 @@ class Case(ABC):
     @property
     @abstractmethod
     def capacity(self) -> int:
-        """Slots of memory."""
+        """Return the number of slots in memory."""
 
     @property
     @abstractmethod
     def reader(self) -> Reader:
-        """The model as far as requests concern it."""
+        """Return the part of the model that reads requests."""
 
     @property
     @abstractmethod
     def probes(self) -> list[Sequence]:
-        """Return a smallest sequence for each slot of memory, to measure its free room."""
+        """Return one minimal sequence per slot of memory, to measure free room."""
 
     @property
     @abstractmethod
     def most_steps(self) -> int:
-        """Return the most steps that are ever needed."""
+        """Return the largest number of steps that a run may need."""
 
     @abstractmethod
     def books(self, memory: Memory) -> Books:
@@ -195,7 +195,7 @@ class Case(ABC):
 
     @abstractmethod
     def replay(self, tokens: Tokens) -> RunPlan:
-        """Compute nothing, and produce these tokens; -1, no stop token, where one is missing."""
+        """Compute nothing: produce these tokens, and -1, which is no stop token, for missing ones."""
 
     @abstractmethod
     def expected(self, request: Request) -> Expected:
@@ -203,10 +203,10 @@ class Case(ABC):
 
     @abstractmethod
     def endless(self, request: Request) -> Expected:
-        """Return the answer to a request whose tokens are all -1."""
+        """Return the expected answer to a request if all computed tokens are -1."""
 
     def whole(self, request: Request, before: Sequence | None) -> Request:
-        """Put the text of the request that this one follows before its prompt."""
+        """Return a request whose prompt begins with the text of `before`, which it follows."""
         history = () if before is None else (*before.request.prompt, *before.answer)
         return replace(request, prompt=(*history, *request.prompt), conversation=None, after=None, delay_s=0.0)
 
@@ -215,10 +215,14 @@ class Case(ABC):
         """Whether a request with these prompts can be served at all, counted independently."""
 
     def of_one_run(self, seen: Any) -> None:  # noqa: B027  # most have none
-        """Check the laws of this kind of model alone that one run, an `Observation`, shows."""
+        """Check the laws of single runs that only this kind of model has.
+
+        Args:
+            seen: the `Observation` of the run.
+        """
 
     def link(self, memory: Memory) -> Link:
-        """Make what carries moves between the tiers."""
+        """Make the link that carries moves between the tiers."""
         return Link()
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
@@ -232,10 +236,10 @@ class Subject(NamedTuple):
     kind: str  # as stages serve it: "transformer" or "cells"
     noun: str
     mixes: Callable[..., Iterator[Technique]]
-    scenarios: Callable[..., SearchStrategy[Any]]  # for a row; perhaps of some kinds only
+    scenarios: Callable[..., SearchStrategy[Any]]  # for a row; perhaps only of some kinds
     case: Callable[[Technique, Any], Case]
-    laws: Mapping[str, Callable[..., None]]  # beside those that all subjects have
-    law_names: tuple[str, ...] = ()  # that only this subject's books and laws may raise
+    laws: Mapping[str, Callable[..., None]]  # besides the laws of all subjects
+    law_names: tuple[str, ...] = ()  # names that only this subject's books and laws may raise
 
 
 def mixes(kind: str, **only: str) -> Iterator[Technique]:

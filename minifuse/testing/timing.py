@@ -33,15 +33,15 @@ def check_time(case: Case, seen: Observation) -> None:
         costs = seen.costs[step.plan.step] + measured_of(step).exposed_s
         if abs(served[step.plan.step] - costs) > 1e-9:
             raise LawBroken("time", f"step {step.plan.step} costs {costs} s, and got {served[step.plan.step]} s")
-    if len({step.plan.worker for step in steps}) == 1:  # the link of others may be in use
+    if len({step.plan.worker for step in steps}) == 1:  # else other workers may be using the link
         memory = case.stages().memory
         _check_waits(case.link(memory), seen, steps)
 
 
 def _check_waits(link: Link, seen: Observation, steps: list[StepReport]) -> None:
-    """Check that a plan waits for its own copies alone.
+    """Check that a plan waits only for its own copies.
 
-    One move that goes out ahead of time may have begun before.
+    A plan may also wait for one copy, made ahead of time, that was already in flight.
     """
     ahead = (move for plan in seen.plans.values() if not plan.work for move in plan.moves)
     begun_s = max((link.seconds([move]) for move in ahead), default=0.0)

@@ -1,4 +1,4 @@
-"""Keeps who waits and runs, in which order, from a policy's calls and proposals."""
+"""Keeps which sequences wait and run, in order, from a policy's calls and proposals."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from minifuse.core.request import Phase, Sequence
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
 
-ROUNDING = 1e-9  # levels of priority: two requests that come closer, by ageing, may go in either order; and seconds
+ROUNDING = 1e-9  # of levels of priority (closer requests may go in either order) and of seconds
 CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 class WaitingBooks:
-    """The laws "queue", "together", "window" and "reasons".
+    """Checks the laws "queue", "together", "window" and "reasons".
 
     docs/laws.md says what each demands. The order of the queue is computed here from requests and the time alone: the
     level of a request is its priority plus what its waiting adds.
 
     A policy that computes prompts `apart` has two queues. The first waiting prompt leads the prompts computed apart,
-    whatever others are computed with it. Computed prompts join the batch in order; while others run, none joins before
-    a waiting prompt of higher priority.
+    whatever others are computed with it. Computed prompts join the batch in order. If the batch has running sequences,
+    no prompt joins it before a waiting prompt of higher priority.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -43,11 +43,11 @@ class WaitingBooks:
         self.newest_first = self.ordered and getattr(policy, "victims", None) is QueuePolicy.victims
         self.arrived: list[str] = []  # every sequence that was ever received
         self.waiting: dict[str, Sequence] = {}
-        self.ready: dict[str, Sequence] = {}  # computed apart or evicted, where prompts are computed apart
+        self.ready: dict[str, Sequence] = {}  # computed apart, or evicted, if prompts are computed apart
         self.running: dict[str, Sequence] = {}
         self.num_plans = 0  # proposed with work and not completed
         self.idle_since = 0.0  # while nothing runs
-        self._unexplained: str | None = None  # a wait for a wake, which is no law's but progress's if it is for ever
+        self._unexplained: str | None = None  # an unexplained wait for a wake; an endless one breaks "progress"
 
     def receive(self, sequence: Sequence) -> None:
         """Note that the policy has received a sequence."""
@@ -158,7 +158,7 @@ class WaitingBooks:
             raise LawBroken("window", f"nothing is proposed at {now:.9g} s: the oldest window closed at {closes:.9g} s")
 
     def _precedes(self, one: Sequence, two: Sequence, now: float) -> bool:
-        """Whether one precedes two: by a higher level, else by an earlier arrival."""
+        """Whether `one` precedes `two`: by a higher level, else by an earlier arrival."""
         if self.by_priority and one.request.priority != two.request.priority:
             difference = self._level(one, now) - self._level(two, now)
             return difference > (0 if self.ageing is None else ROUNDING)

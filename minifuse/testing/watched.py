@@ -55,7 +55,7 @@ class WatchedMemory:
 
 
 class WatchedTrace(Trace):
-    """A trace that keeps every event, and what a run without events hands on."""
+    """A trace that keeps every event, and also what it would hand to `into`."""
 
     def __init__(self, **header: Any) -> None:
         self.handed: list[Event] = []
@@ -110,7 +110,7 @@ class WatchedPolicy:
         memory = watched.memory
         _check_time(self.clock, now, "the policy's propose")
         self.num_asked += 1
-        # A look costs as much as there is: among hundreds of sequences, one look in as many proposals is enough.
+        # A look costs time for each sequence: with hundreds of sequences, one look in as many proposals is enough.
         looks = len(self.held) <= FEW or self.num_asked % len(self.held) == 0
         before = fingerprint((state(memory), self.held)) if looks else b""
         self.seen.proposals.append(Proposed(now, worker))

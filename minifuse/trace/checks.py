@@ -1,7 +1,7 @@
 """Checks the lines of a trace, which may have been edited or damaged.
 
-A check raises `Damaged`, with a text that says what is wrong. If a line lacks a key, or a value has another type, it
-may raise another of `ERRORS` instead. `because` makes a clause of any of them.
+A check raises `Damaged`, with a text that says what is wrong. If a line lacks a key, or a value has another type, the
+check may raise another of `ERRORS` instead. `because` makes a clause of any of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from minifuse.core.submitted import fits_utf8
 from minifuse.trace.log import Event
 
-MOST = 2**31  # of all that a trace counts: slots, tokens, iterations
+MOST = 2**31  # the largest number of slots, tokens or iterations in a trace
 MOST_WORKERS = 2**12
 MOST_LAYERS = 2**10  # where layers take turns on the device, a token has a slot for each layer
 LATEST_S = 1e12
-LISTS = (list, tuple)  # in a file, and in a run
+LISTS = (list, tuple)  # lists in a file, tuples in a run
 TIERS = ("device", "host")
 SHAPES = {
     "Rectangle": ("offset", "rows", "stride"),
@@ -27,7 +27,7 @@ SHAPES = {
 
 
 class Damaged(ValueError):
-    """A line that no run writes."""
+    """Raised for a line that no run writes."""
 
 
 ERRORS = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
@@ -66,7 +66,7 @@ def check_span(wall: Any) -> tuple[float, float]:
 
 
 def check_header(event: Event) -> None:
-    """Check what titles and scales are made of: names, stages, options and sizes of memory."""
+    """Check the names, stages, options and memory sizes in a header."""
     for name in ("technique", "model", "clock"):
         check_text(event.get(name, ""), name)
     for name in ("stages", "options"):
@@ -96,7 +96,12 @@ def check_answer(event: Event, known: Collection[str]) -> None:
 
 
 def check_known(names: Iterable[Any], known: Collection[str], what: str) -> None:
-    """Check that `names` are `known`, the requests of earlier lines; `what` has the names."""
+    """Check that all names are of requests in earlier lines.
+
+    Args:
+        known: the names of those requests.
+        what: the part of the line that has the names, for messages.
+    """
     for name in names:
         _need(isinstance(name, str) and name in known, f"{what} names {_shown(name)}, which no line before it asks for")
 
@@ -160,7 +165,7 @@ def _check_places(event: Event) -> None:
         _need(numbers[-1] > 0, "the shape has rows without slots")
         _check_run(*run_of_shape(shape), event["kv"][2])
         if shape["kind"] == "Rectangle":
-            columns = [shape.get("begin", 0), shape["start"], shape["stop"]]  # below 0 on the left
+            columns = [shape.get("begin", 0), shape["start"], shape["stop"]]  # below 0 after an extension on the left
             _need(all(type(one) is int and abs(one) <= MOST for one in columns), f"columns are {_shown(columns)}")
         if shape["kind"] != "StateRows":
             _need(all(not isinstance(place[0], LISTS) or len(place) == 1 for place in event["places"]), "nodes in rows")
@@ -172,7 +177,7 @@ def _check_places(event: Event) -> None:
 
 
 def run_of_shape(shape: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the first slot of a shape, and how many it has.
+    """Return the first slot of a shape, and its number of slots.
 
     >>> run_of_shape({"kind": "Region", "offset": 2, "size": 3, "width": 16})
     (32, 48)
@@ -184,8 +189,8 @@ def run_of_shape(shape: Mapping[str, Any]) -> tuple[int, int]:
 def runs_of_place(place: Any) -> list[tuple[Any, Any]]:
     """Return a place's runs of slots: the first slot and the length of each.
 
-    A block table names only the blocks that are new in its line. Raises `Damaged` if a place has no runs, or no
-    numbers.
+    A block table names only the blocks that are new in its line. Raises `Damaged` if a place has no runs, or a
+    block is not a number.
     """
     if len(place) == 1:  # several runs
         _need(bool(place[0]), "a place has no slots")

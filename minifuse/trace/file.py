@@ -1,4 +1,4 @@
-"""Writes and reads a trace on disk: an object of JSON a line."""
+"""Writes and reads a trace on disk: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -69,10 +69,13 @@ class TraceFile:
 
 
 def read_text(where: Path | TextIO, name: str) -> str:
-    """Read a file, or a stream, which messages call `name`.
+    """Return the text of a file or a stream.
+
+    Args:
+        name: names the trace in messages.
 
     Raises:
-        UsageError: it cannot be read, or is not text.
+        UsageError: the trace cannot be read, or is not text.
         MachineError: it is too long.
     """
     try:
@@ -89,13 +92,13 @@ def read_text(where: Path | TextIO, name: str) -> str:
 
 
 def parse(text: str, name: str, schema: str) -> tuple[list[dict[str, Any]], int | None]:
-    """Return the events of a trace, and the number of its cut line, if any.
+    """Return a trace's events, and the last line's number if that is cut off.
 
-    Killing a run cuts its trace off.
+    The last line may be cut off if the run was killed.
 
     Args:
         name: names the trace in messages.
-        schema: the version that is read.
+        schema: the only version that can be read.
 
     Raises:
         UsageError: the text is empty, not a trace, or a trace of another version.

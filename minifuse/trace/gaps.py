@@ -13,35 +13,36 @@ from minifuse.core.plan import TRANSFORMER
 from minifuse.trace.history import History, Iteration, Story
 from minifuse.trace.waits import Segment, Waits
 
-EVICTING = ("evicted", "displaced")  # codes of reasons with which a wait begins
+EVICTING = ("evicted", "displaced")  # codes of reasons that say why a wait began
 
 
 @dataclass(slots=True)
 class Gap:
-    """The time between two tokens of a request, or two iterations in runs without tokens.
+    """The time between two successive tokens of a request.
 
-    Its parts do not overlap, and add up to the gap: `own_s` in iterations with work of the request, `suspended_s` while
-    it was evicted, `ready_s` while it waited to join with its prompt computed, `others_s` in other requests'
-    iterations, and `nothing_s` while nothing ran.
+    In a run without tokens, it is the time between the ends of two iterations with work of the request. Its parts do
+    not overlap, and add up to the gap: `own_s` in iterations with work of the request, `suspended_s` while the request
+    was evicted, `ready_s` while it waited, with its prompt already computed, to join the batch, `others_s` in other
+    requests' iterations, and `nothing_s` while nothing ran.
     """
 
-    requests: list[str]  # all with tokens at these two times; the other fields are about the first
-    index: int  # the later token's, or iteration's, from 0
+    requests: list[str]  # all requests with tokens at both times; the other fields describe the first request
+    index: int  # number of the later token, or iteration, from 0
     start_s: float
     end_s: float
     own_s: float = 0.0
-    own: int = 0  # iterations with its work
-    computed: int = 0  # its tokens in those
+    own: int = 0  # iterations with work of the request
+    computed: int = 0  # the request's tokens in those iterations
     suspended_s: float = 0.0
     ready_s: float = 0.0
     why: list[str] = field(default_factory=list)  # reasons for being suspended, or not joining
     others_s: float = 0.0
-    others: int = 0  # iterations without its work, all through the gap
+    others: int = 0  # all iterations in the gap without work of the request
     nothing_s: float = 0.0
     prompts: dict[str, int] = field(default_factory=dict)  # prompt tokens of others computed meanwhile, by request
-    moves: Counter[str] = field(default_factory=Counter)  # tokens moved in its own iterations, by kind
-    moving_s: float = 0.0  # its own iterations waited for moves
-    exposed_s: float = 0.0  # its own iterations waited for transfers between tiers
+    moves: Counter[str] = field(default_factory=Counter)  # tokens moved in the request's own iterations, by kind
+    moving_s: float = 0.0  # how long its own iterations waited for moves
+    exposed_s: float = 0.0  # how long its own iterations waited for transfers between tiers
 
     @property
     def seconds(self) -> float:
@@ -49,7 +50,7 @@ class Gap:
 
 
 def longest_gaps(history: History, waits: Waits, most: int = 10) -> list[Gap]:
-    """Return the longest gaps of all requests; of equal ones the earliest.
+    """Return the `most` longest gaps of all requests, longest first, then earliest first.
 
     Args:
         waits: `reasons_of_waits` of the same history.
@@ -65,7 +66,7 @@ def longest_gaps(history: History, waits: Waits, most: int = 10) -> list[Gap]:
     starts = [one.start_s for one in history.iterations]
     longest = max((one.seconds for one in history.iterations), default=0.0)
     for gap in found:
-        # Iterations are in order of start: one that began earlier than this has ended before the gap.
+        # Iterations are sorted by start: one that began more than `longest` before the gap has ended by then.
         first = bisect_left(starts, gap.start_s - longest)
         last = bisect_left(starts, gap.end_s)
         name = gap.requests[0]
@@ -121,7 +122,10 @@ def _explain(gap: Gap, story: Story, iterations: Sequence[Iteration], reasons: I
 
 
 def _longest_reasons(gap: Gap, reasons: Iterable[Segment]) -> list[str]:
-    """Return the longest reason of each code for which the request waited in a gap."""
+    """Return the texts of up to two reasons why the request waited in a gap.
+
+    Reasons of eviction come first, then the codes that held longest; each code is told by its longest reason.
+    """
     seconds: dict[str, float] = defaultdict(float)
     texts: dict[str, tuple[float, str]] = {}
     for one in reasons:

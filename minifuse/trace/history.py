@@ -31,7 +31,7 @@ Reasons = tuple[tuple[str, str, str], ...]  # code, request, text
 
 
 class Wait(NamedTuple):
-    """A time for which a request waited: to be admitted, to join, or to return."""
+    """A span in which a request waited: to be admitted, to join, or to return."""
 
     kind: WaitKind
     start_s: float
@@ -41,7 +41,7 @@ class Wait(NamedTuple):
 class Decision(NamedTuple):
     """A moment of choice: what was chosen, and why requests were left out."""
 
-    number: int  # the step's; pauses have -1, -2, and so on
+    number: int  # the number of the step; pauses have -1, -2, and so on
     at_s: float
     reasons: Reasons
     choice: Choice = Choice()
@@ -50,7 +50,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """A step of the trace; a step without work has transfers alone."""
+    """A step of the trace; a step without work has only transfers."""
 
     step: int
     worker: int
@@ -61,14 +61,14 @@ class Iteration:
 
     @property
     def decision(self) -> Decision:
-        """Return the decision that made it."""
+        """Return the decision that led to this iteration."""
         joining = frozenset([*self.event["admitted"], *self.requests])
         choice = Choice(self.worker, self.event["evicted"], self.cells)
         return Decision(self.step, self.start_s, _reasons(self.event), choice, joining)
 
     @property
     def preprocesses(self) -> bool:
-        """Return whether it prepares requests for another worker, or for the batch."""
+        """Return whether the iteration prepares requests for another worker, or for the batch."""
         return bool(self.event["phase"] == Phase.PREPROCESSING.value)
 
     @property
@@ -77,23 +77,23 @@ class Iteration:
 
     @property
     def requests(self) -> list[str]:
-        """Return the requests that it computes, each once."""
+        """Return the requests that the iteration computes, each once."""
         return list(dict.fromkeys([name for name, *_ in self.work]))
 
     @property
     def cells(self) -> dict[str, int]:
-        """Count the tokens, or the nodes of each type, that it computes for requests."""
+        """Count the tokens, or the nodes of each type, that the iteration computes."""
         found: dict[str, int] = {}
         for _, start, stop, cell in self.work:
             found[cell] = found.get(cell, 0) + stop - start
         return found
 
     def work_of(self, name: str) -> list[tuple[int, int, str]]:
-        """Return its work for a request: start, stop, cell."""
+        """Return the iteration's work for a request: start, stop, cell."""
         return [(start, stop, cell) for owner, start, stop, cell in self.work if owner == name]
 
     def tokens_of(self, name: str) -> int:
-        """Count the tokens, or nodes, that it computes for a request."""
+        """Count the tokens, or nodes, that the iteration computes for a request."""
         return sum([stop - start for owner, start, stop, _ in self.work if owner == name])
 
 
@@ -106,11 +106,11 @@ class Story:
     prompt_tokens: int
     request: Event
     arrived: bool = True  # False: it follows a request that has not ended
-    iterations: list[int] = field(default_factory=list)  # iterations with its work, as indices
+    iterations: list[int] = field(default_factory=list)  # indices of the iterations with its work
     waits: list[Wait] = field(default_factory=list)
-    tokens: list[tuple[float, int]] = field(default_factory=list)  # of each, the time and the iteration, as index
-    evictions: list[tuple[int, int | None]] = field(default_factory=list)  # iterations that evicted and readmitted it
-    admitted_s: float | None = None  # first
+    tokens: list[tuple[float, int]] = field(default_factory=list)  # each token's time, and the index of its iteration
+    evictions: list[tuple[int, int | None]] = field(default_factory=list)  # iterations that evicted, and readmitted it
+    admitted_s: float | None = None  # for the first time
     ended_s: float | None = None
     reason: str = FinishReason.INTERRUPTED.value  # until an event says otherwise
 
@@ -119,11 +119,14 @@ class Story:
         return self.reason in (FinishReason.STOP.value, FinishReason.LENGTH.value)
 
     def prefills(self, start: int, stop: int, cell: str) -> bool:
-        """Return whether computing its tokens [start, stop) is prefill: several, or one of the prompt."""
+        """Return whether computing tokens [start, stop) is prefill.
+
+        It is if they are several tokens, or one of the prompt.
+        """
         return cell == TRANSFORMER and (stop - start > 1 or start < self.prompt_tokens)
 
     def phase_in(self, one: Iteration) -> str:
-        """Return what an iteration computes for it: pre-processing, prompt, decoding, or a cell."""
+        """Return an iteration's phase for this request: pre-processing, prompt, decoding, or a cell's name."""
         own = one.work_of(self.id)
         if one.preprocesses:
             return "pre-processing"
@@ -134,7 +137,7 @@ class Story:
 
 @dataclass(slots=True)
 class History:
-    """A run, or the part that its trace has."""
+    """A run, or the part of it that its trace has."""
 
     header: Event
     stories: dict[str, Story] = field(default_factory=dict)
@@ -150,7 +153,7 @@ class History:
         """Read a run from its events; events of an unknown kind are skipped.
 
         Args:
-            name: what messages call the trace.
+            name: names the trace in messages.
 
         Raises:
             UsageError: an event lacks a key, or has a value of another type.
@@ -175,16 +178,16 @@ class History:
 
     @property
     def has_tokens(self) -> bool:
-        """Return whether answers are tokens; graphs of cells may have results alone."""
+        """Return whether answers are tokens; graphs of cells may have only results."""
         return not self.of_cells or any(story.tokens for story in self.stories.values())
 
     def end_of(self, story: Story) -> float:
-        """Return when a request ended, or the run if the request did not."""
+        """Return when a request ended; for an unfinished one, when the run ended."""
         return self.last_s if story.ended_s is None else story.ended_s
 
     @property
     def by_arrival(self) -> list[Story]:
-        """Return the requests by arrival, then by submission."""
+        """Return the requests in order of arrival; equal arrivals in order of submission."""
         return sorted(self.stories.values(), key=lambda story: story.arrival_s)
 
     @property
@@ -193,7 +196,7 @@ class History:
         return sorted({one.worker for one in self.iterations if one.work})
 
     def _read(self, event: Event, steps: dict[int, Iteration]) -> None:
-        """Read an event; `_tell` follows requests when all steps are known."""
+        """Read an event; `_tell` follows the requests later, when all steps are known."""
         if event["event"] in ("step", "wait", "aborted", "end"):
             self.last_s = max(self.last_s, check_time(event["wall"]["end_s"]))
         match event["event"]:
@@ -209,7 +212,7 @@ class History:
                 check_answer(event, self.stories)
             case "refused":
                 self.refused.append((check_text(event["id"], "an id"), check_text(event["why"], "why")))
-                if event.get("received"):  # otherwise it may be a duplicate, with the id of a request that is served
+                if event.get("received"):  # otherwise another request, which is served, may have this id
                     check_known([event["id"]], self.stories, "refused")
                     del self.stories[event["id"]]
             case "aborted":

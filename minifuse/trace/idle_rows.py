@@ -8,8 +8,8 @@ from typing import Any
 from minifuse.core.plan import Extent
 from minifuse.trace.history import History, Iteration
 
-Row = tuple[int, int]  # its first slot, and how many it has
-Rows = tuple[list[Row], dict[Row, str]]  # all rows that an iteration computes; row -> the request whose work it has
+Row = tuple[int, int]  # first slot, number of slots
+Rows = tuple[list[Row], dict[Row, str]]  # all rows that an iteration computes; row -> request with work in it
 
 
 def rows_of(one: Iteration) -> Rows:
@@ -20,7 +20,7 @@ def rows_of(one: Iteration) -> Rows:
 
 
 def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[str, Sequence[Any]]]) -> Rows:
-    """Return what `rows_of` does, from a shape, and requests with their places.
+    """Return what `rows_of` returns, from a shape and the places of requests.
 
     >>> rows_of_shape("Rectangle", {"offset": 0, "rows": 2, "stride": 8}, [("a", [8, 5])])
     ([(0, 8), (8, 8)], {(8, 8): 'a'})
@@ -41,7 +41,7 @@ def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[st
 
 
 def idle_rows(history: History) -> dict[str, list[int]]:
-    """Return, for ended requests, the iterations (as indices) that still computed their row."""
+    """Return, by ended request, the indices of iterations that still computed its row."""
 
     def had_ended(name: str, index: int) -> bool:
         ended_s = history.stories[name].ended_s
@@ -51,10 +51,11 @@ def idle_rows(history: History) -> dict[str, list[int]]:
 
 
 def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
-    """Return what `idle_rows` does, from each iteration's stream (worker, phase) and rows.
+    """Return what `idle_rows` returns, from the streams and rows of iterations.
 
     Args:
-        had_ended: whether a request had ended when an iteration (as index) began.
+        rows: the stream (worker, phase) and the rows of each iteration.
+        had_ended: tells whether a request had ended when the iteration with this index began.
 
     >>> first, second = (0, 8), (8, 8)
     >>> both, alone = ([first, second], {first: "a", second: "b"}), ([first, second], {first: "a"})

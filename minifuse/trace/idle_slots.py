@@ -12,7 +12,10 @@ from minifuse.trace.slots import fresh_slots, slots_of
 
 
 class Idle(NamedTuple):
-    """Slots that no request needs: computed in a step, or earlier and still in use."""
+    """Slots in use that no request needs.
+
+    `computed` are computed in the step; `lying` were computed earlier.
+    """
 
     computed: set[int]
     lying: set[int]

@@ -15,7 +15,7 @@ from minifuse.core.request import FinishReason
 
 
 class Spans:
-    """Keeps the tokens computed so far as half-open spans: mostly one, from the first token."""
+    """Keeps the positions of computed tokens as half-open spans; mostly there is one."""
 
     __slots__ = ("bounds",)
 
@@ -23,7 +23,7 @@ class Spans:
         self.bounds: list[int] = []  # start, stop, start, stop ... ascending
 
     def add(self, start: int, stop: int) -> int:
-        """Add [start, stop). Returns how many of its tokens were in already.
+        """Add [start, stop). Returns how many of its tokens had been added before.
 
         >>> spans = Spans()
         >>> spans.add(0, 5), spans.add(5, 6), spans.add(9, 11), spans.add(4, 10), spans.bounds
@@ -53,9 +53,9 @@ class Life:
     prompt_tokens: int
     arrived: bool = True  # False: it follows a request that has not ended
     started_s: float = math.inf
-    admitted_s: float = math.inf  # first
-    evicted_s: float | None = None  # None: it does not wait to be admitted again
-    evictions: list[tuple[float, float]] = field(default_factory=list)  # when it was evicted, and admitted again
+    admitted_s: float = math.inf  # for the first time
+    evicted_s: float | None = None  # None: it is not waiting to be admitted again
+    evictions: list[tuple[float, float]] = field(default_factory=list)  # times of each eviction and readmission
     token_times: array[float] = field(default_factory=lambda: array("d"))
     ended_s: float = math.nan
     reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
@@ -66,14 +66,17 @@ class Life:
     conversation: str | None = None
 
     def admit(self, now: float) -> None:
-        """Admit it, for the first time or after an eviction."""
+        """Note an admission, the first one or after an eviction."""
         self.admitted_s = min(self.admitted_s, now)
         if self.evicted_s is not None:
             self.evictions.append((self.evicted_s, now))
             self.evicted_s = None
 
     def waits(self) -> list[tuple[float, float]]:
-        """Return the times it waited: until it was admitted, it ended, or for ever."""
+        """Return the spans in which the request waited to be admitted.
+
+        A span ends when the request is admitted or ends; otherwise it is infinite.
+        """
         if not self.arrived:
             return []
         end_s = math.inf if math.isnan(self.ended_s) else self.ended_s
@@ -102,13 +105,13 @@ class Life:
 
 
 def most_overtaken(lives: Iterable[Life]) -> int:
-    """Return the largest number of requests that overtook a single one.
+    """Return the largest number of requests that overtook the same request.
 
-    Those arrived after it, and were admitted for the first time while it waited.
+    A request overtakes another if it arrives later, and is first admitted while the other waits.
 
     A request waits from its arrival until it is admitted, and from each eviction until it is admitted again. Requests
-    that arrive, or are admitted, at the same time do not overtake each other. It is computed once, when the run has
-    ended, so that iterations pay nothing.
+    that arrive, or are admitted, at the same time do not overtake each other. The number is computed once, when the
+    run has ended, so that iterations pay nothing.
 
     >>> a, b, c = (Life(arrival_s=float(i), prompt_tokens=1) for i in range(3))
     >>> a.admitted_s, b.admitted_s, c.admitted_s = 5.0, 3.0, 4.0
@@ -116,7 +119,7 @@ def most_overtaken(lives: Iterable[Life]) -> int:
     2
     """
     most = 0
-    begun: list[float] = []  # when later arrivals were admitted, negated: so most are appended
+    begun: list[float] = []  # negated times at which later arrivals were admitted: so most are appended
     latest_first = sorted(lives, key=attrgetter("arrival_s"), reverse=True)
     for _, together in groupby(latest_first, key=attrgetter("arrival_s")):
         arrived = list(together)

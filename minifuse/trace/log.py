@@ -3,7 +3,7 @@
     {"event": "run", "schema": "minifuse.trace/5", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "request", "id": "r1", "wall": {"arrival_s": 2.7}, "after": "r0", "history_tokens": 24, ...}
-    {"event": "request", "id": "r2", "arrival_s": 0.0, "history_tokens": 96, ...}   # behind the text of an earlier run
+    {"event": "request", "id": "r2", "arrival_s": 0.0, "history_tokens": 96, ...}   # continues an earlier run's text
     {"event": "request", "id": "r3", "arrival_s": 0.0, "user": "ann", ...}
     {"event": "refused", "id": "r9", "why": "..."}
     {"event": "answer", "id": "r0", "text": "42", "ends": [1, 2, 2]}
@@ -12,12 +12,12 @@
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ..., "other_cores": 0.3}}
 
-A step writes only what is new in a sequence's block table since the last step that had it: under "places",
+A step writes only what is new in a sequence's block table since the sequence's last step: under "places",
 [2, [9], 16] means the first two blocks of the last table, then block 9, of 16 slots each. `whole_tables` puts the
 tables together again. When a sequence has finished or was aborted, its next table, if there is one, is written whole.
 
-If the model has a tokenizer, a file has texts too: a request's prompt, without its history, under "text"; and at the
-run's end each answer, with the number of its characters after each token under "ends".
+If the model has a tokenizer, a file has texts too. The prompt of a request, without its history, stands under "text".
+At the run's end, the file gets each answer; "ends" has the number of the answer's characters after each token.
 
 Measurements (times, transfers, gathers, messages between ranks) stand under "wall" and nowhere else. So two runs that
 decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
@@ -67,7 +67,7 @@ class Trace(RunObserver):
         path: the file, or a stream.
         into: is called with every event as it happens; steps come without places and layout. Then no event is kept, and
             a long run takes no more memory than a short one.
-        texts: decodes tokens, prompts at once and answers at the end; None: the trace has no texts.
+        texts: decodes prompts at once, and answers at the run's end; None: the trace has no texts.
         others: counts the cores that other processes used, for the last event; None: time is virtual.
         header: the first event's other keys.
 
@@ -90,7 +90,7 @@ class Trace(RunObserver):
         self._texts = texts
         self._num_answers = 0  # written so far
         self._file = None if path is None else TraceFile(path)
-        self._told = BlockTables()  # as the file has them
+        self._told = BlockTables()  # the tables that the file has
         self._add(self.header)
 
     @property
@@ -102,8 +102,8 @@ class Trace(RunObserver):
         """Write that a request was submitted or, if it follows another, arrived.
 
         Args:
-            num_history: leading tokens of its prompt that are history.
-            measured: it arrived when it was submitted, or when the last turn ended, not at a time that was asked for.
+            num_history: how many leading tokens of the prompt are history.
+            measured: the arrival time was measured (at submission, or when the last turn ended), not given.
         """
         arrival = {"arrival_s": request.arrival_s}
         history = None if request.after is None and not num_history else num_history
@@ -134,15 +134,17 @@ class Trace(RunObserver):
         self._add(report)
 
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
-        """Write a wait in which the engine had requests and ran nothing."""
+        """Write a wait if the engine had requests and ran nothing."""
         if requests.sequences and not requests.in_flight:
             wall = {"start_s": requests.now, "end_s": end_s}
             self._add({"event": "wait", "reasons": list(reasons), "wall": wall})
 
     def ended(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
-        """Write that the run has ended; `finished` are all ended requests, in order.
+        """Write that the run has ended.
 
-        Their answers are decoded only now, which would take too long in an iteration.
+        Args:
+            finished: all ended requests, in order. Their answers are decoded only now: decoding takes too long
+                for an iteration.
         """
         if self._texts is not None:
             for sequence in islice(finished, self._num_answers, None):  # a trace may end more than once
@@ -168,7 +170,7 @@ class Trace(RunObserver):
         return (json.loads(json.dumps(event)) for event in self.kept())
 
     def kept(self) -> Iterator[Event]:
-        """Return what `events` does, several times faster, with tuples where JSON has lists."""
+        """Return what `events` returns, several times faster, with tuples instead of lists."""
         if self._into is not None:
             raise UsageError(
                 "The events of this run were not kept but handed to what was given as `into`: leave `into` out, or "
@@ -189,7 +191,7 @@ class Trace(RunObserver):
 
 
 def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
-    """Make a step an event, with what is new since the block tables `told`."""
+    """Turn a step into an event; of its block tables, write what `told` lacks."""
     if isinstance(event, StepReport):
         event = {"event": "step", **step_decisions(event, told), "wall": _wall(event)}
     told.forget(event)

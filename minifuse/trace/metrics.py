@@ -6,8 +6,8 @@
 
     metrics["ttft_s"]["p90"]  # seconds
 
-Times are seconds on the run's clock; request `arrival_s` and steps share one zero. Latencies are of finished requests
-(`stop` or `length`), sums of the whole run. A metric without a value, because nothing finished or no time passed, is
+Times are seconds on the run's clock; request `arrival_s` and steps share one zero. Latencies cover finished requests
+(`stop` or `length`); sums cover the whole run. A metric without a value, because nothing finished or no time passed, is
 None and never NaN: the result is JSON as it is.
 
 | metric | from | to |
@@ -21,11 +21,12 @@ None and never NaN: the result is JSON as it is.
 | `normalized_latency_s` | arrival | finish, divided by the output tokens |
 | `latency_bound_s` | the largest of all gaps | |
 
-`most_overtaken` is the largest number of requests that overtook a single one: they arrived after it, and were admitted
-while it waited.
+`most_overtaken` is the largest number of requests that overtook the same request: they arrived later, and were first
+admitted while it waited.
 
-`history` counts, for requests that continue a text of another request or of an earlier run, the tokens of that text
-with KV computed before, and how many of these each tier of memory still had when the request was first admitted.
+`history` is about requests that continue the text of another request, or of an earlier run. It counts the tokens of
+that text whose KV had been computed, and how many of them each tier of memory still had when the request was first
+admitted.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from minifuse.trace.log import Event, arrival_of
 
 Metrics = dict[str, Any]
 Groups = dict[str | int | None, Metrics]  # by user, priority or conversation
-GROUPINGS = ("user", "priority", "conversation")  # what metrics can be told by
+GROUPINGS = ("user", "priority", "conversation")  # what metrics can be grouped by
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s", "itl_s")
 
 
@@ -80,7 +81,7 @@ class _Memory:
     def __init__(self) -> None:
         self.num_steps, self.seconds, self.capacity = 0, 0.0, 0
         self.peak = dict.fromkeys(("used", "reserved", "host", "kept", "kept_host"), 0)
-        self.tokens = dict.fromkeys(self.peak, 0)  # their sum over steps
+        self.tokens = dict.fromkeys(self.peak, 0)  # sums over steps
         self.token_seconds = dict.fromkeys(self.peak, 0.0)
 
     def add(self, seconds: float, capacity: int, *usage: int) -> None:
@@ -111,8 +112,8 @@ class _Memory:
 class RunningMetrics:
     """Counts the metrics of a run event by event.
 
-    It keeps numbers only: a few for each request, one for each token. `read` takes events from a trace that was read,
-    or from `Trace(into=...)` during the run.
+    It keeps only numbers: a few for each request, one for each token. `read` takes the events of a trace or, during a
+    run, those of `Trace(into=...)`.
     """
 
     def __init__(self) -> None:
@@ -137,12 +138,12 @@ class RunningMetrics:
                 life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"], arrived))
                 life.user, life.priority = event.get("user"), event.get("priority", 0)
                 life.conversation = event.get("conversation")
-                # Of a history all but the last token has been computed before: no token followed that one.
+                # All tokens of a history have been computed before, except the last: no token followed it.
                 life.history = max(0, event.get("history_tokens", 0) - 1)
                 life.computed[TRANSFORMER].add(0, life.history)
             case "refused":
                 self.num["refused"] += 1
-                if event.get("received"):  # otherwise it may be a duplicate, with the id of a request that is served
+                if event.get("received"):  # otherwise another request, which is served, may have this id
                     del self.lives[event["id"]]
             case "aborted":
                 life = self.lives[event["id"]]
@@ -205,7 +206,7 @@ class RunningMetrics:
         for name in event["admitted"]:
             self._admit(name, start_s, *reused.get(name, (0, 0)))
         used, reserved, capacity, host = event["kv"]
-        # A plan of moves alone runs beside the others: its time counts already.
+        # A plan with only moves runs beside other plans, whose time is counted already.
         seconds = end_s - start_s if event["work"] else 0.0
         self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
 
@@ -221,7 +222,10 @@ class RunningMetrics:
         life.admit(now)
 
     def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
-        """Return every metric of the events so far; `goodput` as from `parse_goodput`.
+        """Return every metric of the events read so far.
+
+        Args:
+            goodput: bounds of latencies, from `parse_goodput`.
 
         Raises:
             UsageError: a bound has an unknown metric, or is not a time.
@@ -299,7 +303,7 @@ class RunningMetrics:
             by: one of `GROUPINGS`.
 
         Raises:
-            UsageError: `by` is another.
+            UsageError: `by` is none of these.
         """
         if by not in GROUPINGS:
             raise unknown("grouping", by, GROUPINGS)
@@ -345,7 +349,7 @@ def read_events(events: Iterable[Event]) -> RunningMetrics:
 
 
 def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
-    """Compute every metric of a trace, complete or cut off; `goodput` as from `parse_goodput`.
+    """Compute every metric of a trace, complete or cut off.
 
     A request that neither finished nor was refused or aborted counts as interrupted. The run lasts from the first
     arrival to the last time in the trace.
@@ -353,13 +357,16 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
     Prefill tokens belong to prompts, or to answers computed anew. Recomputed tokens had been computed before, for the
     same request or for one that it follows. Reused tokens were found in memory when a request was admitted, at first or
     again. Idle tokens belong to no request, discarded ones to requests that had ended. Steps that pre-process beside
-    the main stream are counted apart from its iterations. Of cell graphs, nodes are counted instead of prefill and
+    the main stream are counted apart from its iterations. For cell graphs, nodes are counted instead of prefill and
     decode tokens, and every batch of nodes is an iteration. Mean KV is weighted with the time of each step, so waiting
     does not count.
 
     `moving_s` is the time that computing waited for moves. Transfers between device and host have bytes and seconds in
     each direction; their seconds are hidden if computing went on, and exposed if it waited. `other_cores` is how many
     cores other processes used, on average; None in virtual time, or if unknown.
+
+    Args:
+        goodput: bounds of latencies, from `parse_goodput`.
 
     Raises:
         UsageError: an event lacks a key, or has a value of another type.

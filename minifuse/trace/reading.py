@@ -13,7 +13,7 @@ from minifuse.trace.file import parse, read_text
 from minifuse.trace.log import SCHEMA, Event
 
 STANDARD_INPUT = "standard input"  # its name in messages
-MOST_GAPS = 3  # named in a notice
+MOST_GAPS = 3  # how many gaps a notice names
 
 
 class LoadedTrace(NamedTuple):
@@ -27,7 +27,7 @@ def load_trace(where: Path | Literal["-"]) -> LoadedTrace:
     """Load the trace in a file, or on standard input.
 
     Raises:
-        UsageError: it cannot be read, or is empty, not a trace, or a trace of another version.
+        UsageError: the trace cannot be read, or is empty, not a trace, or a trace of another version.
     """
     if where == "-" and sys.stdin is None:
         raise UsageError("The trace is -, and standard input is closed: give a file, or redirect standard input.")
@@ -36,7 +36,10 @@ def load_trace(where: Path | Literal["-"]) -> LoadedTrace:
 
 
 def parse_trace(text: str, name: str) -> LoadedTrace:
-    """Load the trace in a text, which messages call `name`.
+    """Load the trace in a text.
+
+    Args:
+        name: names the trace in messages.
 
     Raises:
         UsageError: see `load_trace`.
@@ -51,9 +54,9 @@ def parse_trace(text: str, name: str) -> LoadedTrace:
 
 
 def _lacking(events: list[Event], name: str) -> str | None:
-    """Return a notice if a trace with its end lacks an iteration.
+    """Return a notice if a trace with an `end` event lacks an iteration.
 
-    Iterations are numbered from 0 on. Only an interrupted run may lack some, which were running when it stopped. If the
+    Iterations are numbered from 0 on. Only an interrupted run may lack some: those that ran when it stopped. If the
     last iteration is missing, some request has no end.
     """
     if any(event.get("unfinished") for event in events if event["event"] == "end"):
@@ -76,7 +79,7 @@ def _lacking(events: list[Event], name: str) -> str | None:
 
 
 def _backwards(events: list[Event], name: str) -> str | None:
-    """Return a notice if an iteration begins before its worker's last one ended."""
+    """Return a notice if an iteration begins before the previous one of its worker ended."""
     ended: dict[Any, float] = {}
     for event in events:
         wall, worker = event.get("wall"), event.get("worker")

@@ -22,24 +22,25 @@ from minifuse.trace.step import num_alike
 class Held(NamedTuple):
     """A slot's owners and state: reserved, written, kept, or copy (also on the host).
 
-    Token and twin are differences from the slot's own number: consecutive slots of consecutive tokens are held alike.
+    `token` and `twin` are relative to the slot's own number, so consecutive slots of consecutive tokens
+    have equal values.
     """
 
     owners: frozenset[str]
     state: str
-    token: int | None = None  # its number in the owners' texts, less the slot's, while the owners have a place
-    twin: int | None = None  # the number of the slot with the same KV in the other tier, less this slot's
+    token: int | None = None  # position in the owners' texts minus the slot's number; None: the owners have no place
+    twin: int | None = None  # number of the slot with the same KV in the other tier minus this slot's number
 
 
 Slot = tuple[str, int]  # on the "device" or on the "host"
 Slots = dict[Slot, Held]
 OTHER_TIER = {"device": "host", "host": "device"}
 FREE = Held(frozenset(), "free")
-MOST_WINDOWS = 8  # of a shuffle: the chosen one, and others with the fewest copies
+MOST_WINDOWS = 8  # shown of a shuffle: the chosen one, and those with the fewest copies
 
 
 class Window(NamedTuple):
-    """Adjacent buffers that running requests may be gathered in, and the copies it takes."""
+    """Adjacent buffers that running requests can be gathered in, and the copies needed."""
 
     first: int
     last: int
@@ -49,7 +50,7 @@ class Window(NamedTuple):
 class Effects(NamedTuple):
     """What happens to slots when a plan begins."""
 
-    waves: tuple[Slots, ...] = ()  # device slots held otherwise during each wave; if several, or layers take turns
+    waves: tuple[Slots, ...] = ()  # by wave, device slots that differ from `held`; () if one wave has all layers
     sources: tuple[frozenset[str], ...] = ()  # the owners of what each move reads
     moved: Mapping[tuple[str, str], int] = {}  # tokens moved for a request, by kind of move
     windows: tuple[Window, ...] = ()  # of a shuffle that admits nothing
@@ -67,7 +68,7 @@ class Frame(NamedTuple):
     effects: Effects
 
     def during(self, wave: int | None) -> Slots:
-        """Return every slot held during a wave, or `held`."""
+        """Return every slot held during a wave; for None, `held`."""
         if wave is None:
             return self.held
         every = self.held | self.effects.waves[wave]
@@ -75,7 +76,11 @@ class Frame(NamedTuple):
 
 
 def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window, ...]:
-    """Return the windows of `count` buffers that can hold the `live` ones; `fixed` ones stay.
+    """Return the windows that the live buffers can be gathered in.
+
+    Args:
+        fixed: buffers that stay where they are.
+        count: the number of all buffers.
 
     >>> [tuple(window) for window in shuffle_windows({0, 4}, {2}, 5)]
     [(0, 1, 1), (1, 3, 2), (3, 4, 1)]
@@ -99,7 +104,7 @@ class _Books:
         self.block = block
         self.held: Slots = {}
         self.changed: set[Slot] = set()
-        self.waves: dict[int, list[Slots]] = {}  # step that runs -> what each wave had in slots changed since
+        self.waves: dict[int, list[Slots]] = {}  # running step -> by wave, what slots held that changed after it
         self.owned: defaultdict[tuple[str, str], set[Slot]] = defaultdict(set)  # tier and request -> slots
         self.places: dict[str, tuple[list[Any], list[int]]] = {}  # request -> its place in the trace, and the slots
         self.stale: set[str] = set()  # requests whose slots may have changed since they were placed
@@ -107,7 +112,7 @@ class _Books:
         self.gone: set[str] = set()  # requests that have ended
 
     def put(self, slots: Iterable[Slot], held: Held) -> None:
-        """Change slots of one tier. Twins that they have no longer are separated from them: their KV will differ."""
+        """Change slots of one tier, and unlink twins that will have other KV."""
         for found, alike in groupby(slots, self.held.get):
             before, run = found or FREE, [*alike]
             tier = run[0][0]
@@ -132,7 +137,7 @@ class _Books:
                 self.owned[tier, name].update(run)
 
     def remove(self, slots: list[Slot], name: str) -> None:
-        """Take slots that are held alike from a request."""
+        """Remove a request from the owners of slots that are held alike."""
         held = self.held[slots[0]]
         rest = held.owners - {name}
         self.put(slots, held._replace(owners=rest) if rest else FREE)
@@ -142,7 +147,7 @@ class _Books:
         return [(held, [*run]) for held, run in groupby(sorted(self.owned[tier, name]), self.held.__getitem__)]
 
     def move(self, move: list[Any], evicted: list[str]) -> tuple[frozenset[str], set[str]]:
-        """Move KV. Returns the owners of moved slots, and those that own one alone."""
+        """Move KV; return the owners of moved slots, and the sole owners of written ones."""
         kind, first, target, count, tier, target_tier, *_ = move
         every: set[str] = set()
         alone: set[str] = set()
@@ -174,7 +179,7 @@ class _Books:
         return frozenset(every), alone
 
     def give_back(self, name: str) -> None:
-        """Mark the device slots of one request as copies: its KV is on the host."""
+        """Mark a request's written device slots as copies, and free its reserved ones."""
         self.stale.add(name)
         for held, run in self.owned_on("device", name):
             if held.state == "reserved":
@@ -183,7 +188,11 @@ class _Books:
                 self.put(run, held._replace(state="copy"))
 
     def place(self, name: str, place: list[Any], first: int) -> None:
-        """Give a request a place; `first` is the first token that is computed in it."""
+        """Give a request a place.
+
+        Args:
+            first: the first token that is computed in this place.
+        """
         told, old = self.places.get(name, ([], []))
         if told == place and name not in self.stale:
             return
@@ -211,7 +220,7 @@ class _Books:
             if has and held.state == "written":
                 owners |= self.places.keys() & held.owners
                 twin = held.twin
-            elif has and held.twin is not None:  # the request may write to it, so the host's copy is given up
+            elif has and held.twin is not None:  # the request may write here, so the host's copy is given up
                 self.put([("host", number + held.twin) for _, number in run], FREE)
             self.put(run, Held(frozenset(owners), "written" if has else "reserved", token, twin))
         self.stale.discard(name)
@@ -296,7 +305,7 @@ class _Books:
         return tuple(sorted(shown))
 
     def give_up(self, tier: str, name: str, keep: bool) -> None:
-        """Take the slots of a tier from a request, or keep what it alone has in them."""
+        """Take a tier's slots from a request; with `keep`, mark unshared KV as kept."""
         for held, run in self.owned_on(tier, name):
             if keep and held.state in ("written", "kept", "copy") and len(held.owners) == 1:
                 self.put(run, held._replace(state="kept", token=None))
@@ -324,7 +333,7 @@ class _Books:
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
-    """Return, by step, the states of cells (slot, owner) that it reads last."""
+    """Return, by step, the states of cells (slot, owner) that no later step reads."""
     holder: dict[int, str] = {}
     reader: dict[int, int] = {}
     found: dict[int, list[tuple[int, str]]] = {}
@@ -355,7 +364,7 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
     """Yield the slots held during each step and wait, in trace order.
 
     Args:
-        events: of one run, as in its trace file.
+        events: the events of one run, as in its trace file.
     """
     told = list(events)
     events = list(whole_tables(told))
@@ -382,8 +391,8 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
 def _as_they_begin(steps: list[Event]) -> list[Event]:
     """Sort plans by their start: a queued plan has no slots yet.
 
-    If KV is moved, plans are sorted by number: a copy beside the iterations may start after the iteration that
-    overwrites its source, though that iteration waits for the copy.
+    If KV is moved, plans are sorted by number instead. A copy that runs beside the iterations may have a later start
+    than the iteration that overwrites its source, although that iteration waits for the copy.
     """
     moves = any(step["moves"] for step in steps)
     return sorted(steps, key=lambda step: (0.0 if moves else step["wall"]["start_s"], step["step"]))

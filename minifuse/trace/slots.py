@@ -1,4 +1,4 @@
-"""Reads the slots that the places, moves and shapes of a trace name."""
+"""Finds the slots that a trace's places, moves and shapes name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
     """Return the device slots that a step, or one of its waves, writes.
 
     Args:
-        step: with whole block tables.
+        step: a step whose block tables are whole.
 
     >>> fresh_slots({"work": [["a", 2, 4]], "places": [[8, 16]], "waves": [[0, 1]]})
     {10, 11}
@@ -53,6 +53,6 @@ def highest_slot(events: Iterable[Event]) -> int:
 
 
 def block_size(events: Iterable[Event]) -> int:
-    """Return the slots of a block; 0 where places are not in blocks."""
+    """Return the number of slots in a block; 0 if no place is in blocks."""
     places = (place for event in events if event["event"] == "step" for place in event["places"])
     return next((place[2] for place in places if len(place) == 3), 0)

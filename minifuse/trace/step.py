@@ -13,7 +13,7 @@ from minifuse.core.shapes import Rectangle, Region, StateRows
 
 
 def step_figures(report: StepReport) -> dict[str, Any]:
-    """Return a step without places and layout, uncopied: all that metrics need."""
+    """Return what metrics need of a step, uncopied: all but places and layout."""
     plan = report.plan
     return {
         "step": plan.step,
@@ -37,7 +37,7 @@ def step_figures(report: StepReport) -> dict[str, Any]:
 
 
 def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dict[str, Any]:
-    """Return all of a report that must not depend on how busy the machine was.
+    """Return the part of a report that must not depend on the machine's load.
 
     Args:
         tables: the block tables that earlier steps have written; None: write whole tables.
@@ -55,7 +55,7 @@ def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dic
 def _named(shape: Shape | None) -> dict[str, Any] | None:
     """Make a JSON object of a shape: {"kind": "Region", "offset": 0, "size": 3, "width": 8}.
 
-    Its `kind` is its class. A rectangle's `begin` is left out while it is 0.
+    `kind` is the shape's class. A rectangle's `begin` is left out while it is 0.
     """
     if shape is None:
         return None
@@ -65,14 +65,14 @@ def _named(shape: Shape | None) -> dict[str, Any] | None:
 
 
 def num_alike(one: Seq[int], other: Seq[int]) -> int:
-    """Count the numbers that both begin with."""
+    """Return the length of the common prefix of two sequences."""
     if other[: len(one)] == one:
         return len(one)
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))
 
 
 class BlockTables:
-    """Writes block tables step by step: of each, only what is new since last time.
+    """Writes block tables step by step; of each table, only what is new.
 
     `Pages` become [kept, new, size]: the first `kept` blocks of the sequence's last table, then the `new` ones. Other
     places stay as they are.
@@ -100,7 +100,7 @@ class BlockTables:
         return [kept, list(blocks[kept:]), place.size]
 
     def whole(self, name: str, told: list[Any]) -> list[Any]:
-        """Undo `told`: return the whole block table and the size for `Pages`."""
+        """Undo `told`: for `Pages`, return the whole block table and the block size."""
         if len(told) != 3:
             return told
         kept, new, size = told

@@ -14,7 +14,7 @@ from minifuse.trace.why import told_by_policy
 UNASKED = "not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"
 UNTOLD = "no-reason", "evicted, and no reason was given"
 UNCERTAIN = ("not-in-batch", "no-reason")  # codes that only say that a request was passed over
-START, ASKED, END = range(3)  # at one moment in this order: a request waits until the iteration it joins is chosen
+START, ASKED, END = range(3)  # the order at one moment: a request waits until the iteration it joins is chosen
 
 
 class Told(NamedTuple):
@@ -56,7 +56,7 @@ class Piece(NamedTuple):
     stop: int
 
     def segments(self, request: str) -> Iterator[Segment]:
-        """Cut the piece up by reasons."""
+        """Cut the piece into segments, one for each reason."""
         for k in range(self.first, self.stop):
             at_s, code, text = self.told[k]
             end_s = self.told[k + 1].at_s if k + 1 < self.stop else self.end_s
@@ -67,11 +67,11 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Waits:
-    """What requests waited for: the pieces of each one's waits, in order.
+    """What requests waited for: the pieces of each request's waits, in order.
 
     `given` has the policies' own reasons, by the number of the decision. `passed` has the two lists of reasons
-    that passed-over requests share: `behind` and `evicting` in the first; `UNCERTAIN` ones in the second, for requests
-    that have had no other.
+    that passed-over requests share: the first has `behind` and `evicting`; the second has `UNCERTAIN` ones, for
+    requests that have had no other reason.
     """
 
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """All waiting for one code."""
+    """All waiting for reasons with one code."""
 
     code: str
     seconds: dict[str, float]  # of each request
@@ -121,13 +121,13 @@ def _longest(seconds: dict[str, float]) -> tuple[str, float]:
 
 
 def _sentence(waits: Waits, code: str, request: str) -> str:
-    """Return the longest reason of this code for a request."""
+    """Return the reason with this code for which a request waited longest."""
     longest = max((one for one in waits.of(request) if one.code == code), key=lambda one: one.seconds)
     return f"{request} {longest.text}"
 
 
 class _Sums:
-    """Prefix sums of a list's seconds by code: any piece costs the same."""
+    """Prefix sums of a list's seconds by code, so that every piece costs the same."""
 
     def __init__(self, told: list[Told]) -> None:
         self.told = told
@@ -137,7 +137,7 @@ class _Sums:
                 sums.append(sums[-1] + (after.at_s - one.at_s if one.code == code else 0.0))
 
     def between(self, piece: Piece) -> Iterator[tuple[str, float]]:
-        """Yield each code that held in a piece of the list, and its seconds."""
+        """Yield each code, and the seconds for which it held within a piece."""
         first, last = self.told[piece.first], self.told[piece.stop - 1]
         for code, sums in self._before.items():
             seconds = sums[piece.stop - 1] - sums[piece.first]
@@ -151,9 +151,9 @@ def reasons_of_waits(history: History) -> Waits:
     """Derive what requests waited for: a reason for every second.
 
     A policy names the first request that it cannot admit, and stops there; for the other waiting requests, the choice
-    itself is the reason (`minifuse.trace.why`). A reason holds until there is another one or the wait ends. But
-    `not-in-batch` does not replace a reason that says more. Until a policy is first asked after its arrival, a request
-    has the reason `not-asked`.
+    itself is the reason (`minifuse.trace.why`). A reason holds until there is another one or the wait ends. But the
+    codes of `UNCERTAIN` do not replace a reason that says more. From its arrival until the policy is next asked, a
+    request has the reason `not-asked`.
     """
     reader = _Reader()
     at_once = _at_once(history)
@@ -168,7 +168,7 @@ def reasons_of_waits(history: History) -> Waits:
 
 
 class _Open(NamedTuple):
-    """A wait that has not ended, and its reasons since a moment: `told[first:]`."""
+    """A wait that has not ended, and its reasons from `since_s` on: `told[first:]`."""
 
     wait: Wait
     since_s: float
@@ -199,13 +199,17 @@ class _Reader:
         self._unasked.add(name)
 
     def end(self, at_s: float, name: str, wait: Wait) -> None:
-        """End a wait, unless the start of another one has ended it."""
+        """End a wait, unless it ended when another wait began."""
         if name in self._open and self._open[name].wait is wait:
             self._close(at_s, name)
             del self._open[name]
 
     def ask(self, decision: Decision, at_once: Collection[str]) -> None:
-        """Give waiting requests a decision's reasons; requests in `at_once` arrived and joined then."""
+        """Give waiting requests a decision's reasons.
+
+        Args:
+            at_once: requests that arrived and joined at the time of the decision.
+        """
         number, at_s, told, choice, joining = decision
         named = {name for _, name, _ in told if (name in self._open or name in at_once) and name not in joining}
         own = self.waits.given[number] = told_by_policy(told, choice, named)
@@ -231,7 +235,7 @@ class _Reader:
         self._open[name] = _Open(self._open[name].wait, at_s, told, first)
 
     def _close(self, at_s: float, name: str) -> None:
-        """Add the piece of its wait that ends now."""
+        """Add the piece of a request's wait that ends now."""
         _, since_s, told, first = self._open[name]
         if at_s > since_s:
             stop = max(first + 1, bisect_left(told, at_s, key=lambda one: one.at_s))

@@ -1,4 +1,4 @@
-"""Gives a reason for each waiting request that a policy gave none for.
+"""Gives a reason for each waiting request for which the policy gave no reason.
 
 A policy names the first request that it could not admit and stops there: an iteration's host work must not grow with
 the queue. The other requests get their reason here: during the run from an observer of the loop, if `Settings.why` asks
@@ -33,17 +33,17 @@ class Choice(NamedTuple):
     batch: Mapping[str, int] = {}
 
     def passed_over(self, reasons: Iterable[Told], waiting: Collection[str]) -> tuple[str, str]:
-        """Return code and text for waiting requests that the policy gave no reason for.
+        """Return the code and text of the reason for requests that the policy passed over.
 
-        The policy stopped at the last waiting request that it gave a reason for. It did not stop at a request that it
-        evicts, which begins to wait only now.
+        The policy stopped at the last waiting request for which it gave a reason. A request that it evicts does not
+        count, because it begins to wait only now.
 
         | code | when |
         |---|---|
         | behind | the policy stopped at a waiting request |
-        | evicting | it gave no reason, and others are evicted |
-        | not-in-batch | it gave none, and others run |
-        | no-reason | it gave none, and nothing runs |
+        | evicting | the policy gave no reason, and evicts requests |
+        | not-in-batch | the policy gave no reason, and others run |
+        | no-reason | the policy gave no reason, and nothing runs |
         """
         if named := [name for _, name, _ in reasons if name in waiting and name not in self.evicted]:
             admits = "none is admitted" if self.worker is None else f"worker {self.worker} admits none"

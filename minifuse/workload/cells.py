@@ -6,10 +6,10 @@
     treebank             binary trees, of 19 words in the mean and 56 at most
     identical-trees      complete binary trees of 16 words, or as in identical-trees:leaves=8
 
-None of them is the data: words are drawn uniformly, lengths from a law with its figures, and trees have synthetic
-shapes. As in `synthetic`, everything follows from a seed, and each choice of each request draws from a stream
-of its own: the first n requests of a longer workload are those of the shorter one, and a `max` changes only the lengths
-that exceed it.
+These workloads do not use the original data: words are drawn uniformly, lengths from laws with the statistics of the
+data, and trees have synthetic shapes. As in `synthetic`, everything follows from a seed, and each choice of each
+request draws from a random stream of its own. So the first n requests of a longer workload are those of the shorter
+one, and a `max` changes only the lengths that exceed it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORKLOADS = ("wmt15", "wmt15:max=50", "wmt15:fixed=24", "treebank", "identical-t
 SENTENCES, LONGEST = Lognormal(24, 0.727), 330
 # A translation is about as long as its source: the ratio is lognormal too, 1 in the mean, 0.8 to 1.2 for 7 of 10.
 RATIO_SIGMA = 0.2
-# The Stanford Sentiment Treebank: 19 words in the mean, 56 at most; the spread is its 9 to 10 words.
+# The Stanford Sentiment Treebank: 19 words in the mean, with a spread of 9 to 10 words, and 56 words at most.
 PARSED, LONGEST_PARSED = Lognormal(19.6, 0.5), 56
 MOST_LEAVES = 4096
 
@@ -44,11 +44,12 @@ Tree = Any  # a token id, or a tuple of trees
 def cell_workload(
     text: str, kind: str, count: int, vocab_size: int, arrival: Arrival | None = None, seed: int = 0
 ) -> list[Request]:
-    """Requests r0, r1, ... for a model of this kind (see `minifuse.model.cells.config`).
+    """Make requests r0, r1, ... for a model of this kind (see `minifuse.model.cells.config`).
 
-    A sentence is a prompt. Its answer has as many tokens as its translation has words, whatever they are: the thesis
-    decodes "until the number of steps is equal to the corresponding English sequence length" (2.7.4). A tree is
-    `given`, as nested tuples of token ids, and the prompt is its words in order. No word is one of `RESERVED`.
+    A sentence is a prompt. Its answer has as many tokens as its translation has words, whatever tokens these are: the
+    thesis decodes "until the number of steps is equal to the corresponding English sequence length" (2.7.4). A tree is
+    the request's `structure`, as nested tuples of token ids; the prompt is its words in order. No word is one of
+    `RESERVED`.
 
     Raises:
         UsageError: there is no such workload, or it does not suit this kind of model; `count` is below 1; the
@@ -147,7 +148,7 @@ def _complete_trees(option: str | None, words: range) -> _Draw:
 
 
 def _at_most(longest: int, law: Lengths, rng: random.Random) -> int:
-    """A length of this law, drawn again while it is longer than allowed."""
+    """Draw a length from this law, again and again until it is at most `longest`."""
     while (length := law.draw(rng)) > longest:
         pass
     return length
@@ -156,8 +157,8 @@ def _at_most(longest: int, law: Lengths, rng: random.Random) -> int:
 def _leaning_right(words: tuple[int, ...], rng: random.Random) -> Tree:
     """Draw a binary tree over these words that resembles a parse.
 
-    The left part of a phrase is one word with probability 1/2, each further word is half as likely, and the right part
-    is the rest.
+    The left part of a phrase has one word with probability 1/2; each further word is half as likely. The right part is
+    the rest.
 
     >>> _leaning_right((7, 8, 9, 10), random.Random(0))
     (7, (8, (9, 10)))

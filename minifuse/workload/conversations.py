@@ -30,12 +30,12 @@ MEANS = (5.56, 37.77, 204.58)  # turns of a conversation, tokens of a prompt and
 LEAST_SCALE, MOST_TURNS = 0.01, 32
 TRIES = 10_000  # draws of one conversation before it is clear that none is short enough
 
-# Chosen so that what is left of them without the longest has the means above, and 36% of the conversations have five
-# turns or more (3.6.4). They drop 0.4%, where the thesis drops 0.57% of the data. Turns are rounded up.
-TURNS = (5.41, 1.21)  # mean and sigma of a lognormal law, as those that follow
+# Chosen so that the conversations that are not too long have the means above, and 36% of them have five turns or more
+# (3.6.4). With these laws 0.4% are too long and dropped; the thesis drops 0.57% of the data. Turns are rounded up.
+TURNS = (5.41, 1.21)  # mean and sigma of a lognormal law, as below
 PROMPTS, ANSWERS = Lognormal(37.9, 1.5), Lognormal(205.4, 1.0)
 
-Turn = tuple[tuple[int, ...], int]  # the tokens of a prompt, and the number of its answer's
+Turn = tuple[tuple[int, ...], int]  # the tokens of a prompt, and the number of tokens of its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ def conversations(
     seed: int = 0,
     stop_ids: Sequence[int] = (),
 ) -> list[Request]:
-    """Draw `count` conversations of random tokens, none a stop token, as their turns.
+    """Draw the turns of `count` conversations, of random tokens that are no stop tokens.
 
     Args:
-        max_context: the model's.
+        max_context: the context length of the model.
 
     Raises:
-        UsageError: the model has too short a context, there is no token to draw or there are too many, or no
-            conversation of so many turns is short enough.
+        UsageError: the model has too short a context, all tokens are stop tokens, the prompts have too many tokens, or
+            no conversation of so many turns is short enough.
     """
     if count < 1:
         raise UsageError(f"The number of conversations is {count}: give at least 1.")
@@ -124,7 +124,7 @@ def draw_lengths(asked: Asked, number: int, seed: int = 0) -> list[tuple[int, in
     """Draw prompt and answer lengths of conversation `number`, until it is short enough.
 
     Raises:
-        UsageError: it always is.
+        UsageError: none of `TRIES` draws has enough turns and is short enough.
     """
     turns_rng, prompts_rng, answers_rng = (_stream(seed, number, name) for name in ("turns", "prompts", "answers"))
     for _ in range(TRIES):
@@ -148,10 +148,11 @@ def _draw_turns(rng: random.Random) -> int:
 def as_requests(
     conversations: Iterable[Sequence[Turn]], reaction_s: float, arrival: Arrival | None = None, seed: int = 0
 ) -> list[Request]:
-    """Make the requests c0.0, c0.1, ..., c1.0, ... of conversations, arriving by this law.
+    """Make the requests c0.0, c0.1, ..., c1.0, ... of conversations that arrive by this law.
 
-    A turn follows the one before it after a reaction time, exponential with this mean. Answers have exactly the lengths
-    given. No policy looks at them; a memory that reserves room for the longest possible answer reserves as much.
+    A turn arrives a reaction time after the answer before it; that time is exponential with the mean `reaction_s`.
+    Answers have exactly the lengths given. No policy looks at these lengths, but a memory that reserves room for the
+    longest possible answer reserves exactly as much.
     """
     whole = [list(turns) for turns in conversations]
     starts = arrival_times(len(whole), arrival or Arrival(), seed)

@@ -1,4 +1,4 @@
-"""Reads requests from a file of JSON objects, one a line."""
+"""Reads requests from a file of JSON objects, one per line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of to
 
 
 class Problem(Exception):
-    """What is wrong with a line, beside the types of its fields."""
+    """What is wrong with a line, apart from the types of its fields."""
 
 
 def read_jsonl(
@@ -47,31 +47,34 @@ def read_jsonl(
         {"prompt_token_ids": [5, 17], "arrival_s": 0.5, "temperature": 0.8, "seed": 7}
         {"id": "both", "prompt": ["How", "can"]}
 
-    `source` is a path, or lines, which messages then call `name`. `defaults` may depend on the request's index. Without
-    an id the first request is r0, the second r1, and so on. A list of prompts is one request of several prompts: the
-    last line gives both/0 and both/1 of the group both; a list of ids names its prompts one by one. All other fields
-    hold for all of them, but each draws from a seed of its own: the line's plus the prompt's index, or without one
-    that of the defaults plus the number of prompts before it in the file.
+    Without an id, the first request is r0, the second r1, and so on. A list of prompts is one request of several
+    prompts: the last line above makes the prompts both/0 and both/1 of the group both. A list of ids names the prompts
+    one by one. All other fields hold for each prompt of the line, but every prompt has its own seed: the line's seed
+    plus the prompt's index, or else the default seed plus the number of prompts before it in the file.
 
-    For a model that reads trees, `tree` reads those that are written as text, and a line may have one instead of a
-    prompt:
+    With `tree`, a line may have a tree instead of a prompt:
 
         {"tree": [12, [5, 7]]}
         {"tree": "(3 (2 12) (2 (1 5) (2 7)))"}
 
-    Lines of one conversation are its turns, in the file's order. Each but the first arrives `think_s` seconds after the
-    answer to the one before, though not before an `arrival_s` of its own, and continues the text so far. Without a
-    `user` it has that of the turn before it:
+    Lines of one conversation are its turns, in the file's order. Every turn but the first continues the text of the
+    turns before it. It arrives `think_s` seconds after the answer to the turn before, but not before its own
+    `arrival_s`. Without a `user`, it has the user of the turn before:
 
         {"id": "ask", "prompt": "Hello", "conversation": "c"}
         {"id": "ask-again", "prompt": " And then?", "conversation": "c", "think_s": 2.5}
 
-    `limit` gives `max_new_tokens` by the prompt, for a line without it. `begun` are conversations that have a text
-    already: their first turn here continues it.
-
     A request that can never be served (an empty prompt, a token out of the vocabulary, no token to generate, a text
     that `encode` cannot encode, a number of tokens that is too large) is built as it is: the engine will refuse it and
     serve the rest.
+
+    Args:
+        source: a path, or the lines themselves.
+        defaults: values of fields that a line leaves out; may be a function of the request's index.
+        name: names the lines in messages, if `source` is no path.
+        tree: reads a tree that is written as text, for a model that reads trees.
+        limit: computes `max_new_tokens` from the prompt, for a line without it.
+        begun: conversations that have a text already, which their first turn here continues.
 
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
@@ -110,7 +113,7 @@ def read_jsonl(
 
 
 def _take(taken: dict[str, str], prompts: list[Request], where: str) -> None:
-    """Note the line that took each name: of its prompts, and of their group."""
+    """Note which line has taken the names of its prompts and of their group."""
     for name in dict.fromkeys(name for prompt in prompts for name in (prompt.group, prompt.id) if name is not None):
         if name in taken:
             raise Problem(f'the id "{name}" is taken by {taken[name]}: give every request an id of its own')
@@ -158,7 +161,7 @@ def _tree_request(
 def _request(
     fields: Line, default_id: str, encode: Encode, defaults: RequestDefaults, num_before: int, where: str
 ) -> list[Request]:
-    """Make the request of a line, as its prompts."""
+    """Make the `Request` of each prompt of a line."""
     texts, ids = fields.prompt, fields.prompt_token_ids
     if (texts is None) == (ids is None):
         given = "no prompt or prompt_token_ids is" if texts is None else "both prompt and prompt_token_ids are"

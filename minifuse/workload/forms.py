@@ -1,6 +1,6 @@
 """Pydantic models of data in files: a request's line, a ShareGPT conversation.
 
-Importing pydantic takes longer than most commands run: what reads a file imports this then.
+Importing pydantic takes longer than most commands run, so this module is imported only when a file is read.
 """
 
 from __future__ import annotations

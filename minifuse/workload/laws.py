@@ -1,4 +1,4 @@
-"""Laws of arrival and of length: parsed, and drawn from."""
+"""Laws of arrival and of length: parses them, and draws from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LENGTHS = ("32", "fixed:32", "uniform:8:64", "lognormal:64:0.8", "lognormal:64:
 class Arrival:
     """Gaps between arrivals: gamma-distributed with this mean (seconds) and coefficient of variation.
 
-    `cv` 0 makes them constant, 1 makes the arrivals Poisson, more makes them come in bursts. The field's
+    `cv` 0 makes the gaps constant, 1 makes the arrivals Poisson, and more makes them come in bursts. What others call
     "burstiness" is the gamma's shape, 1 / cv**2. With a mean of 0 all requests arrive at once.
     """
 
@@ -48,13 +48,13 @@ class Lengths(Protocol):
     """A law of lengths in tokens."""
 
     def draw(self, rng: random.Random) -> int:
-        """One length, at least 1."""
+        """Draw one length, at least 1."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Each length of low..high, both included, with equal probability; a fixed length is low..low."""
+    """Equally likely lengths from `low` to `high`, both included; one length if they are equal."""
 
     low: int
     high: int
@@ -65,7 +65,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Many short lengths, few long ones: their mean, and their logarithm's deviation `sigma`.
+    """Many short lengths and few long ones, with this mean; `sigma` is their logarithm's deviation.
 
     A draw is rounded to whole tokens, then clipped to 1..max; a low `max` therefore lowers the mean.
     """
@@ -80,7 +80,7 @@ class Lognormal:
 
 
 def parse_arrival(text: str) -> Arrival:
-    """An arrival law: `none`, `constant:GAP`, `poisson:GAP`, `gamma:GAP:cv=2` or `gamma:GAP:burstiness=0.25`.
+    """Parse an arrival law: `none`, `constant:GAP`, `poisson:GAP`, `gamma:GAP:cv=2` or `gamma:GAP:burstiness=0.25`.
 
     GAP is the mean time from one arrival to the next, such as 500ms.
 
@@ -88,7 +88,7 @@ def parse_arrival(text: str) -> Arrival:
     Arrival(mean_s=0.05, cv=2.0)
 
     Raises:
-        UsageError: it is anything else.
+        UsageError: `text` is anything else.
     """
     match text.strip().split(":"):
         case ["none"]:
@@ -111,10 +111,10 @@ def parse_arrival(text: str) -> Arrival:
 
 
 def parse_lengths(text: str) -> Lengths:
-    """A length law: `32` or `fixed:32`, `uniform:8:64`, `lognormal:MEAN:SIGMA`, optionally with `:max=512`.
+    """Parse a length law: `32`, `fixed:32`, `uniform:8:64`, `lognormal:MEAN:SIGMA` or `lognormal:MEAN:SIGMA:max=512`.
 
     Raises:
-        UsageError: it is anything else.
+        UsageError: `text` is anything else.
     """
     match text.strip().split(":"):
         case ["fixed", only]:
@@ -138,13 +138,13 @@ def parse_lengths(text: str) -> Lengths:
 
 
 def parse_users(text: str) -> tuple[int, ...]:
-    """The share of each user in the requests: `4` are four users of equal shares.
+    """Parse each user's share of the requests: `4` stands for four users of equal shares.
 
     >>> parse_users("3"), parse_users("8:1:1")
     ((1, 1, 1), (8, 1, 1))
 
     Raises:
-        UsageError: it is anything else.
+        UsageError: `text` is anything else.
     """
     shares = text.split(":")
     if len(shares) == 1:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """Conversations as turns, and how many others stood before the last of them."""
+    """Conversations as turns, and how many were left out before the last of them."""
 
     conversations: list[list[Turn]]
     too_long: int
@@ -31,12 +31,12 @@ def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_t
         [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi!"}]}]
 
     A turn is what the human has written and the answer to it. Consecutive messages of one side are joined by a line
-    break, those without text are left out. Answers before the first message of the human are dropped, and so is a last
-    message without an answer. Of an answer only its length is used, without special tokens: the model
-    answers for itself.
+    break; messages without text are left out. Answers before the first message of the human are dropped, and so is a
+    last message without an answer. Only the length of an answer is used, without special tokens: the model answers for
+    itself.
 
     Args:
-        max_context: the model's; longer conversations, and those of more than 16384 tokens, are too long.
+        max_context: the model's context length. Conversations longer than this, or than 16384 tokens, are too long.
 
     Raises:
         UsageError: the file cannot be read, is not in this form, or holds no such conversation.

@@ -21,12 +21,12 @@ from minifuse.workload.laws import Arrival, Lengths
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults:
-    """The values of what a request leaves out."""
+    """Values for the fields that a request leaves out."""
 
     max_new_tokens: int = DEFAULT
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    sampling: Sampling = GREEDY  # to its seed `read_jsonl` adds the number of prompts before: equal ones should differ
+    sampling: Sampling = GREEDY  # `read_jsonl` adds the number of earlier prompts to its seed, so equal prompts differ
     arrival_s: float = 0.0  # read by `read_jsonl` only: `synthetic` has a law of arrivals
 
 
@@ -44,14 +44,14 @@ def synthetic(
     defaults: RequestDefaults = DEFAULTS,
     prompts_per_request: int = 1,
 ) -> list[Request]:
-    """Requests r0, r1, ... of random tokens, none of them a stop token.
+    """Make requests r0, r1, ... of random tokens that are no stop tokens.
 
-    The output length drawn is the request's `max_new_tokens` (that of `defaults` is not used); with
-    `defaults.ignore_eos` it is the answer's exact length. It holds for all prompts of a request (r0/0, r0/1, ...),
-    each of which has a length of its own.
+    The drawn output length is the request's `max_new_tokens` (that of `defaults` is not used). With
+    `defaults.ignore_eos` it is the answer's exact length. All prompts of a request (r0/0, r0/1, ...) share this output
+    length; the length of each prompt is drawn for itself.
 
     Raises:
-        UsageError: a count is below 1, there are too many tokens, or there is none to draw.
+        UsageError: a count is below 1, the prompts have too many tokens, or all tokens are stop tokens.
     """
     if count < 1:
         raise UsageError(f"The number of requests is {count}: give at least 1.")
@@ -100,7 +100,7 @@ def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list
 def share_out(requests: Iterable[Request], shares: Sequence[int], seed: int = 0) -> list[Request]:
     """Give each request one of the users u0, u1, ..., drawn with these shares.
 
-    All prompts of a request, and all turns of a conversation, are of one user.
+    All prompts of a request, and all turns of a conversation, have the same user.
     """
     rng, users = _stream(seed, "users"), [f"u{i}" for i in range(len(shares))]
     drawn: dict[str, str] = {}
@@ -114,7 +114,7 @@ def share_out(requests: Iterable[Request], shares: Sequence[int], seed: int = 0)
 
 
 def arrival_times(n: int, arrival: Arrival, seed: int = 0) -> list[float]:
-    """When n requests arrive by this law."""
+    """Draw the arrival times of n requests from this law."""
     return arrival.times(n, _stream(seed, "arrivals"))
 
 

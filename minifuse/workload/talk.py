@@ -4,8 +4,8 @@
     crowd:turns=4                  conversations of one to four turns, each number equally often
     crowd:turns=4,reaction=10ms    the mean time from an answer to the next turn, exponential; 1 s by default
 
-In a conversation of several turns the first states a fact and the last asks for one (`minifuse.model.tiny.tasks`): an
-answer is right only if the model still has what was said before.
+In a conversation of several turns the first states a fact and the last asks for one (`minifuse.model.tiny.tasks`). That
+answer is right only if the model still sees the turns before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minifuse.workload.laws import Arrival
 class Talk:
     """Which conversations are asked for."""
 
-    turns: int = 1  # of one, at most
+    turns: int = 1  # of one conversation, at most
     reaction: float = 1.0  # seconds, in the mean
 
 
@@ -55,10 +55,10 @@ def talk(
     arrival: Arrival | None = None,
     seed: int = 0,
 ) -> tuple[list[Request], dict[str, str]]:
-    """`count` conversations as their turns (see `as_requests`), and the right answer to each turn.
+    """Make the turns of `count` conversations (see `as_requests`), and each turn's right answer.
 
     Args:
-        limit: tokens of an answer, at most; DEFAULT is that of `Request`.
+        limit: the most tokens of an answer; DEFAULT means the default of `Request`.
     """
     turns_rng, alone = random.Random(f"minifuse turns of crowd {seed}"), iter(crowd(count, seed))
     conversations: list[list[Task]] = []

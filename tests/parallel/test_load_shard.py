@@ -12,7 +12,7 @@ from minifuse.model.source import resolve
 from minifuse.model.text import checkpoint
 from minifuse.model.text.load import TextSource, draw_weights, load_weights
 from minifuse.parallel.order import Setup
-from minifuse.parallel.shard import Shard, load_shard
+from minifuse.parallel.shard import Shard, load_shard, part_of
 
 SIZE = 2
 FAMILIES = {"llama": {}, "gpt2": {}, "gptj": {"n_embd": 32, "n_head": 4}, "opt": {}}
@@ -37,7 +37,6 @@ def test_slices_of_a_checkpoint_are_the_parts_of_the_whole_model(
     read: list[int] = []
     original = checkpoint.read_weights
     monkeypatch.setattr("minifuse.parallel.shard.read_weights", lambda *given: read.append(original(*given)))
-    num_bytes = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
     for rank in range(SIZE):
         expected = Shard(source.config, rank, SIZE, "float64", "cpu").fill(
             (name, parameter.detach()) for name, parameter in whole.named_parameters()
@@ -46,8 +45,21 @@ def test_slices_of_a_checkpoint_are_the_parts_of_the_whole_model(
         assert found.keys() == dict(expected.named_parameters()).keys()
         for name, parameter in expected.named_parameters():
             torch.testing.assert_close(found[name], parameter, rtol=0, atol=0)
-    assert len(read) == SIZE
-    assert all(one < num_bytes for one in read)
+    cut = {name: parameter.detach() for name, parameter in whole.named_parameters()}
+    for rank, num_bytes in enumerate(read):  # no more than its parts
+        assert num_bytes == sum(part_of(name, source.config, rank, SIZE).of(one).nbytes for name, one in cut.items())
+        assert num_bytes < 0.75 * sum(one.nbytes for one in cut.values())
+
+
+def test_a_rank_may_have_no_row_of_the_head(tmp_path: Path) -> None:
+    model_directory(tmp_path, "llama", vocab_size=9, num_attention_heads=4, num_key_value_heads=4)
+    source = resolve(str(tmp_path))
+    assert isinstance(source, TextSource)
+    heads = [parts(source, rank, 4)["lm_head.part.weight"] for rank in range(4)]
+    assert [len(one) for one in heads] == [3] * 4
+    whole = load_weights(source, "float64", pack=False).lm_head.weight
+    torch.testing.assert_close(torch.cat(heads[:3]), whole, rtol=0, atol=0)
+    assert not heads[3].any()
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -74,6 +74,6 @@ def test_a_command_without_ranks_lets_the_others_end() -> None:
 
 
 def test_another_number_of_ranks_is_refused_with_one_sentence() -> None:
-    [agent] = on_machines(1, "run", "x", "--model", "random:small", "--tensor-parallel", "4", ranks=2)
+    [agent] = on_machines(1, "run", "--model", "random:small", "--requests", "2", "--tensor-parallel", "4", ranks=2)
     assert agent.returncode != 0
-    assert "torchrun has started 2 ranks" in agent.stderr or "no tokenizer" in agent.stderr
+    assert "torchrun has started 2 ranks" in agent.stderr

@@ -74,6 +74,8 @@ def test_metrics_count_what_was_served() -> None:
     assert after["vllm:time_to_first_token_seconds_count"] == after["vllm:e2e_request_latency_seconds_count"] == 2
     assert after["vllm:inter_token_latency_seconds_count"] == 5
     assert after["vllm:request_generation_tokens_sum"] == 7
+    parts = [after[f"vllm:request_{name}_time_seconds_sum"] for name in ("queue", "prefill", "decode")]
+    assert sum(parts) == pytest.approx(after["vllm:e2e_request_latency_seconds_sum"])
     assert 0 < after["vllm:time_to_first_token_seconds_sum"] < after["vllm:e2e_request_latency_seconds_sum"]
 
 

@@ -65,6 +65,34 @@ def test_a_chat_that_was_given_up_is_not_continued() -> None:
     assert dialogues.text(Request("r", (), conversation=dialogue.name)) == ()
 
 
+def test_a_chat_that_was_put_back_is_continued() -> None:
+    dialogues = Dialogues(MODEL)
+    answered(dialogues)
+    dialogue, _ = dialogues.take("t", NEXT)
+    dialogues.put_back(dialogue)
+    again, count = dialogues.take("t", NEXT)
+    assert (again.name, again.tokens, count) == (dialogue.name, (1, 2, 3, 0), 2)
+
+
+def test_chats_that_say_the_same_count_once() -> None:
+    dialogues = Dialogues(MODEL, most_tokens=8)
+    for _ in range(10):
+        answered(dialogues)
+    answered(dialogues, "other")
+    assert [dialogues.take(tenant, NEXT)[1] for tenant in ("t", "other")] == [2, 2]
+
+
+def test_a_state_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with History(tmp_path / "s.sqlite") as history:
+        answered(Dialogues(MODEL, history))
+    with History(tmp_path / "s.sqlite") as history:
+        dialogues = Dialogues(MODEL, history)
+        (tmp_path / "s.sqlite").unlink()
+        assert dialogues.take("t", NEXT)[1] == 0
+        assert dialogues.failure is not None
+        assert "has been removed" in dialogues.failure
+
+
 def test_the_least_recently_used_chats_are_forgotten() -> None:
     dialogues = Dialogues(MODEL, most_tokens=8)
     for tenant in ("t1", "t2", "t3"):

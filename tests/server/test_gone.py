@@ -13,6 +13,8 @@ import httpx
 import pytest
 from server.conftest import Running
 
+from minifuse.server import guards, protocol
+
 LONG = {"messages": [{"role": "user", "content": "count from 3 to 299"}], "ignore_eos": True, "temperature": 1}
 
 
@@ -35,7 +37,9 @@ def is_idle(server: Running) -> bool:
     engine = server.engine
     load = engine.load()
     engine.memory.check_integrity()  # type: ignore[attr-defined]
-    known = engine.requests.first_token_s or engine.finished or engine.arrivals.prompts_of("x")
+    books = {**vars(engine.arrivals), **vars(server.dialogues), "first": engine.requests.first_token_s}
+    names = ("first", "_submitted", "_turns", "_without_text", "_refused", "_pending", "_behind", "_groups", "_taken")
+    known = [books[name] for name in names if books[name]] or engine.finished or engine.refused
     return not (load.running or load.waiting or load.usage.reserved or server.gateway.num_unfinished or known)
 
 
@@ -60,11 +64,12 @@ def test_a_client_that_goes_away_aborts_its_request(server: Running, stream: boo
     assert soon(lambda: is_idle(server))
 
 
-def test_a_client_that_goes_away_while_its_request_waits() -> None:
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_while_its_request_waits(stream: bool) -> None:
     with Running("serial") as server:
         first = sent(server, {**LONG, "max_tokens": 900})
         assert soon(lambda: server.engine.load().running == 1)
-        second = sent(server, LONG)
+        second = sent(server, {**LONG, "stream": stream})
         assert soon(lambda: server.engine.load().waiting == 1)
         second.close()
         assert soon(lambda: server.engine.load().waiting == 0)
@@ -116,6 +121,24 @@ def test_half_open_connections_and_endless_headers(server: Running) -> None:
     for connection in (*silent, endless):
         connection.close()
     assert soon(lambda: is_idle(server))
+
+
+def test_connections_without_a_request_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "IDLE_S", 0.2)
+    monkeypatch.setattr(guards, "BODY_S", 0.2)
+    with Running() as server:
+        silent, headless, bodiless = (socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(3))
+        headless.sendall(b"POST /v1/completions HTTP/1.1\r\nHost")
+        bodiless.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert silent.recv(100) == headless.recv(100) == b""
+        assert bodiless.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_what_can_never_be_taken_in_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running(most_unfinished=8) as server:
+        answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": [[1]] * 5, "n": 2})
+        assert answer.status_code == 400
+        assert "10 answers are asked for, and the server takes 8" in answer.text
 
 
 def test_a_body_that_is_too_large_and_a_queue_that_is_full() -> None:

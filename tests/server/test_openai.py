@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from server.conftest import Running
+from server.test_gone import soon
 
+from minifuse.core.errors import UsageError
 from minifuse.model.tiny.tasks import crowd
+from minifuse.serve.settings import Settings
+from minifuse.server.background import BackgroundServer
 
 ASKED = "add 17 and 25"
 
@@ -164,3 +170,44 @@ def test_an_answer_ends_before_a_stop_string(served: Running) -> None:
         model="tiny", messages=[{"role": "user", "content": "count from 3 to 12"}], stop=["8 9", "zebra"]
     )
     assert (told.choices[0].message.content, told.choices[0].finish_reason) == ("3 4 5 6 7 ", "stop")
+
+
+def test_a_chat_whose_turn_was_refused_is_continued_by_the_next_try() -> None:
+    with (
+        Running("pensieve", most_unfinished=1) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as ours,
+    ):
+        chat = [{"role": "user", "content": "remember ann 17"}]
+        told = ours.chat.completions.create(model="tiny", messages=chat)
+        chat += [
+            {"role": "assistant", "content": told.choices[0].message.content},
+            {"role": "user", "content": "recall ann"},
+        ]
+        held_up = ours.completions.create(model="tiny", prompt="count from 3 to 250", max_tokens=900, stream=True)
+        next(iter(held_up))
+        with pytest.raises(openai.RateLimitError):
+            ours.chat.completions.create(model="tiny", messages=chat)
+        held_up.close()
+        assert soon(lambda: server.gateway.num_unfinished == 0)
+        usage = ours.chat.completions.create(model="tiny", messages=chat).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details.cached_tokens > 0
+
+
+def test_a_state_file_that_fails_is_told_by_health_and_the_log(tmp_path: Path) -> None:
+    with Running("pensieve", state=tmp_path / "s.sqlite") as server:
+        (tmp_path / "s.sqlite").unlink()
+        told = client(server).chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "sort 7 2 5"}]
+        )
+        assert told.choices[0].message.content == "2 5 7"
+        assert soon(lambda: any('"error": ' in line and "has been removed" in line for line in server.log))
+        answer = httpx.get(f"{server.url}/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "failed")
+
+
+def test_kv_of_common_beginnings_is_not_shared_between_tenants() -> None:
+    shared = Settings(stage_options={"memory.share": True})
+    with pytest.raises(UsageError, match="one tenant could find out"):
+        BackgroundServer("vllm", engine=shared, api_keys=("a", "b"))
+    BackgroundServer("vllm", engine=shared, api_keys=("a",)).stop()

@@ -27,11 +27,11 @@ class PagedTrial(Trial):
         super().__init__()
         self.tables = tables
         self.count = BlockCount(tables.blocks, tables.num_available, "block")
-        self.extend = self.count.extend  # type: ignore[method-assign]  # asked for every running sequence
+        self.extend = self.count.extend  # type: ignore[method-assign]  # called for every running sequence
         self.kept = reserve if tables.blocks.pages else 0
-        self.gone: set[str] = set()  # the evicted
-        self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
-        self.holders: Counter[int] = Counter()  # of each block, those that have come, less those that have gone
+        self.gone: set[str] = set()  # evicted sequences
+        self.alike: dict[str, tuple[str, int]] = {}  # newcomer -> what `Tables.alike` returned
+        self.holders: Counter[int] = Counter()  # block -> holders that this trial adds, less those that it removes
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         name, tables = sequence.id, self.tables
@@ -60,13 +60,13 @@ class PagedTrial(Trial):
 class Paged(Memory):
     """Blocks of a few tokens each, anywhere in memory, found through the sequence's block table.
 
-    A block is taken when a sequence grows into it, so only its last block may be partly empty. A policy that evicts
-    admits a sequence with the blocks of its prompt alone, and evicts one when memory runs out: its KV is swapped to the
-    host, or dropped and computed again. For any other policy, as many blocks as the longest possible answer takes are
-    set aside at admission; which ones is decided as they are taken.
+    A block is taken when a sequence grows into it, so only a sequence's last block may be partly empty. A policy that
+    evicts admits a sequence with only the blocks of its prompt. When memory runs out, the policy evicts a sequence,
+    whose KV is swapped to the host, or dropped and computed again. For any other policy, admission sets aside the
+    number of blocks that the longest possible answer takes; each block is chosen when it is taken.
 
     >>> # blocks of 4 slots: a prompt of 6 tokens takes two, the second half full; the KV of the answer's second token
-    >>> # fills it, and that of its third takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
+    >>> # fills the second, and that of its third takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
     """
 
     name = "paged"
@@ -156,7 +156,7 @@ class Paged(Memory):
         for name, stop in growing:
             tables.grow(name, stop)
         if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
-            # All of them, copies too: in each layer a block is copied from before it is overwritten.
+            # All moves, copies too: in each layer a block is copied before it is overwritten.
             moves = [move._replace(moment="before") for move in moves]
         return Placement(tables.blocks.of(proposal.work), None, tuple(moves), (), tuple(reused))
 

@@ -1,7 +1,7 @@
-"""The prefix tree: which text on the device begins like another, and how far.
+"""The prefix tree: which texts on the device share a prefix of what length.
 
-It is a radix tree: a node is a run of tokens after those of its parent, however many, and ends where texts diverge or
-one of them ends. Blocks play no part in it.
+It is a radix tree: a node is a run of tokens, of any length, that follows the tokens of its parent. It ends where texts
+diverge or where one of them ends. Blocks play no part in it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def common_length(one: Seq[int], two: Seq[int], start: int, stop: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """The tokens from its parent's end to `stop`, in any text that has them."""
+    """The tokens from the parent's end to `stop`, in each text through this node."""
 
-    tokens: list[int]  # not a copy: a text only grows
+    tokens: list[int]  # a whole text through this node; not a copy, since a text only grows
     stop: int
     parent: _Node | None
     children: dict[int, _Node] = field(default_factory=dict)  # by their first token
-    holders: list[tuple[int, str]] = field(default_factory=list)  # that have all of it, the first admitted first
+    holders: list[tuple[int, str]] = field(default_factory=list)  # sequences that have all of it, in order of admission
 
 
 class Prefixes:
@@ -54,16 +54,16 @@ class Prefixes:
     """
 
     def __init__(self) -> None:
-        self.root = _Node([], 0, None)  # of no tokens; its holders are not written down
+        self.root = _Node([], 0, None)  # of no tokens; its holders are not listed
         self.ends: dict[str, _Node] = {}  # the node that a sequence's text ends with; in the order of admission
-        self.holders: dict[str, tuple[int, str]] = {}  # a sequence as nodes know it: a number that grows, and its name
+        self.holders: dict[str, tuple[int, str]] = {}  # sequence -> how nodes list it: (order of admission, name)
         self.num_admitted = 0
 
     def extend(self, name: str, tokens: list[int], count: int) -> None:
         """Note that the KV of a sequence's first `count` tokens is in place.
 
-        `count` may go beyond the end of its answer. A sequence is admitted by the first call. Costs as much as there is
-        new: a text that no other shares to its end grows in place.
+        `count` may exceed the length of the text. The first call admits the sequence. The cost grows with the new
+        tokens only: a text whose end no other text shares grows in place.
         """
         count = min(count, len(tokens))
         node = self.ends.get(name)
@@ -91,7 +91,7 @@ class Prefixes:
         _merge(end)
 
     def remove(self, name: str) -> None:
-        """Forget a sequence, if it is known. Costs as much as its text has nodes."""
+        """Forget a sequence, if it is known. The cost grows with its text's nodes."""
         node = self.ends.pop(name, None)
         if node is None:
             return
@@ -105,9 +105,9 @@ class Prefixes:
             node = parent
 
     def longest(self, tokens: list[int], stop: int, gone: Container[str] = ()) -> tuple[str, int]:
-        """Return the sequence that shares the longest beginning, and its length; or ("", 0).
+        """Return the sequence with the longest common prefix, and the prefix's length; or ("", 0).
 
-        Only the first `stop` tokens count. If several sequences share as much, the first admitted is returned.
+        Only the first `stop` tokens count. Of several such sequences, the first admitted is returned.
 
         Args:
             gone: sequences that do not count.

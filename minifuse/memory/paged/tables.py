@@ -1,4 +1,4 @@
-"""Block tables on the device and on the host, and the copies that changes take.
+"""Block tables on the device and the host, and the copies that changes need.
 
 See Kwon et al., vLLM (SOSP 2023), 4.2 to 4.5: block tables, copy-on-write, swapping and recomputation.
 """
@@ -18,10 +18,10 @@ from minifuse.memory.paged.prefixes import Prefixes
 
 
 class Tables:
-    """The books of paged memory. What is done here has been tried: see `minifuse.memory.paged.paged.PagedTrial`.
+    """The books of paged memory. Changes have been tried before: see `minifuse.memory.paged.paged.PagedTrial`.
 
-    A block that a plan copies from is held until the copy has been made (`arrived`), even if its sequence is released
-    before that. Sums are kept beside the books, so that no question takes longer for more sequences or blocks.
+    A block that a plan copies from is held until the copy has been made (`arrived`), even if the block's own sequence
+    is released earlier. Sums are kept along with the books, so no query takes longer with more sequences or blocks.
 
     Args:
         num_host: blocks of the host, which keeps the KV of evicted sequences as far as there is room.
@@ -45,14 +45,14 @@ class Tables:
 
     @property
     def num_available(self) -> int:
-        """Blocks of the device that can be taken and are not promised."""
+        """Count the blocks of the device that can be taken and are not promised."""
         return len(self.device.free) - self.blocks.num_promised
 
     def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
-        """Return the sequence with the longest common prefix, and its length; or ("", 0).
+        """Return the sequence with the longest common prefix, and the prefix's length; or ("", 0).
 
-        Of several on the device, return the first admitted that has no copy pending. The newcomer's last token is
-        never shared: it must be computed, for the next one is sampled from it.
+        Sequences with a pending copy do not count; of several others, the first admitted is returned. The newcomer's
+        last token is never shared: it must be computed, since the next token is sampled from it.
 
         Args:
             gone: sequences that do not count.
@@ -68,15 +68,15 @@ class Tables:
     def admit(self, sequence: Sequence, whole: int, parent: str, shared: int) -> list[Move]:
         """Admit a sequence: give it blocks for the KV it has, and promise the rest.
 
-        The last block of a shared beginning is copied at once if it is shared in part: the newcomer writes there next.
+        If the last block of a shared prefix is shared in part, it is copied at once: the newcomer writes to it next.
 
         >>> # blocks of 4; b shares the 6 tokens of a, and will write its 7th into their second block, 1:
-        >>> # it takes a block of its own, say 2, and the plan first copies the two tokens of block 1 there:
+        >>> # b takes a block of its own, say 2, and the plan first copies the two tokens of block 1 there:
         >>> # Move("copy", source=4, target=8, num_tokens=2)
 
         Args:
-            whole: blocks that it has and is promised in all.
-            parent, shared: as from `alike`.
+            whole: blocks that the sequence has and is promised, together.
+            parent, shared: as returned by `alike`.
         """
         name = sequence.id
         away = self.away.pop(name, ())
@@ -130,7 +130,7 @@ class Tables:
         self.num_written -= self.cached[name]
         if self.share:
             self.prefixes.remove(name)
-            # A block that another table has is full, since one shared in part is copied: its slots stay written.
+            # A block that another table has, too, is full (one shared in part is copied), so its slots stay written.
             sources = [source for sources in self.sources.values() for source in sources]
             copying = Counter([block for pool, block in sources if pool is self.device])
             stay = [block for block in pages.blocks if self.device.holders[block] > copying[block]]
@@ -164,7 +164,7 @@ class Tables:
         self.sequences.pop(name, None)
 
     def check(self) -> None:
-        """Raise `LawBroken` unless each block has the holders in these books, and sums are right."""
+        """Raise `LawBroken` unless pools and books agree on each block, and the sums are right."""
         self.blocks.check(self.num_available)
         pages, size = self.blocks.pages, self.blocks.size
         held = [(self.device, block) for table in pages.values() for block in table.blocks]

@@ -14,9 +14,9 @@ from minifuse.memory.trial import settle
 class Embedded(Shaped):
     """Has the rows of `shaped`, and a part of the memory for prompts computed apart.
 
-    There the prompts wait for a row, or on the host when others need their place. When such a sequence joins the batch,
-    its KV is copied to where it ends with the others' token, which costs the others nothing. An evicted sequence whose
-    KV could not be kept is computed in its row.
+    Prompts wait there for a row, or on the host when others need their place. When a prefilled sequence joins the
+    batch, its KV is copied so that its text ends in the column of the others' next token, which costs the others
+    nothing. An evicted sequence whose KV could not be kept is recomputed in its row.
     """
 
     name = "embedded"

@@ -36,12 +36,12 @@ class HostRuns:
         return self.capacity - self.free.num_free
 
     def fit(self, counts: Iterable[int]) -> bool:
-        """Return whether runs of so many tokens fit, one sequence after the other."""
+        """Return whether runs of these lengths all fit, allocated in this order."""
         free = self.free.copy()
         return None not in [free.allocate(count) for count in counts]
 
     def swap_out(self, name: str, place: Extent | Runs, count: int) -> list[Move] | None:
-        """Copy a sequence's first `count` tokens to the host, or return None: no room."""
+        """Copy a sequence's first `count` tokens to the host; return None if none fit."""
         offset = self.free.allocate(count) if count else None
         if offset is None:
             return None

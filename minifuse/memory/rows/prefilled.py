@@ -29,7 +29,7 @@ class Prefilled:
     def __init__(self, offset: int, size: int) -> None:
         self.size = size
         self.free = RunAllocator(offset + size)
-        self.batch = Extent(0, offset)  # the slots before: they are never free here
+        self.batch = Extent(0, offset)  # the slots before `offset`, which are never free here
         self.free.allocate(offset)
         self.rows: dict[str, _Row] = {}  # the prompts computed last come last
 
@@ -38,7 +38,7 @@ class Prefilled:
         return self.size - self.free.num_free
 
     def take(self, lengths: dict[str, int]) -> Rectangle:
-        """Take a rectangle for prompts of these lengths, for which there is room."""
+        """Take a rectangle for prompts of these lengths; a trial has found room for it."""
         width = max(lengths.values())
         first = self.free.allocate(len(lengths) * width)
         assert first is not None  # the trial has found it

@@ -1,4 +1,4 @@
-"""A padded batch whose rows change hands while it runs (Baton, 4.1 to 4.3)."""
+"""A padded batch whose rows pass to newcomers while it runs (Baton, 4.1 to 4.3)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from minifuse.memory.rows.window import Entry, Window
 from minifuse.memory.trial import Trial, settle
 from minifuse.stages import Memory
 
-ROUNDING = 1e-9  # slots: a part of the memory may come out a little below a whole number
+ROUNDING = 1e-9  # in slots: a computed part of the memory may be a little below a whole number
 
 
 class ShapedTrial(Trial):
-    """Tries out how wide the window becomes, and what prompts computed apart take."""
+    """Tries out the width of the window, and the slots of prompts computed apart."""
 
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class ShapedTrial(Trial):
         self.window = memory.window  # only read: a trial changes a copy
         self.joining: dict[str, Entry] = {}  # sequences that get a row
         self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
-        self.making_way: list[str] = []  # prefilled sequences that are swapped out for these
-        self._extended: tuple[str, str] | None = None  # `_full` for the next tokens; None: not known yet
+        self.making_way: list[str] = []  # prefilled sequences that are swapped out for `prompts`
+        self._extended: tuple[str, str] | None = None  # what `_full` says of the next tokens; None: not asked yet
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         if self.memory.apart and sequence.phase is Phase.RECEIVED:
@@ -59,7 +59,7 @@ class ShapedTrial(Trial):
         needed = len(prompts) * longest
         leaving = memory.leaving(0, run=needed)
         freed = sum([memory.prefilled.rows[name].slots.capacity for name in leaving or ()])
-        # The batch must be able to go on beside them, even with the longest row.
+        # The batch must have room to go on, even with the longest row.
         batch = max(window.height * (window.width + 1), memory.longest)
         if leaving is None or memory.prefilled.num_used - freed + needed + batch > memory.limit:
             text = f"there is no room to compute {number(len(prompts), 'prompt')} of {longest} tokens"
@@ -70,7 +70,7 @@ class ShapedTrial(Trial):
     def extend(self, sequence: Sequence) -> Reason | None:
         if sequence.id not in self.memory.window.rows:  # it waits for a row
             return self._take_row(sequence, growing=True)
-        if self._extended is None:  # the same for all
+        if self._extended is None:  # the answer is the same for all rows
             self._extended = self._full([*self.joining.values()], growing=True)
         code, why = self._extended
         return Reason(code, sequence.id, why) if code else None
@@ -108,7 +108,7 @@ class ShapedTrial(Trial):
 
 @dataclass(frozen=True)
 class ShapedOptions:
-    """The options of a memory whose rows change hands."""
+    """The options of a memory whose rows pass to newcomers."""
 
     rows: int = option(
         8, "rows of the rectangle, at most: fewer where sequences need longer ones", minimum=1, batch_size=True
@@ -124,18 +124,18 @@ class ShapedOptions:
 class Shaped(Memory):
     """Gives the row of a finished sequence to a newcomer while the others go on.
 
-    How many rows there are is decided whenever none is in use. `insert=shape`: the newcomer's prompt is computed behind
-    the window, and the others are padded after their token to its length (4.1). `insert=embed`: the prompt ends where
-    the others' token goes, as in 4.2, but is computed there.
+    The number of rows is decided whenever no row is in use. With `insert=shape`, the newcomer's prompt is computed
+    behind the window, and the other rows are padded after their token to the prompt's length (4.1). With
+    `insert=embed`, the prompt ends where the others' token goes, as in 4.2, but is computed in its row.
 
     An evicted sequence keeps its KV on the host, and is embedded when it returns. The memory in use is the window's
-    columns, in every row up to the last that has a sequence: it never exceeds the `threshold` (4.3).
+    columns in every row up to the last one with a sequence. It never exceeds the `threshold` (4.3).
     """
 
     name = "shaped"
     offers: ClassVar[frozenset[str]] = frozenset({"rectangle"})
     evicts: ClassVar[bool] = True
-    in_step: ClassVar[bool] = True  # a sequence that an iteration leaves out gets a gap, for which no room is left
+    in_step: ClassVar[bool] = True  # a sequence that an iteration leaves out would get a gap, which has no room
 
     @dataclass(frozen=True)
     class Options(ShapedOptions):
@@ -149,8 +149,8 @@ class Shaped(Memory):
         self.options: Any = self.Options() if options is None else options
         threshold, apart = self.options.threshold, self.options.prefill
         self.limit = int(threshold * capacity + ROUNDING)
-        self.longest = int((1 - apart) * threshold * capacity + ROUNDING)  # a row, at most
-        self.slots = int((1 - apart) * capacity + ROUNDING)  # of all rows
+        self.longest = int((1 - apart) * threshold * capacity + ROUNDING)  # slots of a row, at most
+        self.slots = int((1 - apart) * capacity + ROUNDING)  # slots of all rows
         if not self.longest:
             raise UsageError(
                 f"The memory holds {capacity} KV tokens, of which memory.threshold {threshold:g} leaves "
@@ -176,7 +176,7 @@ class Shaped(Memory):
 
     @property
     def _raise_threshold(self) -> str:
-        """Advise a higher threshold, within a sentence, if there is one."""
+        """Return part of a sentence: advice to raise the threshold, if that is possible."""
         return ", raise memory.threshold" if self.options.threshold < 1 else ""
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
@@ -185,8 +185,8 @@ class Shaped(Memory):
     def divide(self, window: Window, joining: Collection[Entry]) -> None:
         """Divide the slots anew for newcomers, if no sequence has a row.
 
-        There are as many rows as are allowed and long enough for every newcomer. A sequence that is longer than the
-        rows waits until none is in use.
+        There are as many rows as the options allow, or fewer, so that every newcomer fits in a row. A sequence that is
+        longer than the rows waits until no row is in use.
         """
         if joining and not window.rows:
             rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
@@ -196,12 +196,12 @@ class Shaped(Memory):
         """Choose prefilled sequences to swap out to free `size` slots, or return None.
 
         Args:
-            run: adjacent slots that must be free then.
-            staying: sequences that may not leave, since they get a row.
+            run: adjacent slots that must be free afterwards.
+            staying: sequences that must not be chosen, since they get a row.
         """
         rows, free, names = self.prefilled.rows, self.prefilled.free.copy(), list[str]()
         wanted = free.num_free + size
-        others = iter([name for name in reversed(rows) if name not in staying])  # what was computed last waits longest
+        others = iter([name for name in reversed(rows) if name not in staying])  # the last computed would wait longest
         while free.num_free < wanted or free.longest < run:
             name = next(others, None)
             if name is None:

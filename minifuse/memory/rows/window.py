@@ -19,26 +19,26 @@ class Entry(NamedTuple):
 
 
 class Window:
-    """Keeps the columns [begin, stop) of a rectangle that are in use.
+    """Keeps the range [begin, stop) of a rectangle's columns that are in use.
 
     A row is a ring of `stride` slots (see `Rectangle`).
     A sequence has columns for all tokens that it may ever cache, one behind the other. In every iteration the next
     token of every sequence takes the column behind the window. A newcomer's text ends in the last column that the
     iteration computes, and has padding before it.
 
-    Vector shaping (4.1): a prompt of l_q tokens is computed in l_q new columns. The others have their token in the
-    first of these, and are padded after it: they have a gap there, and go on behind it. With B = 3 rows, when query2
-    has ended in column 3 and query3 of two tokens takes its row, columns 4 and 5 are computed, B x l_q tokens, of which
-    (B - 1)(l_q - 1) = 2 are idle:
+    Vector shaping (4.1): a prompt of l_q tokens is computed in l_q new columns. Every other row has its next token in
+    the first of these columns and padding in the rest: a gap, behind which it goes on. With B = 3 rows, query2 has
+    ended in column 3, and query3, a prompt of two tokens, takes its row. Columns 4 and 5 are computed: B x l_q tokens,
+    of which (B - 1)(l_q - 1) = 2 are idle:
 
         column    0 1 2 3 4 5 6
         query0    . a a a a . a      mask of its token in column 6: 0 1 1 1 1 0 1
         query1    b b b b b . b
         query3    . . . . c c c      mask in column 5: 0 0 0 0 1 1, as long as l_am + l_q - 1 = 5 + 2 - 1
 
-    Vector embedding (4.2): a newcomer's text ends where the others' next token goes, so that B x 1 tokens are computed,
-    and KV of B x (l_kv + 1) columns is read, where l_kv is the width of the window, or l_q - 1 if that is more. A
-    shorter text has padding before it; a longer one extends the window on the left. No sequence has a gap.
+    Vector embedding (4.2): a newcomer's text ends where the others' next token goes, so B x 1 tokens are computed. KV
+    of B x (l_kv + 1) columns is read, where l_kv is the larger of the window's width and l_q - 1. A shorter text has
+    padding before it; a longer one extends the window on the left. No sequence has a gap.
 
     >>> window = Window(3, 8)
     >>> entries = [Entry("query0", 2, 2, 8), Entry("query1", 3, 3, 8), Entry("query2", 3, 3, 4)]
@@ -84,7 +84,7 @@ class Window:
         return max(self.rows.values(), default=-1) + 1
 
     def after(self, longest: int, others: bool) -> int:
-        """Return where the window ends after an iteration with up to `longest` tokens of newcomers.
+        """Return where the window ends after an iteration with newcomers of up to `longest` tokens.
 
         Args:
             others: whether sequences have rows already: the next token of each is computed, too.
@@ -92,7 +92,7 @@ class Window:
         return self.stop + (1 if others and self.embed else max(longest, others))
 
     def enter(self, newcomers: Collection[Entry]) -> Span:
-        """Go on by one iteration. Returns the columns that it computes.
+        """Advance by one iteration. Returns the columns that the iteration computes.
 
         Newcomers get the first free rows. The next token of every sequence that has a row is computed, too. Then the
         leading columns that no sequence has are released ("Resources releasing", 4.1): `begin` is the paper's
@@ -119,7 +119,7 @@ class Window:
         return self._ring.place(self.rows[name], *self.columns[name])
 
     def move_last(self) -> str:
-        """Move the sequence in the last row to the first free one. Returns its name."""
+        """Move the sequence in the last row to the first free row. Returns its name."""
         name = max(self.rows, key=self.rows.__getitem__)
         row = self.rows[name]
         self.rows[name] = self.free.pop(0)
@@ -127,7 +127,7 @@ class Window:
         return name
 
     def leave(self, name: str) -> None:
-        """Free a sequence's row. The next iteration releases the columns that it alone had."""
+        """Free a sequence's row. The next iteration releases columns that no other sequence has."""
         insort(self.free, self.rows.pop(name))
         del self.columns[name]
 
@@ -138,7 +138,7 @@ class Window:
 def shaped(spans: tuple[Span, ...], new: Span) -> tuple[Span, ...]:
     """Return a running sequence's columns after an iteration that takes `new` ones.
 
-    Its token takes the first of them; the others are a gap.
+    Its token takes the first new column; the other new columns are a gap.
 
     >>> shaped((Span(0, 9),), Span(4, 7))  # a token in column 4, the next one in column 7
     (Span(start=0, stop=5), Span(start=7, stop=11))

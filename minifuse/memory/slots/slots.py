@@ -22,7 +22,7 @@ class SlotTrial(Trial):
 
     def __init__(self, free: int, full: str) -> None:
         super().__init__()
-        self.free, self.full = free, full  # slots; why there are no more
+        self.free, self.full = free, full  # free slots; the text if there are too few
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         full = len(self.settled) == self.free
@@ -30,12 +30,12 @@ class SlotTrial(Trial):
 
 
 class Slots(Memory):
-    """Gives each prompt a slot of equal width; the running ones form one region.
+    """Gives each prompt a slot of equal width; the running sequences' slots form one region.
 
-    The region is the paper's (buffer_offset, buffer_size). A newcomer takes the free slot nearest to it: a hole inside
-    it, or the next slot beside it. When a sequence leaves a hole inside the region, the shuffle gathers the other
-    sequences before the next iteration. Without the shuffle the hole is computed, as idle, until it lies at an end of
-    the region.
+    The region is the paper's (buffer_offset, buffer_size). A newcomer takes the free slot nearest to the region: a hole
+    inside, or the next slot on either side. When a sequence leaves a hole inside the region, the shuffle gathers the
+    other sequences before the next iteration. Without the shuffle, the hole is computed as an idle slot until it lies
+    at an end of the region.
 
     >>> # 4 slots of 5 tokens, sequences in slots 0, 1 and 2; the one in slot 1 has just finished:
     >>> # shuffle on:  slot 2's tokens are copied to slot 1, and the region is [0, 2)
@@ -109,7 +109,7 @@ class Slots(Memory):
         if proposal.admit or proposal.evict:
             settle(proposal, SlotTrial, self.room)
             self._admit(proposal.admit)
-        if proposal.phase is Phase.PREPROCESSING:  # runs beside the main stream, and leaves its region alone
+        if proposal.phase is Phase.PREPROCESSING:  # runs next to the main stream, and does not change its region
             return Placement(self.books.of(proposal.work))
         self.fused = {work.sequence for work in proposal.work}
         moves: tuple[Move, ...] = ()
@@ -126,9 +126,9 @@ class Slots(Memory):
         return (min(offsets) // self.width, max(offsets) // self.width + 1) if offsets else (0, 0)
 
     def _shuffle(self) -> tuple[Move, ...]:
-        """Gather the slots of the region; other workers may be using the others.
+        """Gather the slots of the region; other workers may be using the slots outside.
 
-        A slot that is copied from is free only when the copy has been made, which is when the plan has run.
+        A slot that is copied from is free only after the copy has been made, that is, when the plan has run.
         """
         live = {self.slot(name): name for name in self.fused}
         fixed = sorted({*range(self.slots)}.difference(live, self._free_slots()))

@@ -18,12 +18,12 @@ from minifuse.stages import Memory
 
 
 class ChainRows(Memory):
-    """Gives each request one slot: every node of its chain reads it, and overwrites it.
+    """Gives each request one slot, which every node of its chain reads and overwrites.
 
-    Requests admitted together have adjacent rows: a rectangle, one row a request, one column a step. A request whose
-    chain has ended keeps its row until it is released, whether or not the row is still computed.
+    Requests admitted together have adjacent rows: a rectangle of one row per request and one column per step. A request
+    whose chain has ended keeps its row until it is released, whether or not the row is still computed.
 
-    >>> # a batch of three chains of 2, 3 and 5 nodes: rows 0..2, five steps, of which 15 - 10 = 5 are idle
+    >>> # a batch of three chains of 2, 3 and 5 nodes: rows 0..2, five steps; 15 - 10 = 5 of the 15 cells are idle
     """
 
     name = "rows"

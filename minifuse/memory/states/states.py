@@ -30,7 +30,7 @@ class _Books(NamedTuple):
 
 
 class StateTrial(Trial):
-    """Counts the slots that are promised, and those taken beyond."""
+    """Counts the slots promised to requests, and those taken beyond a promise."""
 
     def __init__(self, memory: States) -> None:
         super().__init__()
@@ -64,12 +64,13 @@ class StateTrial(Trial):
 class States(Memory):
     """Gives each node a slot for its states; a batch has adjacent slots where possible.
 
-    A slot is taken when its node is planned, and free when all its readers have run. Nodes of one batch get a run of
-    slots if one is free: then the next nodes of the same requests need not gather their inputs. A request is promised
-    as many slots as its graph may need at once, and takes spare ones beyond that for several plans in flight.
+    A slot is taken when its node is planned, and is free again when all readers of the node have run. Nodes of one
+    batch get a run of slots if one is free: then the next nodes of the same requests need not gather their inputs. A
+    request is promised as many slots as its graph may need at once. Beyond these, it takes spare slots for several
+    plans in flight.
 
-    >>> # a batch of three chains, capacity 9: nodes 0 in slots 0..2, nodes 1 read those and go to 3..5; once they have
-    >>> # run, 0..2 are free again, and nodes 2 go there
+    >>> # a batch of three chains, capacity 9: nodes 0 in slots 0..2, nodes 1 read those and go to 3..5; once nodes
+    >>> # 1 have run, 0..2 are free again, and nodes 2 go there
     """
 
     name = "states"
@@ -80,7 +81,7 @@ class States(Memory):
         self.capacity = capacity  # slots
         self.allocator = RunAllocator(capacity)
         self.books: dict[str, _Books] = {}  # by sequence
-        # First piece of work of a plan -> slots that its own waves were the last to read, free when it has run.
+        # First piece of work of a plan -> slots that the plan was the last to read: they are free when it has run.
         self.passing: dict[Work, list[int]] = {}
         self.num_reserved = 0  # slots promised, and those taken beyond
 
@@ -88,7 +89,7 @@ class States(Memory):
         """Refuse nothing: a request is not unfolded yet (see `receive`)."""
 
     def receive(self, sequence: Sequence) -> None:
-        """Raise `RequestRefused` if memory could not hold the states of this graph even alone."""
+        """Raise `RequestRefused` if even an empty memory could not hold the states of this graph."""
         graph = unfolded(sequence)
         if graph.most_held > self.capacity:
             raise RequestRefused(
@@ -130,7 +131,7 @@ class States(Memory):
         """Give nodes their slots, wave by wave.
 
         Returns:
-            The place of each, and the slots that are free when the plan has run.
+            The place of each node, and the slots that are free when the plan has run.
         """
         places: list[State] = []
         passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
@@ -157,7 +158,7 @@ class States(Memory):
         return places, passing
 
     def _take(self, count: int, passing: list[int]) -> list[int]:
-        """Take `count` slots, in ascending order: those of `passing`, then the longest free runs.
+        """Take `count` slots from `passing`, then from the longest free runs; return them sorted.
 
         Since `passing` is used first, a plan never takes more slots than its requests were promised.
         """
@@ -173,7 +174,7 @@ class States(Memory):
         return sorted(taken)
 
     def _read(self, work: tuple[Work, ...]) -> list[int]:
-        """Count the reads of nodes that have run. Returns slots without a reader left."""
+        """Count the reads of nodes that have run. Returns the slots without readers left."""
         free = []
         for name, node, _, _ in work:
             topology, promised, slots, unread = self.books[name]
@@ -187,7 +188,7 @@ class States(Memory):
         return free
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        usage = self.usage()  # before the slots that this plan was the last to read are free
+        usage = self.usage()  # still counts the slots that this plan was the last to read
         self._free(self._read(plan.work) if len(plan.waves) <= 1 else self.passing.pop(plan.work[0], []))
         return usage
 

@@ -19,8 +19,8 @@ _NUMBERS = count()
 class Chunk:
     """The KV of tokens [index * size, (index + 1) * size) of a text.
 
-    It lies in a block of the device, of the host, or in both. A chunk without users is idle: it may be reclaimed,
-    unless a copy of it is in flight.
+    It lies in a block of the device, of the host, or in both. A chunk without users and without a copy in flight is
+    idle: it may be reclaimed.
     """
 
     index: int
@@ -30,9 +30,9 @@ class Chunk:
     users: int = 0  # admitted sequences that read it
     owners: list[Owner] = field(default_factory=list)  # several only if it is shared
     active_s: float = 0.0  # when it was last used, or a request of its conversation arrived
-    copying: bool = False  # to the host, behind everything
-    arriving: bool = False  # in the tier where it lies, with a plan that has not completed
-    number: int = field(default_factory=_NUMBERS.__next__)  # no two have the same
+    copying: bool = False  # a copy to the host, behind all other work, is in flight
+    arriving: bool = False  # the plan that brings its KV to its tier has not completed
+    number: int = field(default_factory=_NUMBERS.__next__)  # unique
     digest: bytes = b""  # of the text up to its end, if it may be shared
 
     @property
@@ -41,7 +41,7 @@ class Chunk:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Order chunks with as much context: first the one idle for longest."""
+        """Order chunks of equal context: the one idle for longest comes first."""
         return self.active_s, self.number
 
 
@@ -49,28 +49,29 @@ class Chunk:
 class Owner:
     """What KV belongs to: a conversation, or a request without one.
 
-    `chunks` are those of the first `end` tokens, and, while a sequence runs, those that it will write next. One that
-    was dropped is left out until a sequence runs; `holes` are the dropped tokens that it has yet to compute.
+    `chunks` has the chunks of the first `end` tokens and, while a sequence runs, the chunks that it will write next. A
+    dropped chunk is left out until a sequence runs; `holes` are the dropped tokens that the sequence has yet to
+    compute.
     """
 
     name: str
     chunks: dict[int, Chunk] = field(default_factory=dict)  # by their index, in order
     end: int = 0
-    sequence: Sequence | None = None  # that is admitted
+    sequence: Sequence | None = None  # the one that is admitted now
     holes: tuple[Span, ...] = ()
 
 
-Entry = tuple[tuple[float, int], Chunk]  # with its rank, which no other chunk has
-Worth = tuple[float, int, tuple[float, int], Chunk]  # the value, and what decides between equal ones
+Entry = tuple[tuple[float, int], Chunk]  # its unique rank, and the chunk
+Worth = tuple[float, int, tuple[float, int], Chunk]  # value, index, rank, chunk: index and rank break ties
 
 
 class Idle:
-    """Idle chunks; finds the one of least value.
+    """Keeps the idle chunks, and finds the one of least value.
 
-    Their values change as time passes, and which of two is lower may change with them: Cost / T falls faster for one
-    that has been idle for shorter. But of chunks with as much context, the one that has been idle for longest always
-    has the least: so only the first for each length of context is looked at, however many conversations there are, and
-    each once for all the chunks that are asked for at one time.
+    Values change with time, and so may their order: Cost / T falls faster for a chunk that has been idle for less time.
+    But of chunks with equal context, the one idle for longest always has the least value. So only one chunk for each
+    length of context is compared, however many conversations there are. Chunks asked for at the same time share these
+    comparisons.
     """
 
     def __init__(self, eviction: Eviction, size: int) -> None:
@@ -78,8 +79,8 @@ class Idle:
         self._size = size
         self._by_index: dict[int, list[Entry]] = {}
         self._num = 0
-        self._now = math.nan  # the time that the heap is of
-        self._heap: list[Worth] = []  # the first for each index, and some that no longer are
+        self._now = math.nan  # the time at which the heap's values were computed
+        self._heap: list[Worth] = []  # the first chunk of each index, and some outdated ones
 
     def __len__(self) -> int:
         return self._num
@@ -99,7 +100,7 @@ class Idle:
             del self._by_index[chunk.index]
 
     def value(self, chunk: Chunk, now: float) -> tuple[float, int, tuple[float, int]]:
-        """Return a chunk's value at time `now`; ties go to the earlier in its text."""
+        """Return a chunk's value at time `now`, with tie-breakers: its index and its rank."""
         value = self._eviction.value((chunk.index + 1) * self._size, now - chunk.active_s)
         return value, chunk.index, chunk.rank
 
@@ -114,7 +115,7 @@ class Idle:
         while heap:
             _, index, rank, chunk = heap[0]
             entries = self._by_index.get(index)
-            if entries and entries[0] == (rank, chunk):  # it may have been used meanwhile
+            if entries and entries[0] == (rank, chunk):  # otherwise it has been used meanwhile
                 return chunk
             heapq.heappop(heap)
             if entries:

@@ -21,12 +21,12 @@ class CostAware:
 
     The later a chunk lies in its text, the more tokens it attends to: so the leading end of a conversation goes first.
 
-    >>> # idle equally long: the chunk with the smaller context goes first; with the same: the one idle for longer
+    >>> # of chunks idle equally long, the smaller context goes first; of equal contexts, the one idle for longer
     """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self._costs: dict[int, float] = {}  # asked for each length of context at every eviction
+        self._costs: dict[int, float] = {}  # by length of context: every eviction asks for them
 
     def value(self, num_context: int, idle_s: float) -> float:
         if num_context not in self._costs:

@@ -23,7 +23,7 @@ class Owners:
     """The chunks of conversations, and of requests without one.
 
     Args:
-        share: texts that begin alike have the chunks of their beginning in common.
+        share: texts that begin alike share the chunks of their beginning.
         keep: a conversation keeps its chunks when a request of it has ended.
     """
 
@@ -32,22 +32,22 @@ class Owners:
         self.tiers, self.share, self.keep = tiers, share, keep
         self.owners: dict[str, Owner] = {}
         self.running: dict[str, Owner] = {}  # by admitted sequence
-        self._digests: dict[str, list[bytes]] = {}  # sequence -> of its text, up to the end of each whole chunk
+        self._digests: dict[str, list[bytes]] = {}  # sequence -> digests of its text up to the end of each whole chunk
 
     @property
     def num_available(self) -> int:
-        """Blocks of the device that can be taken or reclaimed, and are not promised."""
+        """Count the device blocks that can be taken or reclaimed and are not promised."""
         return self.tiers.num_available - self.blocks.num_promised
 
     # --- what a sequence finds
 
     def _known(self, sequence: Sequence) -> Owner:
-        """Return a sequence's owner; a new one, which is not listed, if there is none."""
+        """Return a sequence's owner, or a new one that is not in `owners`."""
         name = owner_of(sequence)
         return self.owners.get(name) or Owner(name)
 
     def why_not_yet(self, sequence: Sequence) -> str:
-        """Say why a newcomer must wait whatever the room; "" if it need not."""
+        """Say why a newcomer must wait even with room free; "" if it need not."""
         owner = self._known(sequence)
         if owner.sequence is not None:
             return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
@@ -61,7 +61,7 @@ class Owners:
         if not self.share:
             return owner.chunks
         chunks = dict(owner.chunks)
-        whole = (len(sequence) - 1) // self.tiers.size  # the last token is computed
+        whole = (len(sequence) - 1) // self.tiers.size  # the last token must be computed
         for index, digest in enumerate(self._digests.get(sequence.id, [])[:whole]):
             chunk = self.tiers.alike.get(digest)
             if chunk is not None and not chunk.arriving:
@@ -71,8 +71,8 @@ class Owners:
     def receive(self, sequence: Sequence) -> None:
         """Note that a request has arrived: its conversation is active again (the T of 3.4.3.1).
 
-        So what it has is not reclaimed for others while it waits. Digests tell what its text can share; they are taken
-        here since asking changes nothing.
+        So its chunks are not the first to be reclaimed while it waits. Digests tell what its text can share; they are
+        made here because queries (such as `found`) must change nothing.
         """
         if self.share:
             self._digest(sequence)
@@ -80,7 +80,7 @@ class Owners:
             self.tiers.touch(chunk, sequence.request.arrival_s)
 
     def _digest(self, sequence: Sequence) -> list[bytes]:
-        """Return a digest of the text up to each whole chunk's end."""
+        """Return digests of the text up to the end of each whole chunk."""
         digests = self._digests.setdefault(sequence.id, [])
         for start in range(len(digests) * self.tiers.size, len(sequence) - self.tiers.size + 1, self.tiers.size):
             text = ",".join(map(str, sequence.tokens[start : start + self.tiers.size]))
@@ -133,7 +133,7 @@ class Owners:
         """Fetch an admitted sequence's chunks to the device, and promise it the other blocks.
 
         Args:
-            whole: blocks that it has and is promised in all.
+            whole: blocks that the sequence has and is promised, together.
 
         Returns:
             How many tokens of its text it need not compute, by the tier that they were found on.
@@ -167,7 +167,7 @@ class Owners:
                 owner.holes = tuple([hole for hole in holes if hole.start < hole.stop])
             for index in range(start // size, (stop - 1) // size + 1):
                 chunk = owner.chunks[index]
-                written = stop - index * size  # without `min`, whose call counts here
+                written = stop - index * size  # no `min`: its call would cost time here
                 if written > size:
                     written = size
                 if written > chunk.num_tokens:
@@ -176,7 +176,7 @@ class Owners:
                         self._share(owner, chunk)
 
     def _share(self, owner: Owner, chunk: Chunk) -> None:
-        """Let texts that begin alike share a whole chunk, unless another is shared already."""
+        """Offer a whole chunk to texts that begin alike, unless an equal one is offered."""
         assert owner.sequence is not None
         digests = self._digest(owner.sequence)
         if chunk.index < len(digests):
@@ -211,18 +211,18 @@ class Owners:
         return owner
 
     def _forget(self, owner: Owner) -> None:
-        """Free what an idle owner has, but for what others share."""
+        """Free an idle owner's chunks, except those that others share."""
         if self.owners.pop(owner.name, None) is None:
             return
         for chunk in owner.chunks.values():
             chunk.owners.remove(owner)
-            if not chunk.owners and chunk.is_idle:  # otherwise when it has landed
+            if not chunk.owners and chunk.is_idle:  # otherwise it is freed when its copy has landed
                 self.tiers.drop(chunk)
 
     def forget_empty(self) -> None:
         """Forget the owners that have no chunk of their own left."""
         for owner in self.tiers.emptied:
-            shared = all(len(chunk.owners) > 1 for chunk in owner.chunks.values())  # it would be found all the same
+            shared = all(len(chunk.owners) > 1 for chunk in owner.chunks.values())  # found without this owner, too
             if owner.sequence is None and shared:
                 self._forget(owner)
         self.tiers.emptied.clear()

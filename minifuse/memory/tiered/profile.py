@@ -16,7 +16,7 @@ FORMAT = "minifuse recomputation profile 1"
 
 
 class Profile(NamedTuple):
-    """What one chunk costs: attention to `contexts` tokens, and everything `other`.
+    """What one chunk costs: `attention` to `contexts` tokens, and everything `other`.
 
     The unit is seconds, or any other. Attention is measured at powers of two and interpolated between them; beyond
     the last context the last slope goes on, and below the first the cost is constant. A longer context never costs
@@ -32,7 +32,7 @@ class Profile(NamedTuple):
     attention: tuple[float, ...]
 
     def cost(self, num_context: int) -> float:
-        """Cost(l) = Cost_attention(l) + c (3.6), of a chunk that ends after `num_context` tokens."""
+        """Return Cost(l) = Cost_attention(l) + c (3.6) of a chunk that ends after `num_context` tokens."""
         attention, contexts = [*accumulate(self.attention, max)], self.contexts
         if num_context <= contexts[0]:
             return self.other + attention[0]
@@ -44,13 +44,14 @@ class Profile(NamedTuple):
     def read(
         cls, given: str, advice: str = "give a file made by minifuse calibrate", chunk: int | None = None
     ) -> Profile:
-        """Read what `minifuse calibrate` has written: the file of this path, or its text.
+        """Read what `minifuse calibrate` has written.
 
         Args:
-            chunk: the tokens of a chunk; the measured chunks must have as many, where the file tells.
+            given: the path of the file, or its text.
+            chunk: tokens of a chunk; if the file names another number, it is refused.
 
         Raises:
-            UsageError: the file cannot be read, or is no profile, or one of other chunks; it ends with the `advice`.
+            UsageError: the file cannot be read, or is refused; the message ends with the `advice`.
         """
         inline = given.startswith("{")
         name = "The text of memory.profile" if inline else given
@@ -82,7 +83,7 @@ class Profile(NamedTuple):
         )
 
     def text(self, **about: Any) -> str:
-        """Return what `read` reads, and what it is `about` (as the model) for people."""
+        """Return the text that `read` reads, with facts `about` it (the model, say) for people."""
         found = {"format": FORMAT, "contexts": self.contexts, "attention_s": self.attention, "other_s": self.other}
         return json.dumps({**found, **about})
 

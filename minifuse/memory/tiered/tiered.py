@@ -30,7 +30,7 @@ ROUNDING = 1e-9
 class TieredTrial(Trial):
     """Counts the blocks that are free or may be reclaimed.
 
-    What a newcomer finds, on whichever tier, stays for it: it is no longer available to others.
+    The chunks that a newcomer finds, on either tier, are kept for it and no longer available to others.
 
     Args:
         reserve: blocks that newcomers leave to running sequences, if there are any.
@@ -69,14 +69,15 @@ class TieredTrial(Trial):
 
 
 class Tiered(Memory):
-    """KV in chunks of a few tokens, which a conversation keeps between its requests.
+    """Keeps KV in chunks of a few tokens; a conversation's chunks outlive its requests.
 
-    When few blocks of the device are available, the chunks of least value are copied to the host ahead of time; their
-    blocks are overwritten only when they are needed. When the host is full, chunks of least value are dropped there.
-    A request of a conversation swaps in what is on the host, layer by layer, and computes what was dropped together
-    with its new prompt: two spans of queries over one block table. A sequence that is evicted keeps its KV as a
-    conversation does between its requests; the thesis (3.4.3.5) swaps it out at once, here its blocks are taken one by
-    one as they are needed. Newcomers leave a part of the blocks free, unless no sequence runs.
+    When few blocks of the device are available, the chunks of least value are copied to the host ahead of time. Each
+    keeps its block of the device until another chunk needs the block. When the host is full, the chunks of least value
+    there are dropped. A request swaps in, layer by layer, the chunks of its conversation that are on the host. It
+    computes the dropped chunks together with its new prompt: two spans of queries over one block table. An evicted
+    sequence keeps its KV like a conversation between requests: its blocks are taken one by one as they are needed,
+    while the thesis (3.4.3.5) swaps all out at once. Newcomers leave a part of the blocks free, unless no sequence
+    runs.
 
     >>> # chunks of 4; a conversation of 14 tokens, of which [0, 4) were dropped and [4, 8) lie on the host, goes on
     >>> # with 3 new tokens: missing is [0, 4) and [14, 17), and [4, 8) is swapped in
@@ -165,7 +166,7 @@ class Tiered(Memory):
         moves: list[Move] = []
         for sequence in proposal.evict:
             books.suspend(sequence, now)
-        for sequence in proposal.admit:  # what they have may not be reclaimed for each other
+        for sequence in proposal.admit:  # all of them first: none has its chunks reclaimed for another
             books.begin(sequence, trial.found[sequence.id])
         reused = [books.fill(sequence, trial.count.whole[sequence.id], now, moves) for sequence in proposal.admit]
         for name, stop in growing:
@@ -185,7 +186,7 @@ class Tiered(Memory):
         self.books.release(sequence, now)
 
     def ahead(self, now: float) -> tuple[Move, ...]:
-        """Copy to the host while few blocks are available (3.4.3.2)."""
+        """Copy chunks to the host while few blocks are available (3.4.3.2)."""
         moves = tuple(self.tiers.copy_ahead(self.threshold, self.books.num_available, now))
         self.books.forget_empty()
         return moves

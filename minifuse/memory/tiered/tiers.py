@@ -10,20 +10,20 @@ from minifuse.memory.blocks import BlockPool, check_sums
 from minifuse.memory.tiered.chunks import Chunk, Idle, Owner
 from minifuse.memory.tiered.eviction import Eviction
 
-AT_ONCE = 16  # a sixteenth of the device's blocks is copied ahead at once, at most: the link carries one by one anyway
+AT_ONCE = 16  # at most a sixteenth of the device's blocks is copied ahead at once: the link carries one by one anyway
 
 
 class Tiers:
     """Where every chunk lies, and which block is given out next.
 
-    An idle chunk lies on the device, on both tiers, or on the host. A block of the device that is needed is, in this
-    order: one that is free; one of a chunk on both tiers, which then lies on the host alone; one of a chunk on the
-    device alone, which is swapped out while the plan waits, or dropped. Within each, the chunk of least value. Sums
-    are kept beside the books.
+    An idle chunk lies on the device, on both tiers, or on the host. When a block of the device is needed, the first of
+    these that exists is taken: a free block; the block of a chunk on both tiers, which stays on the host; the block of
+    a chunk on the device only, which is swapped out while the plan waits, or dropped. Of several chunks, the one of
+    least value gives way. Sums are kept along with the books.
 
     Args:
         num_device, num_host: blocks of each tier.
-        size: tokens in a block, which holds a chunk.
+        size: tokens in a block; a block holds one chunk.
     """
 
     def __init__(self, num_device: int, num_host: int, size: int, eviction: Eviction) -> None:
@@ -33,22 +33,22 @@ class Tiers:
         self.by_host_block: dict[int, Chunk] = {}  # chunks with a copy under way, by their block on the host
         self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
         self.emptied: list[Owner] = []  # owners that have lost a chunk, perhaps their last
-        self.num_used = 0  # tokens on the device that admitted sequences have, in so many blocks
-        self.blocks_used = 0
+        self.num_used = 0  # tokens on the device that admitted sequences have
+        self.blocks_used = 0  # blocks of the device that hold these tokens
         self.num_kept = 0  # other tokens on the device
-        self.num_kept_on_host = 0  # tokens on the host alone
+        self.num_kept_on_host = 0  # tokens that are only on the host
 
     @property
     def num_available(self) -> int:
-        """Blocks of the device that are free or may be reclaimed now."""
+        """Count the blocks of the device that are free or may be reclaimed now."""
         return self.device.num_free + len(self.on_device) + len(self.on_both)
 
     # --- chunks that are used, and left
 
     def use(self, chunk: Chunk) -> None:
-        """Add a sequence that needs a chunk to stay.
+        """Add a user to a chunk, which then cannot be reclaimed.
 
-        On the device, a chunk gives up its copy on the host: it may grow.
+        A chunk on the device gives up its copy on the host, since the chunk may grow.
         """
         if chunk.is_idle:
             self._pool(chunk).remove(chunk)
@@ -59,7 +59,7 @@ class Tiers:
         self._count(chunk, 1)
 
     def leave(self, chunk: Chunk, now: float) -> None:
-        """Remove a sequence from a chunk. One without an owner, or without KV, is freed."""
+        """Remove a user of a chunk; free an unused chunk without owner or KV."""
         self._count(chunk, -1)
         chunk.users -= 1
         self._count(chunk, 1)
@@ -67,13 +67,13 @@ class Tiers:
             return
         chunk.active_s = now
         if chunk.arriving or not chunk.owners or not chunk.num_tokens:
-            chunk.arriving = False  # the run was interrupted: its plan will never complete, and its KV never be there
+            chunk.arriving = False  # the run was interrupted: its plan will never complete, nor its KV arrive
             self.free(chunk)
         elif chunk.is_idle:
             self._pool(chunk).add(chunk)
 
     def touch(self, chunk: Chunk, now: float) -> None:
-        """Note that a chunk's conversation is active at time `now`: it is idle since then."""
+        """Restart a chunk's idle time: its conversation became active at time `now`."""
         if chunk.is_idle:
             self._pool(chunk).remove(chunk)
         chunk.active_s = now
@@ -104,10 +104,10 @@ class Tiers:
     # --- blocks
 
     def take(self, now: float, moves: list[Move]) -> int:
-        """Take a block of the device; what must be swapped out joins `moves`.
+        """Take a block of the device; append to `moves` a swap-out that this needs.
 
         Raises:
-            LawBroken: there is none.
+            LawBroken: no block can be taken.
         """
         if self.device.free:
             return self.device.take()
@@ -133,7 +133,7 @@ class Tiers:
         return block
 
     def _lay(self, chunk: Chunk, block: int | None) -> None:
-        """Give a chunk a block of the device, or none."""
+        """Set a chunk's block of the device, or set it to None."""
         self._count(chunk, -1)
         chunk.device = block
         self._count(chunk, 1)
@@ -157,9 +157,9 @@ class Tiers:
         return block
 
     def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
-        """Give a chunk a block of the host; False: all there is worth more.
+        """Give a chunk a host block; return False if all chunks there are worth more.
 
-        The chunk of less value that gives way may be one that this plan was to swap out: its move is taken back.
+        The chunk that gives way may be one that this plan was to swap out; its move is then removed from `moves`.
         """
         if not self.host.free:
             move = next((move for move in moves if move.moment == "first" and move.target_tier == "host"), None)
@@ -206,8 +206,8 @@ class Tiers:
     def copy_ahead(self, threshold: int, spare: int, now: float) -> list[Move]:
         """Copy to the host until `threshold` blocks of the device are free or backed up.
 
-        Copies in flight count. No sequence can take a chunk that is being copied, so few are copied at once: at most
-        `spare` blocks that are available and not promised.
+        Copies in flight count as made. A block that is being copied cannot be reclaimed, so few are copied at once: at
+        most `spare`, the blocks that are available and not promised.
         """
         moves: list[Move] = []
         at_once = max(1, self.device.num_blocks // AT_ONCE)
@@ -237,7 +237,7 @@ class Tiers:
                 self.host.give_back(block)
                 continue
             chunk = self.by_host_block.pop(move.target // self.size)
-            if chunk.copying and (chunk.users or chunk.num_tokens != move.num_tokens):  # it is used, or has grown since
+            if chunk.copying and (chunk.users or chunk.num_tokens != move.num_tokens):  # used again, or grown meanwhile
                 self._free_on_host(chunk)
             chunk.copying = chunk.arriving = False
             if not chunk.owners:
@@ -248,7 +248,7 @@ class Tiers:
     # --- integrity
 
     def check(self, owners: Iterable[Owner]) -> None:
-        """Raise `LawBroken` unless blocks are free or of one chunk, and sums right."""
+        """Raise `LawBroken` unless each block is free or has one chunk, and sums match."""
         listed = {chunk for owner in owners for chunk in owner.chunks.values()}
         chunks = listed | set(self.by_host_block.values())
         self.device.check(chunk.device for chunk in chunks if chunk.device is not None)

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 
 def staying_and_wave(needs: Sequence[int], num_blocks: int, least: int, any_stays: bool) -> tuple[int, int]:
-    """Return how many first pieces stay, and the size of a wave of the others.
+    """Return how many leading pieces stay, and the wave size of the others.
 
     Each of two waves must hold the longest piece that takes turns. As many pieces stay as leave room for two such
     waves; none stays if there is no such room.
@@ -18,11 +18,11 @@ def staying_and_wave(needs: Sequence[int], num_blocks: int, least: int, any_stay
     (2, 2)
 
     Args:
-        least: the size of a wave, if no piece is longer.
-        any_stays: otherwise all pieces take turns.
+        least: the size of a wave, unless a piece is longer.
+        any_stays: whether pieces may stay; otherwise all take turns.
     """
     held = list(accumulate(needs, initial=0))
-    # For each piece the longest of it and all behind it, or more: what one of two waves needs if it does not stay.
+    # For each piece: the size of a wave if this piece and all behind it take turns.
     buffers = list(accumulate(reversed(needs), max, initial=least))[::-1]
     staying = 0
     while any_stays and staying + 1 < len(needs) and held[staying + 1] + 2 * buffers[staying + 1] <= num_blocks:
@@ -31,11 +31,11 @@ def staying_and_wave(needs: Sequence[int], num_blocks: int, least: int, any_stay
 
 
 def even_waves(needs: Sequence[int], num_blocks: int) -> int:
-    """Return the smallest size of a wave with which the number of waves is even.
+    """Return the smallest wave size that gives an even number of waves.
 
     Each wave has half of the device: while the last wave of a layer is attended, the first of the next layer is
-    uploaded to the other half. If no even number is possible, as where a piece needs more than half, a wave may have
-    half, or what the longest piece needs.
+    uploaded to the other half. If no even number is possible (for example, if a piece needs more than half), the size
+    is half, or what the longest piece needs.
 
     >>> even_waves([3, 3, 2, 2, 2], 12)  # twelve blocks at once, in two waves: 3 + 3 and 2 + 2 + 2
     6

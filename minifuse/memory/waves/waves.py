@@ -20,26 +20,26 @@ from minifuse.memory.trial import settle
 from minifuse.memory.waves.division import even_waves, staying_and_wave
 from minifuse.stages import Memory
 
-BUFFER = 0.125  # of the device, for each of two waves, by default
+BUFFER = 0.125  # part of the device for each of two waves, by default
 HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 
 
 class Waves(Memory):
     """Every admitted sequence has room on the host; the device holds two waves.
 
-    The first sequences of an iteration keep their KV on the device, as many as leave room for two waves of the others.
-    The others take turns in what is left: while a wave is attended, what the wave before wrote is offloaded, and the KV
-    of the wave behind is uploaded, layer by layer. The blocks that were freed first are taken first, so that a wave
-    does not wait for the one before it, unless a single sequence needs more than half of the room. KV goes to the host
-    once, when its sequence leaves the device, and is uploaded as often as a wave needs it. Where everything fits,
+    The first sequences of an iteration keep their KV on the device if two waves of the other sequences still fit there.
+    The others take turns in what is left: while one wave is attended, the KV that the previous wave wrote is offloaded,
+    and the KV of the next wave is uploaded, layer by layer. Blocks are reused in the order in which they were freed, so
+    a wave does not wait for the previous one, unless a single sequence needs more than half of the room. KV goes to the
+    host once, when its sequence leaves the device, and is uploaded whenever a wave needs it. If everything fits,
     nothing is moved.
 
-    With `turns=layers`, the layers of the model have the device in turn. With L layers it then holds L times as many
-    tokens, each with the KV of one layer. Waves are L times as long, no sequence stays, and a request is served even if
-    its KV of all layers exceeds the device.
+    With `turns=layers`, the layers of the model use the device in turn. With L layers, the device then holds L times as
+    many tokens, each with the KV of one layer. Waves are L times as long, no sequence stays, and a request is served
+    even if its KV of all layers exceeds the device.
 
     >>> # blocks of 1, 8 on the device, buffer=0; with this iteration's token a has 3, b 2, c 4 and d 3: none can stay
-    >>> # beside two waves of 4.
+    >>> # if two waves of 4 are to fit.
     >>> #   wave 0: a, blocks 0 to 2        before: upload 2 tokens    after: offload the third
     >>> #   wave 1: b, blocks 3 and 4       before: upload 1 token     after: offload the second
     >>> #   wave 2: c, blocks 5 to 7 and 0  before: upload 3 tokens    after: offload the fourth
@@ -151,7 +151,7 @@ class Waves(Memory):
             name = item.sequence
             have = pages[name].blocks if name in pages else ()
             lacks, uploads = blocks - len(have), item.start > 0 and not have
-            # The first wave attends to what is there: it need not wait, and the second is uploaded meanwhile.
+            # The first wave attends to KV on the device: it need not wait, while the second is uploaded.
             if index > begin and (taken + lacks > limit or (uploads and not waves and self.layers_in_turn == 1)):
                 self._give_back(leaving)
                 waves.append(Span(begin, index))
@@ -169,9 +169,9 @@ class Waves(Memory):
         return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
 
     def _divide(self, needs: list[int], needed: int) -> tuple[int, int]:
-        """Return how many first pieces of work stay, and the blocks of a wave.
+        """Return how many leading pieces of work stay, and the blocks of a wave.
 
-        All stay if they fit; none, if layers take turns.
+        All stay if they fit; none stays if layers take turns.
         """
         if self.layers_in_turn > 1:
             return 0, even_waves(needs, self.num_blocks)
@@ -182,7 +182,7 @@ class Waves(Memory):
         return staying_and_wave(needs, self.num_blocks, least, any_stays)
 
     def _clear(self, staying: Collection[str], needed: int) -> list[Move]:
-        """Offload all other sequences before the first wave, unless they fit beside the work.
+        """Offload sequences not in `staying` before the first wave, unless all fit together.
 
         Args:
             needed: blocks of all work.
@@ -207,7 +207,7 @@ class Waves(Memory):
         ]
 
     def _offload(self, name: str, stop: int, moment: Any, wave: int) -> list[Move]:
-        """Copy to the host what of the first `stop` tokens is not there yet."""
+        """Copy to the host those of the first `stop` tokens that are not there yet."""
         home, start = self.homes.places[name].offset, self.backed.get(name, 0)
         self.backed[name] = stop
         return [
@@ -216,7 +216,7 @@ class Waves(Memory):
         ]
 
     def _take(self, count: int, taken: int, wave: int) -> Seq[int]:
-        """Take `count` blocks for a wave that has `taken` ones: those that were freed first.
+        """Take the `count` blocks freed first, for a wave that has `taken` blocks already.
 
         Where layers take turns, all blocks are free when a wave begins. Even waves fill the device from its beginning,
         odd ones from its end, so that the last wave of a layer and the first of the next have different halves.
@@ -260,7 +260,7 @@ class Waves(Memory):
 def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Yield tokens [start, stop) in runs of consecutive slots.
 
-    A run is its first token, the slot of that, and the length.
+    A run is (first token, slot of that token, length).
 
     >>> list(_runs(Pages((4, 5, 2), 4), 2, 11))
     [(2, 18, 6), (8, 8, 3)]

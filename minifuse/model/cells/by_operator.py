@@ -1,9 +1,9 @@
 """Splits a model of cells into single operators, as DyNet batches them (BatchMaker, 2.2.3).
 
 Each cell is traced with torch.fx, each of its operators becomes a cell of its own, and a node of a graph is replaced by
-the nodes of its operators. Equal operators of different cells are one cell type, as equal cells are: a sigmoid of one
-shape is one type. What only renames parts of a tensor (chunk, indexing, views) belongs to the operator that made the
-tensor, which then has several outputs.
+the nodes of its operators. Equal operators of different cells share a cell type, as all sigmoids of one shape do.
+A call that only renames parts of a tensor (chunk, indexing, views) belongs to the operator that made the tensor, which
+then has several outputs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESULT = "result"
 class OperatorGraph(CellGraph):
     """A graph of operators, with a node `result` for each result of the cells.
 
-    `origin` maps these nodes to those of the graph of cells. Any other node without readers is an operator whose
+    `origin` maps each `result` to its node in the graph of cells. Any other node without readers is an operator whose
     outputs no cell reads.
     """
 
@@ -46,7 +46,7 @@ class OperatorGraph(CellGraph):
 
 
 class Result(nn.Module):
-    """Joins the outputs of a cell again: each result is a node."""
+    """Gathers the outputs of a cell, which come from several operators, in one node."""
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
         return tuple([part.clone() for part in parts])
@@ -55,7 +55,7 @@ class Result(nn.Module):
 def by_operator(model: CellModel) -> CellModel:
     """Split the cells of a model into operators; requests then unfold into an `OperatorGraph`.
 
-    Results, and the tokens produced and their order, are those of `model`.
+    Results, tokens, and the order of tokens are the same as with `model`.
 
     Raises:
         UsageError: a cell cannot be traced, changes a tensor in place, or has an operator that is not batch first.
@@ -64,7 +64,7 @@ def by_operator(model: CellModel) -> CellModel:
     names: dict[Any, str] = {}  # definition -> name of the operator
 
     def add(base_name: str, cell: nn.Module) -> str:
-        """Return the name of the cell with this definition; adds a new one."""
+        """Return the name of the cell with this definition; add it if new."""
         key = definition(cell)
         if key not in names:
             numbered = (f"{base_name}{number}" for number in count(2))

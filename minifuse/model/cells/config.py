@@ -54,7 +54,7 @@ class CellConfig:
         return _describe(self).num_parameters
 
     def slot_bytes(self, dtype: str) -> int:
-        """Count the bytes of a slot: hidden and cell state, a decoder's word."""
+        """Count the bytes of a slot: hidden and cell state, and a decoder's word."""
         return _describe(self, dtype).slot_bytes
 
 
@@ -67,7 +67,7 @@ class _Description:
 
 @lru_cache(16)
 def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
-    """Build the model to read its figures; only a plugin's is built with weights."""
+    """Build the model to read its figures; only a plugin's model is built with weights."""
     load = resolve_name("minifuse.model.cells.rnn:load_cells")  # imports torch
     model = load(config, config.kind, dtype, "meta" if config.kind in BUILT_IN else "cpu")
     return _Description(model.sizes, model.num_parameters, model.slot_bytes)
@@ -89,5 +89,5 @@ def register_cells(kind: str, build: Build) -> None:
 
 
 def registered(kind: str) -> Build | None:
-    """Return the function that builds a plugin's kind; None: it is not registered."""
+    """Return the function that builds a plugin's kind, or None if it is not registered."""
     return _REGISTERED.get(kind)

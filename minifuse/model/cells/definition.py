@@ -1,4 +1,4 @@
-"""Whether two cells are the same: identical sub-graphs that share their weights (BatchMaker, 2.3.1)."""
+"""Tells whether two cells are the same: identical sub-graphs that share their weights (BatchMaker, 2.3.1)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _WEIGHTS = ("_parameters", "_buffers", "_modules")
 def definition(module: nn.Module) -> Any:
     """Make a hashable key that is equal only for modules that compute the same.
 
-    Their classes and attributes are equal, and their tensors are the same memory, not equal numbers.
+    Modules with equal keys have equal classes and attributes, and share the memory of their tensors.
 
-    In doubt keys differ: a value that cannot be compared is equal only to itself, and so is a module written as a graph
-    or a script. A key must not outlive its module, since it may contain addresses of the module's tensors.
+    In doubt keys differ: an unhashable value is equal only to itself, and so is a GraphModule or a ScriptModule. A key
+    must not outlive its module, since it may contain addresses of the module's tensors.
     """
     return _frozen(module, set())
 

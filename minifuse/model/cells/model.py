@@ -41,7 +41,7 @@ class CellModel:
         CellModel("gru", {"gru": GRU()}, unfold, example=Request("example", prompt=(1, 2)))
 
     Args:
-        cells: moved to `device` and `dtype`, and set to evaluation mode.
+        cells: modules by name; they are moved to `device` and `dtype`, and set to evaluation mode.
         example: request(s) whose nodes have outputs of every shape that will occur: the state pool is made for these.
         check: raises `RequestRefused` for a request that the model cannot serve, such as one with a token id outside
             the embedding. An error that a cell raises while it computes a batch ends the run.
@@ -81,7 +81,7 @@ class CellModel:
             for cell in definitions
         }
         self._recognised: dict[tuple[str, tuple[Spec, ...]], CellType] = {}  # by first cell and inputs
-        # Recognising is quick because specs have numbers: a cell with inputs of given numbers is looked up.
+        # Specs are numbered, so that a node's type is found quickly by its cell and the numbers of its inputs.
         self._numbers: dict[Spec, int] = {}
         self._zeros: dict[Zeros, int] = {}
         # (cell, number of each input) -> (cell type, number of each output)
@@ -128,7 +128,7 @@ class CellModel:
         return request
 
     def begin(self, request: Request) -> Sequence:
-        """Begin the sequence of a new request, with its graph. Raises as `unfold`."""
+        """Make the sequence of a new request, with its graph. Raises the errors of `unfold`."""
         return Unfolded(request, graph=self.unfold(request))
 
     def unfold(self, request: Request) -> CellGraph:
@@ -149,7 +149,7 @@ class CellModel:
             raise RequestRefused(f"{name} could not be unfolded: {brief(error)}.") from error
 
     def _typed(self, graph: CellGraph, name: str) -> CellGraph:
-        """Name the cell type of each node in its graph."""
+        """Return the graph with each node's cell replaced by its cell type."""
         if not graph.nodes:
             graph.check(name)
         try:
@@ -163,16 +163,19 @@ class CellModel:
         return replace(graph, nodes=tuple(retyped))
 
     def run(self, type_name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Compute n nodes of one type: its inputs and outputs, each [n, *shape]."""
+        """Compute n nodes of one type. Inputs and outputs are [n, *shape]."""
         with torch.inference_mode():
             outputs = self.types[type_name].cell(*inputs)
         return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
     def _types_of(self, nodes: tuple[Node, ...], order: Seq[int], name: str) -> list[str]:
-        """Find the type of each node; in `order`, nodes follow what they read.
+        """Find the type of each node.
+
+        Args:
+            order: the numbers of the nodes, each after the nodes that it reads.
 
         Raises:
-            _Forward: it does not.
+            _Forward: a node comes before one that it reads.
         """
         token, zeros, memo = self._token, self._zeros, self._memo
         names = [""] * len(nodes)
@@ -246,7 +249,7 @@ class CellModel:
         return found.name, {part: self._number(spec) for part, spec in enumerate(found.outputs)}
 
     def _learn(self, cell: str, inputs: tuple[Spec, ...], where: str) -> CellType:
-        """Learn a new type; later types of a definition are named after their inputs."""
+        """Learn a new type; further types of a definition have their inputs in the name."""
         first = self._same[cell]
         known = next((kind for (name, _), kind in self._recognised.items() if name == first), None)
         allowed = f"give {', '.join(map(str, known.inputs))}, as an earlier node did" if known else "see its forward()"
@@ -262,9 +265,9 @@ class CellModel:
         return CellType(name, module, inputs, outputs, getattr(module, "token_output", None))
 
     def _fields_of(self, kind: CellType, where: str) -> tuple[int, ...]:
-        """Keep the k-th output of a spec in the k-th field of that spec.
+        """Assign the k-th output of each spec to the k-th field of that spec.
 
-        A field that is missing is added, while examples are unfolded.
+        A missing field is added while examples are unfolded; later, a request that needs one is refused.
 
         >>> # outputs h and c, both float32[64]: fields 0 and 1; a word, int64: field 2
         """
@@ -293,4 +296,4 @@ def _is_number(value: Any) -> bool:
 
 
 class _Forward(Exception):
-    """A node reads one that comes later in the order, or that does not exist."""
+    """A node reads one that comes later in the order or does not exist."""

@@ -100,7 +100,7 @@ class Leaf(nn.Module):
 class Internal(nn.Module):
     """A node of an N-ary Tree-LSTM with k children (Tai et al., 2015).
 
-    Equations 9 to 14 without a word.
+    Equations 9 to 14, without an input word.
 
     Inputs h1, c1, ..., hk, ck; outputs h, c. Each child has a forget gate, which reads all children:
     i, o, u, f1 ... fk = [h1 | ... | hk] U^T + b;  c = sigmoid(i) tanh(u) + sum sigmoid(fl) cl,  h = sigmoid(o) tanh(c)
@@ -137,8 +137,8 @@ def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", see
         decoder = Decoder(config.hidden_size, config.vocab_size)
         cells: dict[str, nn.Module] = {"encoder": LSTM(config.hidden_size, config.vocab_size), "decoder": decoder}
     _random(cells, device, seed)
-    # Scores are normal, with equal deviations: the largest of n is near the quantile 1 - 1/n. A score of k times that
-    # deviation exceeds it as often as a normal number exceeds a k-th of it.
+    # Scores are normal, with equal deviations: the largest of n is near the quantile 1 - 1/n. The chance that a score
+    # of k times that deviation exceeds this quantile is the chance that a usual score exceeds a k-th of it.
     highest = NormalDist().inv_cdf(1 - 1 / config.vocab_size)
     with torch.no_grad():
         weight = decoder.projection.weight
@@ -148,10 +148,10 @@ def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", see
 
 
 def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """Make an N-ary Tree-LSTM, a cell per number of children; results: the root's h, c.
+    """Make an N-ary Tree-LSTM, a cell for each number of children.
 
-    Tai et al. have one set of matrices, in which a missing child counts as zero. So the matrix of a cell with fewer
-    children is a part of the largest cell's: its first rows and columns.
+    Its result is the root's h and c. Tai et al. have one set of matrices, in which a missing child counts as zero. So
+    the matrix of a cell with fewer children is the first rows and columns of the largest cell's matrix.
     """
     hidden, arities = config.hidden_size, range(1, config.max_children + 1)
     with torch.device("meta"):
@@ -171,7 +171,7 @@ def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", se
 
 
 def _random(cells: Mapping[str, nn.Module], device: str, seed: int) -> dict[str, nn.Module]:
-    """Draw all weights in float32 on the CPU: one seed is one model everywhere.
+    """Draw all weights in float32 on the CPU: a seed gives the same model everywhere.
 
     Every matrix keeps the variance of its input. On the device `meta` there are no weights to draw.
     """
@@ -193,7 +193,7 @@ def _random(cells: Mapping[str, nn.Module], device: str, seed: int) -> dict[str,
 def _model(
     config: CellConfig, cells: Mapping[str, nn.Module], examples: Request | list[Request], dtype: str, device: str
 ) -> CellModel:
-    """Make the model; packs weights on a CPU, fuses cells on a GPU."""
+    """Make the model, with packed weights on a CPU, and fused cells on a GPU."""
     for cell in cells.values():
         cell.to(device, torch_dtype(dtype))
         for module in cell.modules():
@@ -210,9 +210,10 @@ _BUILDERS = {"lstm": lstm, "seq2seq": seq2seq, "treelstm": treelstm}
 def load_cells(config: CellConfig, name: str, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
     """Make the model of this shape with random weights, laid out for serving.
 
-    `name` is what the user gave.
+    On the device `meta` the model has no weights: it unfolds requests, but cannot compute.
 
-    On the device `meta` it has no weights: its requests can be unfolded, and nothing can be computed.
+    Args:
+        name: the model's name as the user gave it, for messages.
 
     Raises:
         MachineError: this machine has no such device, or not enough free memory for the weights.

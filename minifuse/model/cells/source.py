@@ -26,7 +26,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class CellSource:
-    """A model of cells that was found, not built; its weights are random."""
+    """A model of cells that is not built yet; its weights are random."""
 
     name: str
     config: CellConfig
@@ -45,26 +45,26 @@ class CellSource:
         raise ModelError(f"{self.name} has no tokenizer: give prompt_token_ids instead.")
 
     def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> CellModel:
-        """Make the model with random weights; numerics are always fast. Raises as `load_cells`."""
+        """Make the model with random weights; `numerics` has no effect. Raises as `load_cells`."""
         from minifuse.model.cells.rnn import load_cells
 
         return load_cells(self.config, self.name, dtype, device, seed)
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> CellModel:
-        """Make the model without weights, which unfolds requests and computes nothing.
+        """Make the model without weights, to unfold requests but not to compute.
 
-        A plugin's model may not support that: it is loaded with its weights.
+        A plugin's model is loaded with its weights, because it need not support the device `meta`.
         """
         return self.load(dtype, "meta" if self.config.kind in BUILT_IN else "cpu", seed)
 
 
 def resolve_cells(name: str) -> CellSource | None:
-    """Find the model of cells called `name`; None: its kind is unknown.
+    """Find the model of cells called `name`; None if its kind is unknown.
 
-    A name has settings behind its kind, as in `treelstm:hidden=512,vocab=8000`.
+    Settings follow the kind, as in `treelstm:hidden=512,vocab=8000`.
 
     Raises:
-        UsageError: the kind is known and a setting is not, or its value is out of range.
+        UsageError: a setting of a known kind is unknown, or its value is out of range.
     """
     kind, _, settings = name.partition(":")
     if kind not in BUILT_IN and registered(kind) is None:

@@ -35,12 +35,12 @@ class Program(NamedTuple):
     >>> # relu(x + y) * x: add of (None, 0) and (None, 1), relu of (0, 0), mul of (1, 0) and (None, 0)
     """
 
-    operators: tuple[tuple[str, tuple[tuple[int | None, int], ...]], ...]  # the cell and the values read of each
-    outputs: tuple[tuple[int, int], ...]  # of the cell: values of operators
+    operators: tuple[tuple[str, tuple[tuple[int | None, int], ...]], ...]  # of each: its cell, the values it reads
+    outputs: tuple[tuple[int, int], ...]  # the outputs of the cell, as values of operators
 
 
 class Ref(NamedTuple):
-    """A value of an operator, by its place: inputs, then weights, then results."""
+    """The place of a value in an operator: inputs first, then weights, then results."""
 
     place: int
 
@@ -58,12 +58,12 @@ class Operator(nn.Module):
     """One operator of a traced cell, and the views of its result.
 
     Args:
-        steps: the operator, then views; or views alone, which must copy, since inputs may be views of states.
-        module: the module that a `call_module` calls.
-        weights: tensors that it reads beside its inputs.
+        steps: the operator, then views of its result; or only views of an input.
+        module: the module that is called if the first step is a `call_module`.
+        weights: tensors that the operator reads in addition to its inputs.
         outputs: places of the values that it returns.
-        token_output: the output that is a token of the answer.
-        copies: whether outputs are copied.
+        token_output: the number of the output that is a token of the answer.
+        copies: whether outputs are copied; views of inputs must be, because inputs may be views of states.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ def trace(kind: CellType, add: Callable[[str, nn.Module], str]) -> Program:
     """Split a cell into operators.
 
     Args:
-        add: called with a name and each operator; returns the name of its cell.
+        add: called with a name and an operator, adds the operator as a cell and returns the cell's name.
 
     Raises:
         UsageError: the cell cannot be split.
@@ -119,7 +119,7 @@ class _Tracer(fx.Tracer):
         return isinstance(module, Linear | Argmax) or bool(super().is_leaf_module(module, name))
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        """As many inputs as the type has: `forward` may take any number."""
+        """Make as many inputs as the type has, because `forward` may take any number."""
         inputs = [self.create_proxy("placeholder", f"input{i}", (), {}) for i in range(self.num_inputs)]
         return root_fn, [self.root, *inputs]
 
@@ -162,7 +162,7 @@ class _Trace:
         )
 
     def _sort(self, node: fx.Node) -> None:
-        """Sort a call: a constant, a view in its source's group, or a new group."""
+        """Sort a call into the constants, its source's group (a view), or a new group."""
         sources = node.all_input_nodes
         if all(source in self.constants for source in sources):
             self.constants[node] = self._constant(node)
@@ -178,7 +178,7 @@ class _Trace:
         self.groups[group].append(node)
 
     def _constant(self, node: fx.Node) -> Any:
-        """Compute a node that depends on no input, now."""
+        """Compute the value of a node that depends on no input."""
         target: Any = node.target
         if node.op == "get_attr":
             return operator.attrgetter(target)(self.kind.cell)
@@ -205,7 +205,7 @@ class _Trace:
         return group, self.exported[group].index(node)
 
     def _operator(self, number: int) -> tuple[Operator, list[fx.Node]]:
-        """Make a cell of a group's operator; returns its input values, too."""
+        """Make the cell of a group's operator; also return the nodes that it reads."""
         group, exported = self.groups[number], self.exported[number]
         sources = list(dict.fromkeys(source for node in group for source in node.all_input_nodes))
         # A constant that is not a tensor is written into the step itself.
@@ -245,7 +245,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _filled(arguments: Any, values: list[Any]) -> Any:
-    """Arguments with the values that their `Ref`s stand for."""
+    """Replace each `Ref` in the arguments by its value."""
     if isinstance(arguments, Ref):
         return values[arguments.place]
     if isinstance(arguments, list | tuple):

@@ -18,17 +18,17 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 def unfold_tree(name: str, tree: Any, vocab_size: int, max_children: int) -> CellGraph:
-    """Make a `leaf` for each token, an `internalK` for each node of K subtrees.
+    """Make a `leaf` for each token, and an `internalK` for each node of K subtrees.
 
     >>> [node.cell for node in unfold_tree("r0", (7, (8, 9)), vocab_size=30, max_children=2).nodes]
     ['leaf', 'leaf', 'leaf', 'internal2', 'internal2']
 
     Raises:
-        RequestRefused: it is not a tree of ids below `vocab_size` with 1 to `max_children` subtrees a node.
+        RequestRefused: `tree` is not a tree of ids below `vocab_size`, with 1 to `max_children` subtrees per node.
     """
     nodes: list[Node] = []
-    # A stack of (tree,) to be unfolded and, below its subtrees, the number of subtrees of a node to be made of them.
-    # The roots of unfolded subtrees wait on `roots` for that node.
+    # A stack: (tree,) is a tree to be unfolded; a number K, below K trees, is the node to be made of these trees.
+    # `roots` holds the roots of unfolded subtrees until their node is made.
     remaining: list[Any] = [(tree,)]
     roots: list[int] = []
     while remaining:

@@ -30,8 +30,7 @@ TOKEN = Spec((), torch.int64)
 class CellType:
     """Cells that can be batched: one definition, weights and input shape (BatchMaker, 2.3.1).
 
-    `token_output` is the number of the output that is a token of the answer, an attribute of the module; None: there is
-    no such output.
+    `token_output`, an attribute of the module, is the number of the output that is a token of the answer, or None.
     """
 
     name: str
@@ -44,14 +43,14 @@ class CellType:
 def outputs_of(
     module: nn.Module, inputs: tuple[Spec, ...], device: torch.device, where: str, allowed: str
 ) -> tuple[Spec, ...]:
-    """Find a cell's outputs by running it on zeros; checks that the batch comes first.
+    """Find a cell's outputs by running it on zeros; check that the batch comes first.
 
     Args:
         where: the beginning of an error message.
-        allowed: its end if the cell cannot take these inputs: what to give instead.
+        allowed: the end of the message if the cell cannot take these inputs: what to give instead.
 
     Raises:
-        RequestRefused: the cell cannot take these inputs, or its outputs are not those of a cell.
+        RequestRefused: the cell cannot take these inputs, or its outputs are not as described in `CellModel`.
     """
     beginning = f"{where} with {', '.join(map(str, inputs)) or 'no inputs'}"
     specs: list[tuple[Spec, ...]] = []
@@ -94,7 +93,7 @@ def brief(error: Exception) -> str:
 
 
 def matrix_weights(cell: nn.Module) -> int:
-    """Count the weights of all matrices but embeddings: every row is multiplied with them."""
+    """Count the weights that every row is multiplied with: all matrices except embeddings."""
     return sum(
         parameter.numel()
         for part in cell.modules()

@@ -21,8 +21,8 @@ from minifuse.model.text.shape import TextShape
 from minifuse.model.text.transformer import Transformer
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-ROWS = 4096  # of the embedding and the head that are compared at one time
-DTYPES = {"F64", "F32", "F16", "BF16"}  # of weights, as safetensors names them
+ROWS = 4096  # of embedding and head, compared at a time
+DTYPES = {"F64", "F32", "F16", "BF16"}  # that weights may have, as safetensors names them
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -52,7 +52,7 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 class _Checkpoint:
-    """The tensors of a directory, in any of its shards, read one at a time."""
+    """The tensors in all shards of a directory, read one at a time."""
 
     def __init__(self, directory: Path, config: TextShape, stack: ExitStack) -> None:
         self.directory = directory
@@ -71,11 +71,11 @@ class _Checkpoint:
         self.unread.update(self.shard_of)
 
     def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE, transposed: bool = False) -> Tensor:
-        """Read a part of a tensor, with or without the prefix of a model with a head.
+        """Read a part of a tensor; in older checkpoints its name lacks a prefix.
 
         Args:
-            shape: of the whole tensor, as it is wanted.
-            transposed: it is stored so; what is returned is not.
+            shape: the shape of the whole tensor, not transposed.
+            transposed: whether the tensor is stored transposed; the part that is returned is not.
         """
         stored_name = name if name in self.shard_of else without_prefix(name, self.config)
         if stored_name not in self.shard_of:
@@ -113,9 +113,9 @@ class _Checkpoint:
         return False
 
     def check_all_read(self) -> None:
-        """Raise `ModelError` if the model has no use for a tensor.
+        """Raise `ModelError` if a stored tensor was not read.
 
-        Buffers of older versions may be left."""
+        Buffers that older versions stored are ignored."""
         left = sorted(name for name in self.unread if not is_buffer(name, self.config))
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
@@ -127,13 +127,13 @@ class _Checkpoint:
 
 
 def _indices(part: Part, transposed: bool) -> list[tuple[slice, ...]]:
-    """Return what to read of a stored tensor for a part of it."""
+    """Return the indices of a stored tensor that select a part."""
     if part.columns is not None:
         columns = slice(part.columns.start, part.columns.stop)
         return [(columns, slice(None)) if transposed else (slice(None), columns)]
     if part.rows is None:
         return [(slice(None),)]
-    rows = [slice(one.start, one.stop) for one in part.rows]
+    rows = [slice(one.start, one.stop) for one in part.rows] or [slice(0, 0)]
     return [(slice(None), one) if transposed else (one,) for one in rows]
 
 
@@ -144,18 +144,18 @@ Target = Callable[[str], tuple[Tensor, Part]]
 def read_weights(model: Transformer, directory: Path, target: Target | None = None) -> int:
     """Fill every parameter of `model` from `directory`, converting to the model's dtype.
 
-    As in transformers, embeddings that config.json ties to the head are not tied if the files hold two that differ.
+    As in transformers, embedding and head are not tied if the files hold two that differ, whatever config.json says.
 
     Args:
-        target: where a part of each parameter goes, by the parameter's name. The model may then be on the meta device,
-            and only these parts are read.
+        target: returns, for a parameter's name, the tensor to fill and the part that it takes. Only these parts are
+            read, and the model may be on the meta device. By default all of `model` is filled.
 
     Returns:
         How many bytes were read.
 
     Raises:
-        ModelError: a file is missing or truncated, a tensor is missing, of no use, or quantised, or one has the wrong
-            shape, or numbers that are not finite (named).
+        ModelError: a file is missing or truncated, or a tensor is missing, unused, quantised, not finite, or of the
+            wrong shape. The message names it.
     """
     config = model.config
     with ExitStack() as stack:
@@ -166,7 +166,7 @@ def read_weights(model: Transformer, directory: Path, target: Target | None = No
             source = source_of(parameter_name, config)
             sizes = parameter_rows(parameter_name, config) or (parameter.shape[0],)
             into, part = (parameter, WHOLE) if target is None else target(parameter_name)
-            first = filled = 0  # rows, of the whole parameter and of its part
+            first = filled = 0  # rows already done, of the whole parameter and of its part
             for name, size in zip(source.names, sizes, strict=True):
                 own = part.within(first, size)
                 tensor = checkpoint.tensor(name, (size, *parameter.shape[1:]), own, source.transposed)
@@ -180,13 +180,15 @@ def read_weights(model: Transformer, directory: Path, target: Target | None = No
 
 
 def _untie(model: Transformer) -> None:
-    """Give the head a weight of its own, to be set: the checkpoint has one."""
+    """Give the head a weight of its own, to be read from the checkpoint."""
     model.config = replace(model.config, tied_embeddings=False)
     model.lm_head.weight = nn.Parameter(torch.empty_like(model.embedding.weight), requires_grad=False)
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Tell whether all numbers are finite, in one pass: a NaN would be an extreme."""
+    """Tell whether all numbers are finite, in one pass: `aminmax` propagates a NaN."""
+    if not tensor.numel():
+        return True
     least, largest = tensor.aminmax()
     return bool(least.isfinite() and largest.isfinite())
 
@@ -201,7 +203,11 @@ def _not_finite(name: str, directory: Path, stored: Tensor, dtype: torch.dtype) 
 def write_weights(
     model: Transformer, directory: Path, convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> None:
-    """Save `model` under Hugging Face's names, which transformers reads too; `convert` may lower the precision."""
+    """Save the weights under Hugging Face's names, so that transformers can read them.
+
+    Args:
+        convert: is applied to each tensor, for example to lower the precision.
+    """
     tensors: dict[str, Tensor] = {}
     for parameter_name, parameter in model.named_parameters():
         source = source_of(parameter_name, model.config)

@@ -83,7 +83,7 @@ class ModelConfig(TextShape):
 
     @property
     def num_parameters(self) -> int:
-        """Count all parameters but biases and norms, under a thousandth of the whole."""
+        """Count all parameters except biases and norms, which are under a thousandth of them."""
         embeddings = 0 if self.tied_embeddings else self.head_weights
         learned = 0 if self.rotary else (self.max_context + self.position_offset) * self.hidden_size
         return self.num_matrix_weights + embeddings + learned

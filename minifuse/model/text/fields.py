@@ -18,7 +18,7 @@ M = TypeVar("M", bound="BaseModel")
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """Read the JSON object in a file; None: there is no such file.
+    """Read the JSON object in a file; return None if there is no file.
 
     Raises:
         ModelError: the file cannot be read, or holds something else.
@@ -44,7 +44,7 @@ def checked(kind: type[M], raw: Mapping[str, Any], source: str) -> M:
         source: the file, for messages.
 
     Raises:
-        ModelError: a field is missing, or is not what the model allows; both are named.
+        ModelError: a field is missing or not allowed; the message names file and field.
     """
     from pydantic import ValidationError
 

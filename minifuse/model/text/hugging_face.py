@@ -13,14 +13,14 @@ from minifuse.core.errors import ModelError
 from minifuse.model.text.config import Llama3Scaling, ModelConfig, Rotary
 from minifuse.model.text.fields import checked
 
-LARGEST = 2**31 - 1  # of a size: no model comes near, and products of some such sizes are still exact
+LARGEST = 2**31 - 1  # the largest size: no model comes near, and products of some such sizes are still exact
 
 Size = Annotated[int, Field(ge=1, le=LARGEST)]
 Token = Annotated[int, Field(ge=0, le=LARGEST)]  # published ids may lie outside of the vocabulary
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
-One = Annotated[float, Field(ge=1, le=1)]  # rotation of a part of each head is not built
+One = Annotated[float, Field(ge=1, le=1)]  # LLaMA with partly rotated heads is not supported
 TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")  # names of one activation
 Activation = Annotated[
     Literal["relu", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"],
@@ -34,7 +34,7 @@ def _named(default: Any, *names: str) -> Any:
 
 
 class Ending(BaseModel):
-    """The tokens that end an answer: of a config.json, or of a generation_config.json."""
+    """The tokens that end an answer, as config.json or generation_config.json names them."""
 
     model_config = ConfigDict(strict=True)
 
@@ -69,7 +69,7 @@ class _Llama3(_Rope):
 
 
 class _Llama(Ending):
-    """LLaMA's fields, called as in `ModelConfig` where that has them."""
+    """LLaMA's fields, named as in `ModelConfig` if they are in it."""
 
     vocab_size: Size = 32000
     hidden_size: Size = 4096
@@ -120,7 +120,7 @@ class _GPT2(Ending):
     @model_validator(mode="before")
     @classmethod
     def _agree(cls, raw: Any) -> Any:
-        """Raise `ValueError` if two names of one number stand for different ones."""
+        """Raise `ValueError` if two names of one field have different values."""
         for field in cls.model_fields.values():
             names = field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ()
             given = [(name, raw[name]) for name in names if name in raw]
@@ -148,7 +148,7 @@ class _GPTJ(_GPT2):
 
 
 class _OPT(Ending):
-    """OPT, but for OPT-350M, which norms after the residual and projects its embeddings."""
+    """OPT, except OPT-350M, which norms after the residual and projects its embeddings."""
 
     vocab_size: Size = 50272
     hidden_size: Size = 768
@@ -180,7 +180,7 @@ _SHAPE = {field.name for field in fields(ModelConfig)}
 
 
 def read_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
-    """Read the object of a config.json.
+    """Check the object of a config.json, and make a `ModelConfig` of it.
 
     Raises:
         ModelError: the architecture is not one of the four families, a field makes no sense, or the checkpoint uses a

@@ -64,5 +64,5 @@ class RotaryTable(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, positions: Tensor) -> RotaryRows:
-        """Look up `positions` [tokens]; heads have a dimension of size 1."""
+        """Look up the angles of `positions` [tokens], with a head dimension of size 1."""
         return RotaryRows(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1), self.interleaved)

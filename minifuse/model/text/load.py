@@ -33,7 +33,7 @@ _DEFAULT_DTYPE = threading.Lock()  # torch has one for all threads
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """A text model that was found, its weights not read. Imports torch in `load`."""
+    """A text model whose weights are not read yet. Imports torch only to build it."""
 
     name: str
     config: ModelConfig
@@ -50,9 +50,9 @@ class TextSource:
         return self.directory is not None and (self.directory / "tokenizer.json").exists()
 
     def digest(self) -> str:
-        """Hash its folder's name, config.json and tokenizer.json, or its preset.
+        """Hash the folder's name, config.json and tokenizer.json; or the preset's name.
 
-        Models that were trained further from one have all else in common, so their folders tell them apart.
+        Models that were fine-tuned from the same one share these files, so their folders tell them apart.
         """
         if self.directory is None:
             return blake2b(self.name.encode(), digest_size=16).hexdigest()
@@ -67,21 +67,21 @@ class TextSource:
         return self.config.kv_bytes_per_token(dtype)
 
     def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> Transformer:
-        """Load the model, ready to serve. Raises what `load_weights` does."""
+        """Load the model, ready to serve. Raises the errors of `load_weights`."""
         return load_weights(self, dtype, device, seed, numerics=numerics)
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> None:
-        """Return None: to receive a text takes no model."""
+        """Return None: in virtual time, texts need no model."""
 
     def whole_outline(self, dtype: str = "float32") -> Transformer:
         """Return the model without its weights, on the meta device."""
         return build(self.config, dtype, "meta")
 
     def tokenizer(self) -> Tokenizer:
-        """Read the tokenizer beside the weights.
+        """Read the tokenizer in the folder of the weights.
 
         Raises:
-            ModelError: there is none; prompts must then be token ids.
+            ModelError: there is no tokenizer, so that prompts must be token ids.
         """
         if self.directory is None or not self.has_tokenizer:
             raise ModelError(
@@ -118,7 +118,7 @@ def resolve_text(name: str) -> TextSource:
 
     config = read_config(raw, str(path))
     generation = read_object(path := directory / "generation_config.json")
-    if generation is not None:  # it alone says what ends an answer, even if it names nothing
+    if generation is not None:  # if it exists, only this file counts, even if it names no token
         config = replace(config, eos_ids=checked(Ending, generation, str(path)).eos_ids)
     return TextSource(name, config, directory)
 
@@ -156,10 +156,10 @@ def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> T
 
 
 def draw_weights(model: Transformer, seed: int, device: torch.device | str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield reproducible random values for each parameter; the model itself may be on the meta device.
+    """Yield the name and reproducible random values of each parameter.
 
-    Every matrix keeps the variance of its input. Weights are drawn in float32, so that one seed is one model in every
-    dtype.
+    The model may be on the meta device. Every matrix keeps the variance of its input. Weights are drawn in float32, so
+    that a seed gives the same model in every dtype.
     """
     import torch
 
@@ -191,10 +191,11 @@ def load_weights(
     pack: bool = True,
     numerics: str = "fast",
 ) -> Transformer:
-    """Build the model, and read or draw its weights; `pack` lays them out.
+    """Build the model, and read or draw its weights.
 
     Args:
-        numerics: "reference" computes every row by itself, so that its bits do not depend on other rows.
+        pack: lay the weights out for this CPU's matrix products, unless `numerics` is "reference".
+        numerics: "reference" computes row by row, so that the bits of a row do not depend on other rows.
 
     Raises:
         UsageError: there is no such number type, device or numerics.

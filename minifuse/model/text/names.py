@@ -1,4 +1,4 @@
-"""The tensors of a Hugging Face checkpoint behind each parameter.
+"""The tensors of a Hugging Face checkpoint that make up each parameter.
 
 Here the projections of one input are fused (`qkv`, `gate_up`); a checkpoint may store them separately. GPT-2 stores its
 matrices transposed. `source_of("layers.3.qkv.weight", config)` tells which tensors to stack, and whether to transpose.
@@ -26,7 +26,7 @@ class _Names:
     top: dict[str, str]
     parts: dict[str, tuple[str, ...]]
     transposed: tuple[str, ...] = ()
-    buffers: tuple[str, ...] = ()  # what older versions stored beside weights, and transformers leaves out
+    buffers: tuple[str, ...] = ()  # stored by older versions, and ignored by transformers
 
 
 _SPLIT_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -95,7 +95,7 @@ _FAMILIES = {
 
 
 def source_of(parameter: str, config: TextShape) -> Source:
-    """Find the checkpoint tensors behind a parameter.
+    """Find the checkpoint tensors that make up a parameter.
 
     >>> from minifuse.model.text.presets import preset
     >>> source_of("layers.3.gate_up.weight", preset("small")).names
@@ -113,7 +113,7 @@ def source_of(parameter: str, config: TextShape) -> Source:
 
 
 def parameter_rows(parameter: str, config: TextShape) -> tuple[int, ...] | None:
-    """Return the rows of each source of a fused parameter; None: there is one source."""
+    """Return how many rows each source of a fused parameter has; None if not fused."""
     part = parameter.split(".")[-2]
     if part == "qkv" and config.family != "gpt2":
         return (config.q_size, config.kv_size, config.kv_size)

@@ -1,4 +1,4 @@
-"""Parts of parameters: what one rank of several holds of each."""
+"""The part of each parameter that one rank holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Part(NamedTuple):
-    """Ranges of a parameter's rows, stacked, or a range of its columns; without either, all of it."""
+    """A part of a parameter: ranges of rows, stacked; a range of columns; or everything."""
 
     rows: tuple[range, ...] | None = None
     columns: range | None = None
@@ -26,7 +26,7 @@ class Part(NamedTuple):
         return Part(tuple(range(start - first, stop - first) for start, stop in inside if start < stop), self.columns)
 
     def num_rows(self, whole: int) -> int:
-        """Count the rows, of a parameter or source with `whole` of them."""
+        """Count the rows of this part, in a tensor of `whole` rows."""
         return whole if self.rows is None else sum(map(len, self.rows))
 
     def of(self, whole: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The `reference` numerics: one token at a time, so bits depend on no other.
+"""The `reference` numerics: computes token by token, so a token's bits depend on no other.
 
 Products of different shapes sum in different orders, and even element-wise operations treat the last few elements of a
 vector differently. Each token is copied, because alignment matters as well.
@@ -43,7 +43,7 @@ class _EachRow(nn.Module):
 
 
 def compute_row_by_row(model: Transformer) -> None:
-    """Let a model compute token by token; call it instead of packing weights."""
+    """Make a model compute token by token; its weights must not be packed."""
     model.layers = cast(Seq[Layer], nn.ModuleList([RowByRow(layer) for layer in model.layers]))
     model.norm = _EachRow(model.norm)
     model.lm_head = cast(nn.Linear, _EachRow(model.lm_head))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-UNFINISHED = "\ufffd"  # what stands for the bytes of a character whose last ones are still to come
+UNFINISHED = "\ufffd"  # what a character decodes to whose last bytes are missing
 
 
 class Spelling:
-    """Decodes tokens as they come; each costs a short `decode`, whatever the length of the text.
+    """Decodes tokens as they come; the cost of each does not grow with the text.
 
     >>> spelling = Spelling(tokenizer.decode)
     >>> [spelling.add(token) for token in tokenizer.encode("né")]  # é is two tokens, of a byte each
@@ -17,8 +17,8 @@ class Spelling:
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
-        self._tokens: list[int] = []  # the last complete token, which may shape the next, and what came since
-        self._before = 0  # characters of the last complete token alone
+        self._tokens: list[int] = []  # the last token that completed text (the next may depend on it), and all after
+        self._before = 0  # characters that `_tokens[0]` decodes to by itself
 
     def add(self, token: int) -> str:
         """Return the characters that this token completes."""

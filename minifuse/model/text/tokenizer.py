@@ -10,18 +10,18 @@ from minifuse.core.errors import ModelError
 from minifuse.model.text.spelling import Spelling
 from minifuse.model.text.tokenizer_config import configure
 
-# What stands for what, where text is cleaned up, in this order.
+# What to replace by what to clean up a text, in this order.
 CLEANED = {" .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m"}
 CLEANED |= {" 's": "'s", " 've": "'ve", " 're": "'re"}
 
 
 class Tokenizer:
-    """A model's tokenizer, read from `tokenizer.json` and files beside it, as transformers does.
+    """A model's tokenizer, read from `tokenizer.json` and files next to it, as transformers does.
 
     Padding and truncation that are saved with it do not apply.
 
     Args:
-        family: of the model; its tokenizer class is used if the files name none.
+        family: the model's family; its tokenizer class is used if the files name none.
 
     Raises:
         ModelError: the file is not a tokenizer.
@@ -39,10 +39,10 @@ class Tokenizer:
         """Encode a text, with the special tokens that begin or end one.
 
         Args:
-            continues: the text goes on behind another, as a later turn of a conversation does: without those tokens.
+            continues: whether the text follows another, as a later turn does; special tokens are then left out.
 
         Raises:
-            ModelError: the tokenizer fails, as for a word that it neither has nor has a token for.
+            ModelError: the tokenizer fails, as for an unknown word if there is no token for unknown words.
         """
         with self._named("cannot make tokens of a text"):
             return tuple(self._tokenizer.encode(text, add_special_tokens=not continues).ids)
@@ -56,14 +56,14 @@ class Tokenizer:
         return text
 
     def special(self, token: int) -> str:
-        """Spell a special token; "" if it is none."""
+        """Return the text of a special token, or "" for any other token."""
         spelled = self._tokenizer.decode([token], skip_special_tokens=False)
         return spelled if not self._tokenizer.decode([token], skip_special_tokens=True) else ""
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, list[int]]:
-        """Decode tokens, and count the characters that are there after each.
+        """Decode tokens, and return the number of characters after each token.
 
-        The bytes of a letter may be divided among tokens: it is there after the last of them. Costs a short `decode`
+        A character whose bytes are split among tokens counts from the last of these on. The cost is a short `decode`
         for each token, whatever the length of the text.
 
         >>> tokenizer.pieces(tokenizer.encode("add 17"))  # of the tokens "add", " ", "1", "7"
@@ -81,7 +81,7 @@ class Tokenizer:
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Make one error of all that the library raises, panics included."""
+        """Turn whatever the library raises, panics included, into a `ModelError`."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelError):

@@ -1,4 +1,4 @@
-"""Applies the files beside a tokenizer.json, as transformers does: special tokens, pipeline."""
+"""Applies the files next to a tokenizer.json, as transformers does: special tokens, pipeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 GPT2, LLAMA = "GPT2Tokenizer", "LlamaTokenizer"
-OF_FAMILY = {"gpt2": GPT2, "gptj": GPT2, "opt": GPT2}  # the class where tokenizer_config.json names none
+OF_FAMILY = {"gpt2": GPT2, "gptj": GPT2, "opt": GPT2}  # the class if tokenizer_config.json names none
 SPECIAL = {
     GPT2: dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
     LLAMA: {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
@@ -22,16 +22,16 @@ LISTS = ("extra_special_tokens", "additional_special_tokens")
 
 
 def configure(tokenizer: Tokenizer, path: Path, family: str) -> bool:
-    """Change what was read from the tokenizer.json at `path` as the files beside it say.
+    """Apply the files next to the tokenizer.json at `path` to its tokenizer.
 
     Returns:
-        Whether decoded text is cleaned up: no blank before punctuation.
+        Whether decoded text is to be cleaned up, as by removing blanks before punctuation.
     """
     config = read_object(path.parent / "tokenizer_config.json") or {}
     name = (config.get("tokenizer_class") or OF_FAMILY.get(family, "")).removesuffix("Fast")
     is_bpe = type(tokenizer.model).__name__ == "BPE"
     if name == LLAMA and '"ByteLevel"' in path.read_text(encoding="utf-8"):
-        name = ""  # Llama 3 and others name this class, and are none
+        name = ""  # Llama 3 and others name this class, but have another pipeline
     if name in SPECIAL and is_bpe:
         _set_pipeline(tokenizer, name, config)
     tokenizer.no_padding()
@@ -44,7 +44,7 @@ def configure(tokenizer: Tokenizer, path: Path, family: str) -> bool:
 
 
 def _set_pipeline(tokenizer: Tokenizer, name: str, config: Mapping[str, Any]) -> None:
-    """Set what transformers' class of this name sets, whatever tokenizer.json says."""
+    """Set the pipeline as transformers' class `name` does, whatever tokenizer.json says."""
     from tokenizers import decoders, pre_tokenizers
 
     model, is_llama = tokenizer.model, name == LLAMA
@@ -64,7 +64,7 @@ def _set_pipeline(tokenizer: Tokenizer, name: str, config: Mapping[str, Any]) ->
 
 
 def _add_tokens(tokenizer: Tokenizer, config: Mapping[str, Any], directory: Path) -> None:
-    """Add the tokens that are named beside tokenizer.json; tokens that it has keep their ids."""
+    """Add the tokens named in the files next to tokenizer.json; known tokens keep their ids."""
     from tokenizers import AddedToken
 
     listed = config.get("added_tokens_decoder")
@@ -81,7 +81,7 @@ def _add_tokens(tokenizer: Tokenizer, config: Mapping[str, Any], directory: Path
 
 
 def _special(config: Mapping[str, Any]) -> Iterator[AddedToken]:
-    """List the special tokens, named such as eos_token, or in lists."""
+    """List the special tokens, from fields such as eos_token and from lists."""
     from tokenizers import AddedToken
 
     named = [value for key, value in config.items() if key.endswith("_token")]

@@ -17,11 +17,11 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def pre_attention(self, x: Tensor, ops: Operators) -> Tensor:
-        """Norm and project: query, key and value heads, [tokens, num_heads + 2 * num_kv_heads, head_dim]."""
+        """Norm, project to query, key and value heads: [tokens, num_heads + 2 * num_kv_heads, head_dim]."""
 
     @abstractmethod
     def post_attention(self, x: Tensor, attended: Tensor, ops: Operators) -> Tensor:
-        """Project what was attended, [tokens, num_heads * head_dim], add, feed forward, add."""
+        """Add the projection of `attended` [tokens, num_heads * head_dim], then the feed-forward."""
 
 
 class Transformer(nn.Module):

@@ -32,7 +32,7 @@ _CONTENT = frozenset(NAMES) | frozenset(THINGS)
 
 @dataclass(frozen=True)
 class Task:
-    """A prompt and its one right answer, without the space before it."""
+    """A prompt and its one right answer, which leaves out the space between them."""
 
     kind: str
     prompt: str
@@ -102,13 +102,13 @@ KINDS: dict[str, Callable[[Random], Task]] = {
     "add": _add,
     "lookup": _lookup,
 }
-"""The kinds of task that stand alone."""
+"""The kinds of task that depend on no earlier turn."""
 
 _MIX = (*KINDS, "sort", "add", "add")  # in a conversation: the tasks that take longest to learn come more often
 
 
 def _draw(make: Callable[[], Task], held_out: bool) -> Task:
-    """Make tasks until one is held out, or is not held out."""
+    """Make tasks until one is (without `held_out`: is not) held out of training."""
     while is_held_out((task := make()).prompt) != held_out:
         pass
     return task
@@ -173,7 +173,7 @@ class Dialogue:
         return _draw(lambda: KINDS[kind](self.rng), self.held_out)
 
     def lookup(self) -> Task:
-        """Facts about new names, and a question about one of them, in one turn."""
+        """State facts about new names, and ask for one of them, in one turn."""
         task = _draw(lambda: _lookup(self.rng, tuple(self.unused_names)), self.held_out)
         stated = {name: int(number) for name, number in re.findall(r"([a-z]+) (\d+)", task.prompt)}
         self.unused_names = [name for name in self.unused_names if name not in stated]
@@ -189,7 +189,7 @@ class Dialogue:
 
 
 def conversation(turns: int, seed: int = 0) -> list[Task]:
-    """Draw a held-out conversation: its first turn states a fact, its last asks one.
+    """Draw a held-out conversation: its first turn states a fact, its last asks for one.
 
     Its facts, sums, lists and ranges are all held out of training. A hundred turns take about 800 tokens.
     """

@@ -36,9 +36,9 @@ from minifuse.trace.idle_rows import idle_rows
 
 By = Literal["iterations", "time"]
 ROW, HEAD, NARROWEST, WIDEST = 0.28, 0.75, 4.8, 9.6  # inches
-HIGH = 0.78  # of a row
+HIGH = 0.78  # height of a bar, as a part of its row
 MS = 1e3
-MOST_LETTERS, MOST_RULES = 90, 120  # columns with letters in them, and with lines between them
+MOST_LETTERS, MOST_RULES = 90, 120  # most columns that get letters, and that get lines between them
 PATTERNS = {  # of each sign
     WAITING: "",
     PREPROCESSING: "xxxx",
@@ -65,11 +65,11 @@ def draw_lanes(*played: Played, by: By = "iterations") -> Picture:
         draw_lanes(play("static", requests), play("orca", requests), by="time")
 
     Runs are drawn one above the other. A request has its own colour while it computes, striped during its prompt, and
-    grey while it waits. A black line marks its end. Where its row is still computed after that, it is crossed.
+    grey while it waits. A black line marks its end. Computing that goes on after the end is cross-hatched.
 
     Args:
-        by: "iterations": a column for each iteration, with its number, and for each pause; or "time": milliseconds of
-            the run's clock, on one axis for all runs.
+        by: "iterations" draws a column for each iteration, with its number, and for each pause; "time" draws
+            milliseconds of the run's clock, on one axis for all runs.
 
     Raises:
         UsageError: an argument is not a run, or `by` is neither.
@@ -165,7 +165,7 @@ def _by_iteration(run: Played) -> dict[str, list[Span]]:
         at = 0
         for sign, group in groupby(row):
             stop = at + len(list(group))
-            if sign in (ENDED, BROKEN_OFF):  # it computes until then
+            if sign in (ENDED, BROKEN_OFF):  # the request computes until then
                 own = history.stories[name]
                 last = [history.iterations[i] for i in own.iterations if history.iterations[i].end_s == own.ended_s]
                 if last:

@@ -12,10 +12,10 @@ from minifuse.show.notebook.played import Played
 from minifuse.show.notebook.slot_lines import Form, Panel, form_of
 from minifuse.trace.slot_books import Frame, books
 
-WIDEST, CELL, LEFT = 9.6, 0.19, 0.7  # inches: of a picture, a slot, the numbers beside slots
+WIDEST, CELL, LEFT = 9.6, 0.19, 0.7  # inches: widths of a picture, a slot, and the numbers beside slots
 HEAD = 0.5  # inches above a map
 MOST_SLOTS = 4096  # of a tier, in a picture
-ALL_SLOTS = 512  # a device of at most this many is drawn whole, with the slots that are never used
+ALL_SLOTS = 512  # a device of at most so many slots is drawn whole, unused ones included
 
 
 def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
@@ -25,7 +25,7 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
         draw_memory(played, step=[7, 8])  # one above the other
 
     A slot has the colour of its owner. Slots are grouped as the memory groups them: in rows of a rectangle, buffers of
-    a region, or blocks. The iteration writes the underlined slots; an arrow shows where KV is moved. If there are
+    a region, or blocks. Slots that the iteration writes are underlined; arrows show moves of KV. If there are
     several waves, the device is drawn once for each. Requests that finish with the iteration still have their slots.
 
     Args:
@@ -70,7 +70,7 @@ def _sizes(played: Played, tops: dict[str, int]) -> dict[str, int]:
     """Return how many slots of each tier to draw: at least all used ones.
 
     Raises:
-        UsageError: too many are used.
+        UsageError: too many slots are used.
     """
     few = played.capacity <= ALL_SLOTS
     sizes = tops | {"device": max(tops["device"], played.capacity) if few else tops["device"]}

@@ -23,8 +23,8 @@ from minifuse.trace.slot_books import Frame, Slots
 from minifuse.trace.slots import fresh_slots
 
 MOST_ARROWS = 60
-MARK = 0.14  # of a slot's height: the line in slots that the iteration writes
-NARROWEST_RULED = 0.06  # inches of a slot with lines on its sides
+MARK = 0.14  # height of the line in slots that the iteration writes, as a part of a slot
+NARROWEST_RULED = 0.06  # inches; narrower slots have no lines on their sides
 MS = 1e3
 HEADLINE: dict[str, Any] = {  # above arrows
     "fontsize": 8,
@@ -60,7 +60,7 @@ class Slot(NamedTuple):
 
 
 class Map:
-    """Draws one iteration. `inch` is the width of a slot."""
+    """Draws one iteration. `inch` is the width of a slot, in inches."""
 
     def __init__(self, played: Played, frame: Frame, panels: list[Panel], axes: Axes, inch: float) -> None:
         self.played, self.frame, self.panels, self.axes, self.inch = played, frame, panels, axes, inch
@@ -116,7 +116,7 @@ class Map:
                 self.axes.add_patch(line)
 
     def _names(self, panel: Panel, runs: list[tuple[int, int, Slot]]) -> None:
-        """Write each owner's name once a box, on its widest, preferably written, run."""
+        """Write owners once per box: on their widest written run, or else their widest run."""
         widest: dict[tuple[str, int], tuple[bool, int, Box, str]] = {}
         for first, stop, slot in runs:
             at = first
@@ -169,7 +169,7 @@ class Map:
         self.axes.add_patch(FancyArrowPatch(start, end, gid=f"move {kind}", **ARROW))
 
     def _arc(self, kind: str, here: Box, there: Box) -> None:
-        """Draw an arrow within a line, equally high for near and far slots."""
+        """Draw an arrow between slots of a line, equally high for near and far slots."""
         above = here.y - RISE * 4 / 3  # a Bezier curve rises to three quarters of its control points
         points = [(here.middle, here.y), (here.middle, above), (there.middle, above), (there.middle, there.y)]
         path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
@@ -198,7 +198,7 @@ class Map:
         return "; ".join(parts)
 
     def _moved(self, wave: int) -> Counter[str]:
-        """Count the slots moved into a wave, or out, by kind of transfer."""
+        """Count the slots moved into or out of a wave, by kind of move."""
         sums: Counter[str] = Counter()
         for kind, _, _, count, tier, target_tier, moment, which in self.frame.event["moves"]:
             if tier != target_tier and _wave_of(tier, moment, which) == wave:
@@ -209,7 +209,7 @@ class Map:
         event = self.frame.event
         used, _, capacity, host = event["kv"]
         later = 0
-        if self.played.of_cells:  # slots of later tasks are set aside, and have no owner before these run
+        if self.played.of_cells:  # slots are set aside for later tasks, and have no owner until a task runs
             waves = (None, *range(len(self.frame.effects.waves)))
             slots = {slot for wave in waves for tier, slot in self.frame.during(wave) if tier == "device"}
             later = max(0, used - len(slots))
@@ -229,7 +229,7 @@ class Map:
 def _wave_of(tier: str, moment: str, wave: int) -> int:
     """Return the wave at which a transfer is drawn.
 
-    KV that leaves the device before a wave is drawn at the wave before that.
+    KV that leaves the device before wave 3 is drawn at wave 2.
     """
     return max(0, wave - 1) if moment == "before" and tier == "device" else wave
 

@@ -32,9 +32,9 @@ def replay(*played: Played, address: str = "", height: int = 600) -> Page:
         replay(play("static", requests), play("orca", requests), address="i=4&predict=admitted")
 
     Args:
-        address: what the page shows first, as behind # in its own addresses: run=, b=, i= (a column), j=, request=,
+        address: what the page shows first, as after # in its own addresses: run=, b=, i= (a column), j=, request=,
             by=, mode=, theme=, stops=, predict=. The page names parts that it does not understand.
-        height: of the frame, in pixels.
+        height: the height of the frame, in pixels.
 
     Raises:
         UsageError: an argument is not a run, or the runs have different requests.

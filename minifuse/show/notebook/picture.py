@@ -20,7 +20,7 @@ LETTER = 0.065  # inches: the width of a letter of eight points
 
 
 class Picture(Figure):
-    """A matplotlib figure outside pyplot: shown once, and never to be closed."""
+    """A matplotlib figure outside pyplot: it is shown once, and need not be closed."""
 
     def __init__(self, width: float, height: float, **more: Any) -> None:
         super().__init__(figsize=(width, height), dpi=DPI, layout="constrained", **more)
@@ -35,14 +35,14 @@ class Picture(Figure):
 
 
 def check_runs(runs: Sequence[object], what: str) -> None:
-    """Raise `UsageError` unless runs are given, and nothing else."""
+    """Raise `UsageError` unless there is at least one run, and nothing else."""
     if not runs or (other := next((one for one in runs if not isinstance(one, Played)), None)) is not None:
         given = "nothing" if not runs else f"{other!r:.60}"
         raise UsageError(f"{what} was given {given}: give what play returned, one run or several.")
 
 
 def explain(picture: Picture, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put a legend below the picture; `looks` has arguments of a `Patch` by meaning."""
+    """Put a legend below the picture; `looks` maps meanings to arguments of a `Patch`."""
     if looks:
         patches = [Patch(**{"edgecolor": SOFT, "linewidth": 0.5, **look}, label=means) for means, look in looks.items()]
         wide = 0.4 + LETTER * max(map(len, looks))

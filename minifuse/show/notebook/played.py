@@ -36,8 +36,8 @@ from minifuse.trace.reading import parse_trace
 class Played:
     """A run that has ended.
 
-    `events` are the lines of its trace, as `minifuse run --trace` writes them (docs/traces.md, "A trace's
-    lines"), `served` the answers with their times, `served.rows()` and `served.to_frame()` the same as a table.
+    `events` are the lines of its trace, as `minifuse run --trace` writes them (docs/traces.md, "A trace's lines").
+    `served` has the answers with their times; `served.rows()` and `served.to_frame()` return them as a table.
     """
 
     name: str  # its label, or else the name of the technique or of the mix of stages
@@ -123,25 +123,26 @@ def play(
 
         played = play("vllm", asks("sort 7 2 5"), max_batch=2, memory__block_size=4)
 
-    Every argument means what the option of that name means to `minifuse run`, and is refused with the same sentence.
+    Every argument means the same as the option of that name of `minifuse run`, and errors have the same messages.
     Time is virtual by default: then a run is the same each time, on any machine. In virtual time a model without a
     checkpoint has no weights: every token is the placeholder -1, and cells are not computed. Refused requests are
     reported on stderr, as by `minifuse run`; the others are served.
 
     Args:
-        name: of the technique, see `minifuse list`.
-        label: the name of the run in pictures, messages and on the replay page; None: the technique's.
-        kv_memory: of the device. 192KiB are 128 tokens of tiny; None: the default of the command line, 64MiB or more.
-        hardware: the machine that virtual time simulates, a name or a machine of your own; None: cpu.
-        max_batch: the most requests served at once, in every stage that has such a bound.
-        batching, memory, attention: another stage instead of the technique's.
+        name: the technique, see `minifuse list`.
+        label: the name of the run in pictures, messages and on the replay page; None: the technique's name.
+        kv_memory: KV memory of the device; 192KiB hold 128 tokens of tiny; None: the command line's default, 64MiB or
+            more.
+        hardware: the machine that virtual time simulates, by name or as `Hardware`; None: cpu.
+        max_batch: the most requests served at once, for every stage that has such a limit.
+        batching, memory, attention: a stage that replaces the technique's.
         tensor_parallel: processes that share the model, in real time.
-        seed: of random weights; how a request samples is the request's own.
+        seed: the seed of random weights; each request has its own seed for sampling.
         why: give a reason for each waiting request in every iteration.
-        options: of stages, `memory__block_size=4` for `--set memory.block_size=4`; True and False are on and off.
+        options: options of stages, `memory__block_size=4` for `--set memory.block_size=4`; True is on, False is off.
 
     Raises:
-        UsageError: an argument is wrong, or contradicts another, or `requests` has something else.
+        UsageError: an argument is wrong, or contradicts another, or `requests` has something that is no request.
         LawBroken: a stage has a defect.
     """
     if label is not None and not (isinstance(label, str) and label.strip()):
@@ -178,7 +179,7 @@ def play(
 
 
 def _option(name: str, value: object) -> tuple[str, str]:
-    """Return a stage's option and its value, as they are typed behind --set."""
+    """Return a stage's option and its value, as they are typed after --set."""
     kind, between, option = name.partition("__")
     if not between or kind not in KINDS:
         stages = one_of(f"{kind}__" for kind in KINDS)

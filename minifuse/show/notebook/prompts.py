@@ -39,14 +39,14 @@ def asks(
         every: seconds from one arrival to the next; the first request arrives at 0.
         arrivals: the time of each arrival, in seconds, instead of `every`.
         names: the ids of the requests; None: r0, r1, ...
-        max_new_tokens: the most tokens of an answer without a given length; None: 24, or the room in the context.
+        max_new_tokens: the most tokens of an answer without a given length; None: 24, or what the context has room for.
         model: the model that serves them, as for `play`.
 
     >>> [(one.id, len(one.prompt), one.arrival_s) for one in asks("sort 7 2 5", (3, 8), every=0.5)]
     [('r0', 4, 0.0), ('r1', 3, 0.5)]
 
     Raises:
-        UsageError: a prompt is something else, or the number of arrivals or names is not that of prompts.
+        UsageError: a prompt is something else, or there are not as many arrivals or names as prompts.
         ModelError: a text is given, and the model has no tokenizer.
     """
     if arrivals is not None and every:
@@ -73,10 +73,10 @@ def turns(
     max_new_tokens: int | None = None,
     model: str = "tiny",
 ) -> list[Request]:
-    """Make the turns of one conversation: each prompt begins with all text before it.
+    """Make the turns of one conversation: each turn continues the text of those before.
 
     Args:
-        conversation: its name, from which requests get ids: ann.0, ann.1, ...
+        conversation: the name of the conversation; with ann, the requests get the ids ann.0, ann.1, ...
         prompts: what each turn adds, as for `asks`.
         start: when the first turn arrives, in seconds.
         pause: seconds from an answer to the next turn.
@@ -85,7 +85,7 @@ def turns(
     [('ann.0', None, 0.0), ('ann.1', 'ann.0', 0.1)]
 
     Raises:
-        UsageError: as `asks`.
+        UsageError: as for `asks`.
     """
     _check_seconds("start", start)
     _check_seconds("pause", pause)
@@ -123,7 +123,7 @@ def _request(
             "prompt and answer."
         )
     exactly = not isinstance(prompt, int)
-    defaults = RequestDefaults(stop_ids=eos_ids or RESERVED, ignore_eos=exactly)  # neither is to be drawn
+    defaults = RequestDefaults(stop_ids=eos_ids or RESERVED, ignore_eos=exactly)  # these tokens are not to be drawn
     of_prompt, of_answer = (Uniform(length, length) for length in lengths)
     drawn = synthetic(1, of_prompt, of_answer, source.config.vocab_size, seed=number, defaults=defaults)[0]
     return replace(drawn, stop_ids=eos_ids, clip=by_default and not exactly)

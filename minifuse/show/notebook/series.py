@@ -20,12 +20,12 @@ from minifuse.trace.history import History, Iteration
 
 WIDTH, HEIGHT = 4.6, 1.3  # inches of a chart
 WIDEST = 9.6
-FAR = 4  # a capacity above FAR times the most slots in use is written, and gets no line
+FAR = 4  # a capacity above FAR times the most slots in use is only written: no line
 HEADROOM = 1.05
 
 
 class Series(NamedTuple):
-    """What a chart shows of an iteration; {} stands for tokens, or nodes."""
+    """What a chart shows of an iteration; {} in texts stands for tokens or nodes."""
 
     title: str
     unit: str
@@ -74,7 +74,7 @@ def draw_series(
     | computed | tokens, or nodes, computed, idle ones included |
     | idle | tokens, or nodes, computed that no request needs |
     | kv | slots of the device in use; a line marks the capacity, unless all bars are far below it |
-    | host | slots of KV on the host alone |
+    | host | slots of KV that is only on the host |
     | queue | requests that wait when it begins |
 
     Args:
@@ -137,7 +137,7 @@ def _draw(axes: Axes, run: Played, name: str, values: list[int], by: By) -> None
 def _scale(name: str, line: Iterable[Axes], runs: Iterable[Played], values: Iterable[list[int]]) -> None:
     """Give the charts of a series one scale, from 0; mark the capacity of memory.
 
-    The line at a capacity is left out if bars would become too low to read; its words stay.
+    A capacity's line is left out if bars would become too low to read; the number is still written.
     """
     charts = [*zip(line, runs, strict=True)]
     highest = max([1, *(value for of_run in values for value in of_run)])

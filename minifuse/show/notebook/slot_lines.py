@@ -11,7 +11,7 @@ from minifuse.trace.slots import block_size
 
 LINE = 64  # slots in a line, except lines of rows
 GAP = 0.6  # between boxes, in slots
-# In heights of a slot: above all lines, below a line; room for arrows below a line, above it; their rise above it.
+# In heights of a slot: room above all lines, below a line, below one with arrows, for arrows above; rise of arrows.
 HEADLINE, BELOW, BELOW_ARROWS, ABOVE_ARROWS, RISE = 1.1, 0.35, 0.8, 0.55, 0.55
 
 

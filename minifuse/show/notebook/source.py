@@ -45,7 +45,7 @@ def show_source(*things: Any, docstring: bool = False) -> Source:
         show_source(BlockTables.told)
 
     Args:
-        docstring: show the docstrings too, of a class and of its methods.
+        docstring: show docstrings, too: of functions, classes and methods.
 
     Raises:
         UsageError: an argument has no source in Python.
@@ -73,7 +73,7 @@ def _part(thing: Any, docstring: bool) -> tuple[str, str]:
 
 
 def _without_docstrings(text: str) -> str:
-    """Remove docstrings from Python, except a docstring that is a whole body."""
+    """Remove docstrings from Python source, except a docstring that is a whole body."""
     lines = text.splitlines()
     dropped: set[int] = set()
     for node in ast.walk(ast.parse(text)):

@@ -1,18 +1,18 @@
-/** What is particular to a run's technique, counted: evictions, shuffles, waves and the like. */
+/** Counts what is particular to a run's technique: evictions, shuffles, waves and the like. */
 
 import { counted } from "./words.js";
 
 /**
  * @typedef {{kind: string, words: string, columns: number[], colour: string}} Action
- *     `columns` in which it was done, ascending; `colour`: a name of the palette
+ *     `columns`: those with this action, ascending; `colour`: its name in the palette
  */
 
 const numMoves = ({ moves }, which) => moves.filter(({ kind }) => kind === which).length;
 const hasMoves = (step, which) => Math.min(1, numMoves(step, which));
 
 /**
- * Each kind of action: its colour, its count in a step, the words for a total, and the words for none at all in a run
- * whose technique is about this kind.
+ * Each kind of action: its colour, its count in a step, and the words for a total. If a technique is about this kind:
+ * also the words for a run without any.
  */
 const KINDS = [
   ["evicted", "warn", ({ evicted }) => evicted.length, (count) => counted(count, "eviction"), "nothing was evicted"],
@@ -24,13 +24,13 @@ const KINDS = [
 ];
 
 /**
- * The actions of a run, in the order of `KINDS`, without kinds that it never did.
+ * The actions of a run, in the order of `KINDS`, without kinds that never occur.
  *
  *     // two requests evicted in column 3, one in column 9
  *     actionsOf(model)  // [{kind: "evicted", words: "3 evictions", columns: [3, 9], colour: "warn"}]
  */
 export function actionsOf(model) {
-  // A request that was evicted finds its own KV again, which is no history.
+  // After an eviction, a request finds its own KV again: that does not count as history.
   const fresh = (i) => ([r]) => !(model.workColumns(r)[0] < i);
   const steps = model.steps.map((step, i) => ({ ...step, found: step.reused.filter(fresh(i)).length }));
   return KINDS.flatMap(([kind, colour, count, words]) => {
@@ -40,7 +40,7 @@ export function actionsOf(model) {
   });
 }
 
-/** Says that a run never did what its technique is about; null: it did, or its trace was cut off. @param {Action[]} actions */
+/** Says that what a technique is about never occurred; null: it did, or the trace ends early. @param {Action[]} actions */
 export function unusedIdea({ run }, actions) {
   if (run.notice || actions.some(({ kind }) => kind === run.idea)) return null;
   return KINDS.find(([kind]) => kind === run.idea)?.[4] ?? null;

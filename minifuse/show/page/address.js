@@ -1,4 +1,4 @@
-/** The address of the page: what stands behind # names what it shows, and can be written by hand. */
+/** The address of the page: the part after # names what the page shows, and can be written by hand. */
 
 /**
  * Reads what an address names.

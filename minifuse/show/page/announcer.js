@@ -1,4 +1,4 @@
-/** What the page writes beside its pictures: notices, its address, and the text that a screen reader says. */
+/** What the page writes apart from its pictures: notices, its address, and the text that a screen reader says. */
 
 import { addressOf } from "./address.js";
 import { part, tag } from "./elements.js";
@@ -7,14 +7,14 @@ import { sentencesOf } from "./now.js";
 const ADDRESS_AFTER = 300; // milliseconds: browsers refuse to change the address more often for long
 const SPOKEN_AFTER = 400;
 
-/** Writes after the picture is drawn, and not for every frame. */
+/** Writes a while after a change, so that the picture is drawn first, and not for every frame. */
 export class Announcer {
   constructor(app) {
     this.app = app;
-    this.address = ""; // that was written last
+    this.address = ""; // the last one that was written
   }
 
-  /** Something has changed. */
+  /** Call this when something has changed. */
   announce() {
     this._notices();
     clearTimeout(this._addressTimer);

@@ -32,7 +32,7 @@ class App {
     this.other = null;
     this.pair = null;
     this.position = 0;
-    /** The column of B, if not the one that the pair has for this position; null: that one. */
+    /** The column of B that is shown instead of the pair's for this position; null: the pair's. */
     this.beside = null;
     this.request = null;
     this.by = "time";
@@ -72,14 +72,14 @@ class App {
     part("overview").addEventListener("toggle", () => this.overview && part("overview").open && this.overview.layout());
   }
 
-  /** Take the address, and show what it names. */
+  /** Read the address, and show what it names. */
   _take() {
     this.faults = applyAddress(this, this.address);
     for (const side of this.sides()) side.axis.mode = this.mode;
     this._redraw();
   }
 
-  /** The column of A, and that of B, that are shown. */
+  /** The column of A that is shown; `indexOther` is that of B. */
   get index() {
     return this.pair ? this.pair.at(this.position).a : this.position;
   }
@@ -113,7 +113,7 @@ class App {
   /**
    * Go to a position, or to the nearest one that exists and may be shown.
    *
-   * @param {number|null} [beside] the column of B to be shown there; null: the one that goes with it
+   * @param {number|null} [beside] the column of B to be shown there; null: the pair's
    */
   select(i, beside = null) {
     const to = this._allowed(this.position, i);
@@ -125,7 +125,7 @@ class App {
     this.changed();
   }
 
-  /** The position that is reached on the way to another: a stop may lie before it. */
+  /** The position that is reached on the way from one to another: a stop may lie between them. */
   _allowed(from, to) {
     const there = Math.max(0, Math.min(this.positions - 1, to));
     return this.predict ? this.predict.allow(from, there) : there;
@@ -153,7 +153,7 @@ class App {
   }
 
   /**
-   * Choose A and B. Another A is shown at the same moment, or before its first stop if that is earlier.
+   * Choose A and B. A new A is shown at the time of the old one, or before its own first stop if that is earlier.
    *
    * @param {RunModel} main
    * @param {RunModel|null} other

@@ -5,7 +5,7 @@
  *
  *     countUpTo([2, 5, 5, 9], 5)  // 3
  *
- * @param {number} [length] only so many of them
+ * @param {number} [length] of the part to look at
  */
 export function countUpTo(ascending, value, length = ascending.length) {
   let low = 0;

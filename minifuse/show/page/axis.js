@@ -49,7 +49,7 @@ export class Axis {
 
   /**
    * @param {number} position in columns and shares of them
-   * @returns {number} where what begins there begins
+   * @returns {number} pixels at which something that begins at this position is drawn
    *     axis.mode = "iterations"; axis.width = 10; axis.begin(3.5)  // 35
    */
   begin(position) {
@@ -57,7 +57,7 @@ export class Axis {
     return this.x(i) + (position - i) * (this.right(i) - this.x(i));
   }
 
-  /** @param {number} position in columns and shares of them @returns {number} where what ends there ends */
+  /** @param {number} position in columns and shares of them @returns {number} pixels at which it ends */
   end(position) {
     const i = Math.ceil(position) - 1;
     return this.x(i) + (position - i) * (this.right(i) - this.x(i));
@@ -69,7 +69,7 @@ export class Axis {
     return this.x(Math.min(this.model.length, countUpTo(this.model.passed, seconds)));
   }
 
-  /** @returns {number} the moment there, of columns in time */
+  /** @returns {number} the moment at a position, for columns in time */
   timeAt(position) {
     return this.origin + position / this.scale;
   }
@@ -81,7 +81,7 @@ export class Axis {
     return this.mode === "iterations" ? length * this.width : (passed[length - 1] - this.origin) * this.scale;
   }
 
-  /** @returns {number} the column there */
+  /** @returns {number} the column at a position */
   column(position) {
     const { length, passed } = this.model;
     const i = this.mode === "iterations" ? Math.floor(position / this.width) : countUpTo(passed, this.origin + position / this.scale);

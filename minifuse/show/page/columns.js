@@ -1,12 +1,12 @@
 /**
- * Names of columns and workers. An iteration has the number of the trace, as in Perfetto and `minifuse trace`; a wait and
- * moves alone are called so; a worker has its number, or is called by what it does.
+ * Names of columns and workers. An iteration has its number in the trace, as in Perfetto and `minifuse trace`. Other
+ * columns are "a wait" or "moves alone". A worker is called by its number, or by what it does.
  */
 
 import { oncePerModel } from "./model.js";
 import { seconds } from "./words.js";
 
-/** @returns {number|null} null: it is no iteration */
+/** @returns {number|null} null: the column is no iteration */
 export function iterationNumber(model, i) {
   const { work, number } = model.steps[i];
   return work.length ? number : null;
@@ -53,7 +53,7 @@ const workersApart = oncePerModel(({ run, steps }) => {
 });
 
 /**
- * The name of a worker: what it does, where prompts are computed apart.
+ * The name of a worker; where prompts are computed apart, it says what the worker does.
  *
  * @returns {string} "worker 2", "the main stream", "the pre-processing stream", or of several "pre-processing stream 2"
  */

@@ -16,7 +16,7 @@ export class ColumnsView {
     this.index = -1; // the selected column; -1: none is shown yet
   }
 
-  /** The column under the pointer; null: it points at names. */
+  /** The column under the pointer; null: the pointer is on the names. */
   columnAt({ offsetX: x }) {
     const axis = this.axis();
     return x < GUTTER ? null : axis.column(x - GUTTER + axis.left);

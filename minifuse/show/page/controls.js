@@ -1,4 +1,4 @@
-/** Buttons, lists and keys: what the reader does, handed to the app. */
+/** Buttons, lists and keys: hand what the reader does to the app. */
 
 import { columnName } from "./columns.js";
 import { fillSelect, part, setText } from "./elements.js";
@@ -7,7 +7,7 @@ import { capital, seconds } from "./words.js";
 
 const TEN = 10; // columns, with shift
 const ZOOM = 1.4;
-/** Buttons that find a decision in which A and B differ, and in which direction. */
+/** Buttons that find a decision in which A and B differ, each with its direction. */
 const DIFFERENCES = { "first-difference": 0, "previous-difference": -1, "next-difference": 1 };
 /** Keys that do what a button does. */
 const BUTTON_KEYS = {
@@ -57,7 +57,7 @@ export function bindControls(app) {
   part("scrubber").addEventListener("input", ({ target }) => {
     app.player.pause();
     app.select(Number(target.value));
-    target.value = app.position; // a stop may have held it
+    target.value = app.position; // a stop may have held the app back
   });
   const onChange = {
     "run-a": (value) => app.setMain(app.runs[Number(value)]),

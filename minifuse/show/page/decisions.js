@@ -1,8 +1,8 @@
 /**
  * What was possible when a column was decided.
  *
- * With several workers, another column may end earlier and show already what a column decides: `before` is the first of
- * these. What was possible follows from the columns before that one, and from plans that were still running.
+ * With several workers, a column that ends earlier may already show what a column decides: `before` is the first such
+ * column. What was possible follows from the columns before `before`, and from plans that were still running.
  */
 
 const ROUNDED = 1e-9; // seconds to which the times of a record are exact
@@ -19,7 +19,7 @@ export class Decisions {
     /** Whether prompts are computed apart from the requests that run. */
     this.apart = steps.some(({ phase }) => phase === "preprocessing");
     this._beside = steps.map(() => NO_COLUMNS); // columns that were running when this one was decided
-    this._last = new Int32Array(steps.length).fill(-1); // the column before of the same worker and phase
+    this._last = new Int32Array(steps.length).fill(-1); // the previous column of the same worker and phase
     this._putInOrder();
   }
 
@@ -46,7 +46,7 @@ export class Decisions {
   }
 
   /**
-   * @returns {Set<number>} the requests that the same worker's last iteration of that phase computed for, but for
+   * @returns {Set<number>} the requests that the same worker's last iteration of that phase computed for, without
    *     requests that finished with it
    */
   ranBefore(i) {
@@ -58,9 +58,9 @@ export class Decisions {
   }
 
   /**
-   * @param {number} r a request that has not ended then
-   * @returns {import("./model.js").State|"arriving"} its state when column i was decided; arriving: the columns before
-   *     show nothing of it
+   * @param {number} r a request that has not ended when column i is decided
+   * @returns {import("./model.js").State|"arriving"} its state when column i was decided; arriving: earlier
+   *     columns do not show the request
    */
   stateBefore(i, r) {
     const { model } = this;
@@ -84,19 +84,19 @@ export class Decisions {
     return this.model.presence.underWay(this.before[i]).filter(test);
   }
 
-  /** @returns {number[]} the requests that it admits, and those that keep waiting */
+  /** @returns {number[]} the requests that column i admits, and those that keep waiting */
   admissible(i) {
     const { admitted } = this.model.steps[i];
     return this._requests(i, (r) => admitted.includes(r) || NEWCOMERS.includes(this.stateBefore(i, r)));
   }
 
-  /** @returns {number[]} the requests that it evicts, and those that keep running */
+  /** @returns {number[]} the requests that column i evicts, and those that keep running */
   evictable(i) {
     const { evicted } = this.model.steps[i];
     return this._requests(i, (r) => evicted.includes(r) || this.stateBefore(i, r) === "running");
   }
 
-  /** @returns {number[]} the requests that it computes for, and those that its worker could have chosen */
+  /** @returns {number[]} the requests that column i computes for, and those that its worker could have chosen */
   mayRun(i) {
     const { phase } = this.model.steps[i];
     const runs = this.runningIn(i);

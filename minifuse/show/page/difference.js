@@ -5,7 +5,7 @@ import { moveSums } from "./moves.js";
 import { someOf } from "./now.js";
 import { counted } from "./words.js";
 
-/** What is compared of two runs. Moves and waves are, if the stages are the same: otherwise they differ by design. */
+/** What is compared of two runs. Moves and waves count only if the stages are the same: else they differ by design. */
 export function comparedIn(a, b) {
   const [mine, theirs] = [a, b].map(({ run }) => Object.entries(run.stages ?? {}).join());
   const moves = mine !== "" && mine === theirs;
@@ -37,8 +37,8 @@ function carried(model, i) {
  * The first plans of two runs that admit, evict or compute differently, or move or form waves differently.
  *
  * @param {boolean} moves whether moves and waves are compared
- * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: there are none; `ended`:
- *     the run that has ended there
+ * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: no plans differ;
+ *     `ended`: the run that has ended there
  */
 export function firstDifference(a, b, moves) {
   const [mine, theirs] = [decidingColumns(a, moves), decidingColumns(b, moves)];

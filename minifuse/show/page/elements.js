@@ -7,7 +7,7 @@ import { columnName } from "./columns.js";
  *
  *     tag("th", { scope: "row" }, tag("button", { class: "to-request", click: () => select(r) }, "r1"))
  *
- * @param {string|object} [look] its class, or attributes by name; a function listens for the event of that name
+ * @param {string|object} [look] its class, or attributes by name; a function as attribute listens for that event
  * @param {...(Node|string)} children
  */
 export function tag(name, look = {}, ...children) {
@@ -20,7 +20,7 @@ export function tag(name, look = {}, ...children) {
   return made;
 }
 
-/** The element of an id. */
+/** The element with an id. */
 export function part(id) {
   return document.getElementById(id);
 }
@@ -76,7 +76,7 @@ export function renamed(button, app, model, r) {
   return button;
 }
 
-/** Replaces what a host shows, and leaves the focus where it was: on the button that names the same. */
+/** Replaces what a host shows. The focus moves to the new button of the same class, request and iteration. */
 export function refill(host, children) {
   const active = host.contains(document.activeElement) ? document.activeElement : null;
   const wanted = active && [active.className, active.dataset.request, active.dataset.iteration];

@@ -5,13 +5,13 @@ import { actButton, tag } from "./elements.js";
 import { capital } from "./words.js";
 
 const [LINE, SAMPLE, TALL, GAP, BETWEEN, EDGE, SIZE] = [18, 26, 13, 5, 14, 4, 11]; // pixels
-const LEEWAY = 1.15; // of a text, as a part of what is measured: fonts differ
+const LEEWAY = 1.15; // room for a text, as a multiple of its measured width: fonts differ
 
 /**
- * Draws a legend below a picture, which becomes as much higher.
+ * Draws a legend below a picture, and makes the picture higher by as much.
  *
  * @param {{text: string, draw: (surface: object) => void, newLine?: boolean}[]} entries `draw`: a sample, at most 26
- *     pixels wide and 13 high; `newLine`: it stands at the beginning of a line
+ *     pixels wide and 13 high; `newLine`: the entry begins a new line
  */
 function drawLegendBelow(surface, entries, { panel, soft }) {
   if (!entries.length) return;
@@ -70,7 +70,7 @@ export function offerPictures(app, dialog) {
 /** While the page is printed, pictures stand in the place of canvases, which printers would blur. */
 export function printSharply(app) {
   window.addEventListener("beforeprint", () => {
-    app.theme.wear("light"); // paper is
+    app.theme.wear("light"); // as paper is
     for (const { view } of picturesOf(app)) {
       const parsed = new DOMParser().parseFromString(view.picture().toString(), "image/svg+xml");
       view.host.append(tag("div", "printed", document.importNode(parsed.documentElement, true)));

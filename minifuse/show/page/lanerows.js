@@ -6,7 +6,7 @@
 
 import { sizeOf } from "./columns.js";
 
-/** Sorts of segments; from FIRST_TASK on, a type of cells each. */
+/** Sorts of segments; from FIRST_TASK on, each is a type of cells. */
 export const [DECODED, PROMPTED, PREPARED, IDLED, FIRST_TASK] = [0, 1, 2, 3, 4];
 
 /** Segments of one row: positions [from, to), in columns and shares of them, of one sort. */
@@ -58,12 +58,12 @@ export class LaneRows {
     const going = run.workers > 1 ? this._going() : null;
     const beside = going && this._beside(going);
     this.requests = this.requests.map((own, r) => withIdle(own, model.idleColumns(r)));
-    /** Of requests, what is drawn in columns of one width. */
+    /** What is drawn for requests, in columns of one width. */
     this.beside = beside ? beside.map((own, r) => withIdle(own, alsoDuring(model.idleColumns(r), going))) : this.requests;
     this.count = this.workers + requests.length;
   }
 
-  /** Of each column, those of other workers that are running as it ends. */
+  /** For each column, the columns of other workers that are running as it ends. */
   _going() {
     const { model } = this;
     const next = new Map(); // worker -> the first column, from this one on, in which it computes
@@ -89,7 +89,7 @@ export class LaneRows {
     return all;
   }
 
-  /** @param {number} row @returns {number|null} the request of a row; null: a worker's */
+  /** @param {number} row @returns {number|null} the request of a row; null: the row is a worker's */
   request(row) {
     return row < this.workers ? null : row - this.workers;
   }
@@ -111,12 +111,12 @@ function taskCounts(work, idle) {
   return idle > 0 ? counts.set(IDLED, idle) : counts;
 }
 
-/** How many nodes a padded batch computes in the row of a request beside those of its own work. */
+/** How many nodes a padded batch computes in the row of a request, apart from the request's own work. */
 export function paddingOf({ shape }, work) {
   return shape?.kind === "StateRows" ? shape.steps - sizeOf(work) : 0;
 }
 
-/** A row that goes on being computed: between the segments of its request's work, if any follow. */
+/** Adds idle columns to a row's own segments, in order: the row is still computed after a request's end. */
 function withIdle(own, idle) {
   if (!idle.length) return own;
   const all = new Segments();
@@ -131,7 +131,7 @@ function withIdle(own, idle) {
   return all;
 }
 
-/** Some columns, and those during which they are going on. */
+/** Some columns, and the columns at whose end one of them is running. */
 function alsoDuring(columns, going) {
   if (!columns.length) return columns;
   const found = new Set(columns);

@@ -34,7 +34,7 @@ export function sortLook(sort, palette) {
   return { fill: palette.tasks[cell % palette.tasks.length], pattern: TASK_PATTERNS[cell % TASK_PATTERNS.length], ink: palette.onCell };
 }
 
-/** @param {string} state @returns {import("./surface.js").RectStyle|null} null: it has no band */
+/** @param {string} state @returns {import("./surface.js").RectStyle|null} null: the state has no band */
 export function bandLook(state, palette) {
   const band = BANDS[state];
   return band ? { fill: palette[`${band.colour}Soft`] ?? palette[band.colour], pattern: band.pattern, ink: palette[band.colour] } : null;
@@ -135,7 +135,7 @@ function drawBands(surface, model, axis, r, { y, tall, shift, gutter, width }, p
   }
 }
 
-/** Where a span ends that ends before a column. */
+/** Where a span is drawn to end, if it ends before column `to`. */
 function edge(model, axis, to) {
   return axis.mode === "time" ? (model.passed[to - 1] - axis.origin) * axis.scale : axis.right(to - 1);
 }
@@ -194,7 +194,7 @@ function drawPadding(surface, rows, axis, { first, last, from, to, top, rowHeigh
 }
 
 /**
- * Where the columns end that may be seen.
+ * Where the part that may be seen ends.
  *
  * @param {{limit?: number, width: number}} look `limit`: the last column that may be shown
  * @param {number} left pixels on the left, for names

@@ -34,7 +34,7 @@ export class LanesView extends ColumnsView {
     return Math.max(1, (this.size ?? this._measure()).width - GUTTER);
   }
 
-  /** Reads the size and the scrolling. Only when they change, as reading makes the browser lay out the page. */
+  /** Reads size and scrolling. Call this only when they change: reading makes the browser lay out the page. */
   _measure() {
     const { clientWidth: width, clientHeight: height, scrollTop: top } = this.host;
     this.size = { width, height, top };
@@ -127,7 +127,7 @@ export class LanesView extends ColumnsView {
     return true;
   }
 
-  /** Scroll to the row of a request that has just been selected, or that column i computes for. */
+  /** Scroll to the row of the request that was just selected, or else of one that column i computes for. */
   _revealRows(i, chosen) {
     const { height, top } = this.size;
     const seen = height - HEAD;
@@ -190,7 +190,7 @@ export class LanesView extends ColumnsView {
   }
 }
 
-/** Whole pixels that columns take: browsers scroll no further. */
+/** The width of all columns in whole pixels: browsers do not scroll by parts of a pixel. */
 function axisPixels(axis) {
   return Math.floor(axis.total + 1e-6);
 }

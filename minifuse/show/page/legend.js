@@ -32,7 +32,7 @@ export function lanesLegend({ runs, palette }) {
   return entries.filter(([occurs]) => occurs).map(([, text, draw]) => ({ text, draw }));
 }
 
-/** Shows entries as a list, each behind its sample, of so many pixels. */
+/** Shows entries as a list, each after its sample of so many pixels. */
 export function showEntries(host, entries, width, height) {
   const items = entries.map(({ text, draw }) => {
     const canvas = tag("canvas", { "aria-hidden": "true" });

@@ -123,7 +123,7 @@ function drawGround(surface, panel, forms, frame, { palette }, layout) {
   else fillSlots(surface, panel, panel.first, panel.count, { fill: palette.stripe });
 }
 
-/** Draws empty boxes: one rectangle, and the gaps over it, which takes fewer strokes than a rectangle each. */
+/** Draws empty boxes as one rectangle with gaps over it: fewer strokes than a rectangle for each box. */
 function drawGrid(surface, panel, palette) {
   const { x, y, across, boxWidth, boxHeight, gap } = panel;
   const boxes = Math.ceil(panel.count / panel.unit);
@@ -200,7 +200,7 @@ function drawRun(surface, panel, run, model, how, labels) {
     if (size < 8 && (most < 4 || name.length > 2 * most)) continue;
     const text = size < 8 ? `${name.slice(0, most - 1)}\u2026` : name;
     const solid = state === "written";
-    const bare = solid && owners.length < 2 && h > 12; // it fits on one colour, above the mark of new slots
+    const bare = solid && owners.length < 2 && h > 12; // the name fits on one colour, above the mark of new slots
     labels.push({ x: x + w / 2, y: y + Math.min(h / 2, 12), w, text, size: Math.max(8, size), solid, own, bare });
   }
 }
@@ -277,7 +277,7 @@ function drawMoves(surface, layout, frame, { palette, colour }) {
   });
 }
 
-/** Draws moves between waves: short arrows into the strip before which KV arrives, and out of the one after which it leaves. */
+/** Draws moves between waves: arrows of KV into a wave's strip before the wave, and out of it afterwards. */
 function drawTransfers(surface, layout, frame, { palette }) {
   const strips = layout.panels.filter((panel) => panel.kind === "strip");
   const sums = strips.map(() => ({ upload: 0, offload: 0 }));

@@ -7,8 +7,8 @@
  * @typedef {{tier: "device"|"host", name: string, first: number, count: number, unit: number, across: number,
  *            columns: number, x: number, y: number, boxWidth: number, boxHeight: number, gap: number, wave: number,
  *            kind: string, seen: number, more: number, titleAt: number}} SlotPanel
- *     boxes of `unit` slots, `across` in a row, the first `seen` of each drawn; in a box rows of `columns` slots;
- *     `more`: slots behind the last one drawn; `titleAt`: the middle of its title
+ *     A panel has boxes of `unit` slots, `across` boxes in a row. A box has rows of `columns` slots; its first `seen`
+ *     slots are drawn. `more`: slots after the last one drawn; `titleAt`: the middle of the panel's title
  */
 
 import { countUpTo } from "./ascending.js";
@@ -19,7 +19,7 @@ const SIDE = 56; // pixels on the left, for the names of panels
 const HEADLINE = 18; // pixels above a panel, for its title
 const GAP_BELOW = 14;
 const AFTER_BREAK = 70; // pixels for the label behind a torn edge
-const MOST_SHOWN = 2 ** 22; // slots that are drawn even if never used
+const MOST_SHOWN = 2 ** 22; // the most slots that are all drawn, used or not
 const MOST_STRIPS = 24;
 const STRIP_HEIGHT = 24;
 const STRIP_GAP = 16; // room for arrows; strips without arrows are lower and closer
@@ -34,7 +34,7 @@ class MemoryForms {
     const { block = 0, layered = false } = model.run.slots;
     this.blockSize = block;
     this.width = 0; // of a buffer
-    /** Whether layers use the device in turn: then its slots hold the KV of one layer at a time. */
+    /** Whether layers use the device in turn: then the device holds the KV of one layer at a time. */
     this.layered = layered;
     /** Whether slots are set aside before they are written; in rows that grow by columns they are not. */
     this.reserves = this.layered || model.steps.some(({ memory }) => memory.reserved > memory.used);
@@ -49,7 +49,7 @@ class MemoryForms {
     const unit = this.width || this.blockSize || 1;
     const { capacity } = model.run;
     const whole = Math.floor(capacity / unit) * unit || size;
-    // A memory of which the run uses less than half is drawn as far as it is used; buffers are all drawn, if not too many.
+    // If the run uses less than half of a memory, only that part is drawn; buffers are all drawn unless too many.
     this.shown = (this.width && whole < MOST_SHOWN) || whole <= 2 * size ? Math.max(whole, size) : Math.ceil(size / unit) * unit;
     this.hostShown = host;
   }
@@ -132,7 +132,7 @@ export function memoryPanels(forms, frame, width) {
   const panels = [];
   let y = 2;
   const put = (tier, name, kind, first, count, form, more = 0) => {
-    // Arrows come into lower panels from above, so their titles are below them.
+    // Arrows come into lower panels from above, so these panels have their titles below.
     if (!panels.length) y += HEADLINE;
     const lines = Math.ceil(Math.ceil(count / form.unit) / form.across);
     const at = { tier, name, kind, first, count, wave: 0, more, seen: form.unit, x: SIDE, y, ...form };

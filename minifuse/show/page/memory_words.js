@@ -39,7 +39,7 @@ function countedWords(forms, frame, { used, reserved, capacity, host, kept, kept
   return parts;
 }
 
-/** The slots of the device in a column; where layers take turns, of all waves, as the device is empty at its end. */
+/** The device's slots in a column; where layers take turns, those of all waves, as the device is empty at its end. */
 export function deviceRuns(forms, frame) {
   if (!forms.layered) return frame.device;
   return frame.waves.flatMap((runs) => runs.filter(({ state }) => state !== "copy"));

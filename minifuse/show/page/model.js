@@ -28,14 +28,14 @@ export class RunModel {
     this.steps = decodeSteps(run);
     this.length = this.steps.length;
     this.ofCells = run.unit === "state";
-    /** The nouns for what the run computes and moves, and for the place of one. */
+    /** The nouns for what the run computes and moves, and for the place of one token or state. */
     this.nouns = this.ofCells ? { computed: "node", moved: "state", slot: "state" } : { computed: "token", moved: "token", slot: "slot" };
     const byColumn = (value) => Float64Array.from(this.steps, value);
     let latest = -Infinity;
     /** When each column began and ended, in seconds. */
     this.starts = byColumn(({ start }) => start);
     this.ends = byColumn(({ end }) => end);
-    /** The latest end so far: ascending, whatever the order of lines. */
+    /** For each column, the latest end up to that column: ascending, whatever the order of lines. */
     this.passed = this.ends.map((end) => (latest = Math.max(latest, end)));
     /** By column: tokens, or nodes, computed, and how many of them are idle; requests that took part. */
     this.computed = byColumn(({ computed }) => computed);
@@ -96,7 +96,7 @@ export class RunModel {
     return STATES[states[countUpTo(columns, i) - 1] ?? 0];
   }
 
-  /** @returns {number} the column in which its state in column i began */
+  /** @returns {number} the first column of the state that the request has in column i */
   stateSince(i, r) {
     const [columns] = this._states[r];
     return columns[countUpTo(columns, i) - 1] ?? 0;
@@ -115,7 +115,7 @@ export class RunModel {
   /**
    * The reason why a request waits in column i.
    *
-   * @returns {Reason|null} `at`: the column in which the reason began; null: it does not wait
+   * @returns {Reason|null} `at`: the column in which the reason began; null: the request does not wait
    */
   reasonAt(i, r) {
     if (!WAITS.includes(this.stateAt(i, r))) return null;
@@ -141,7 +141,7 @@ export class RunModel {
     });
   }
 
-  /** Look up a reason that began in column `from`. That of a request that is passed over may have changed by column i. */
+  /** Look up a reason that began in column `from`; that of a passed-over request may have changed by column i. */
   _reason(reason, from, i) {
     let [at, k] = [from, reason];
     if (reason < 0) {
@@ -173,12 +173,12 @@ export class RunModel {
     return this._evictions[r];
   }
 
-  /** @returns {number[]} the columns that compute its row or buffer, though it has ended */
+  /** @returns {number[]} the columns that compute a request's row or buffer after its end */
   idleColumns(r) {
     return this.requests[r].idle ?? UNTOLD;
   }
 
-  /** The first column that shows what column i decides: one of another worker that was running when it began. */
+  /** The first column that shows what i decides: perhaps one of another worker that was running when i began. */
   shownFrom(i) {
     return countUpTo(this.passed, this.starts[i]);
   }

@@ -1,6 +1,6 @@
 /** Moves of KV and states: what each kind is called, what it means, how it is drawn, and how much it moves. */
 
-/** Dashes differ as well, so that colour is not all that distinguishes kinds. */
+/** Dashes differ as well, so that kinds can be told apart without colours. */
 export const MOVE_LOOKS = {
   shuffle: { name: "shuffle", means: "gathered, so that running slots stay side by side", dash: [] },
   copy: { name: "copy on write", means: "a shared block is copied before it is written", dash: [2, 2] },

@@ -55,7 +55,7 @@ export class Overview {
     this.app = app;
     const longest = Math.max(...app.runs.map((model) => (model.length ? model.passed[model.length - 1] : 0)));
     this.cards = app.runs.map((model) => this._card(model, longest));
-    this.actionRows = Math.max(...this.cards.map(({ actions }) => actions.length)); // as many in each, so that charts are level
+    this.actionRows = Math.max(...this.cards.map(({ actions }) => actions.length)); // of all cards, so that charts are level
     host.append(...this.cards.map((card) => card.root));
     const tops = app.runs.map(memoryTop).sort((x, y) => x - y);
     this.top = tops.at(-1) > FAR_MORE * tops[(tops.length - 1) >> 1] ? null : tops.at(-1);

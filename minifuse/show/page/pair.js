@@ -14,7 +14,7 @@ import { capital, counted } from "./words.js";
 export class Pair {
   /**
    * @param {"time"|"token"} by
-   * @param {Pair|null} [before] that was shown, perhaps of the same runs: where they first differ is known from it
+   * @param {Pair|null} [before] the pair shown before; of the same runs, it knows already where they first differ
    */
   constructor(a, b, by, before = null) {
     this.a = a;
@@ -42,7 +42,7 @@ export class Pair {
     return { a: a.length - 1, b: Math.min(b.length - 1, this._there(a.length - 1) + position - a.length + 1) };
   }
 
-  /** @param {number} j a column of B @returns {number} the first position that shows it, or a later one */
+  /** @param {number} j a column of B @returns {number} the first position that shows j, or a later column of B */
   positionOfB(j) {
     return Math.min(this.length - 1, countUpTo(this._columnsOfB, j - 1));
   }
@@ -55,7 +55,7 @@ export class Pair {
   /**
    * The first decision that differs, and where the runs begin to disagree about a request.
    *
-   * @returns {{position: number, b: number, requests: number[]}[]} in order; `b`: the column of B in which that is seen
+   * @returns {{position: number, b: number, requests: number[]}[]} in order; `b`: the column of B that shows it
    */
   _differences() {
     const found = new Map();
@@ -120,7 +120,7 @@ export class Pair {
     return parts.join(" ") || null;
   }
 
-  /** That the runs never differ, in a sentence; null: they do. */
+  /** Says in a sentence that the runs never differ; null: they differ. */
   get alike() {
     const { a, b, compared, first } = this;
     return first ? null : `${a.run.title} and ${b.run.title} ${compared.words}, in every iteration.${compared.moves ? "" : " Moves and waves are not compared, as their stages differ."}`;

@@ -1,6 +1,6 @@
 /** Plays a run: so many columns a second, up to its end or a stop. */
 
-/** Goes on by itself. */
+/** Moves the app's position on by itself. */
 export class Player {
   /** @param {() => number} speed columns a second @param {() => void} changed called when it begins or pauses */
   constructor(app, speed, changed) {

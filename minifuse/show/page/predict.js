@@ -14,12 +14,12 @@ import { QUESTION_KINDS, questionAt, stopsAt, stopsOf } from "./questions.js";
 export class Predict {
   constructor(app) {
     this.app = app;
-    /** @type {import("./questions.js").Question|null} that is open */
+    /** @type {import("./questions.js").Question|null} the open question */
     this.question = null;
     /** What was answered last: right (null: skipped), the values chosen, the question. */
     this.result = null;
     this.score = { right: 0, asked: 0, skipped: 0 };
-    this._askedOf = oncePerModel(() => new Set()); // columns that were asked
+    this._askedOf = oncePerModel(() => new Set()); // columns that were asked about
     this._decisionsOf = oncePerModel((model) => new Decisions(model));
     this.view = new PredictView(part("predict"), this);
     this.read();
@@ -43,7 +43,7 @@ export class Predict {
     return next ? next.before - 1 : Infinity;
   }
 
-  /** Take what the address asks for. */
+  /** Read what the address asks for. */
   read() {
     const { stops, predict } = this.app.address;
     this.wrong = [];
@@ -79,7 +79,7 @@ export class Predict {
 
   /** Stops of run A at which nothing was asked yet. @returns {import("./questions.js").Stop[]} */
   left() {
-    const stops = this.stops(); // may forget which are left
+    const stops = this.stops(); // resets `_left` for another run
     this._left ??= stops.filter(({ column }) => !this._asked().has(column));
     return this._left;
   }
@@ -109,14 +109,14 @@ export class Predict {
     return stop.before - 1;
   }
 
-  /** Another run is chosen: what was asked of the one before is no question any more. */
+  /** Close the question: another run is chosen. */
   leave() {
     if (!this.question && !this.result) return;
     this.question = this.result = null;
     this._turned();
   }
 
-  /** @param {string[]} values of the choices taken */
+  /** @param {string[]} values of the choices that the reader took */
   answer(values) {
     const right = this.question.choices.every((choice) => choice.right === values.includes(choice.value));
     this.score.asked += 1;
@@ -164,7 +164,7 @@ export class Predict {
     this._readdress();
   }
 
-  /** Stop or not, and before what. @param {string} kind of question; "given": where the address says */
+  /** Choose whether to stop, and before what. @param {string} kind of question; "given": where the address says */
   switchTo(on, kind) {
     const { address } = this.app;
     if (!on || kind !== "given") delete address.stops;

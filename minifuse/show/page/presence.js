@@ -26,7 +26,7 @@ export class Presence {
       for (let k = Math.floor(this._from[r] / STRETCH); k <= (Math.min(this._to[r], model.length) - 1) / STRETCH; k++) (this._stretches[k] ??= []).push(r);
     });
     ends.sort((one, other) => one.column - other.column || one.r - other.r);
-    /** Finished requests and refused ones, each in the order of their ends; and the columns of these ends. */
+    /** Finished requests and refused ones, both in the order of their ends; and the columns of the ends. */
     this._ended = [false, true].map((refused) => ends.filter((one) => one.refused === refused));
     this._columns = this._ended.map((list) => list.map(({ column }) => column));
   }
@@ -36,7 +36,7 @@ export class Presence {
     return (this._stretches[Math.floor(i / STRETCH)] ?? []).filter((r) => this._from[r] <= i && i < this._to[r]);
   }
 
-  /** @returns {number} how many have ended by then */
+  /** @returns {number} how many requests have ended by column i */
   numEnded(i) {
     return this._columns.reduce((sum, columns) => sum + countUpTo(columns, i), 0);
   }

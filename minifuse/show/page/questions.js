@@ -4,7 +4,7 @@
  * @typedef {"admitted"|"evicted"|"shuffled"|"running"} QuestionKind
  * @typedef {{value: string, name: string, text: string, right: boolean, why: string}} Choice
  * @typedef {{column: number, before: number}} Stop
- *     `before`: the first column that shows what is decided in `column`, before which it is asked
+ *     `before`: the first column that shows what `column` decides; the question is asked before it
  * @typedef {Stop & {kind: QuestionKind, words: string, several: boolean, choices: Choice[], because: string[]}} Question
  */
 
@@ -52,8 +52,8 @@ function mayAskRunning(decisions, i) {
 }
 
 /**
- * Whether slots are gathered: then there are other windows, as one slot was free. Where a request
- * is admitted as well, the trace does not have its slot before the shuffle, and nothing is asked.
+ * Whether a column gathers slots: then other windows were possible, as one slot was free. Nothing is asked if the
+ * column admits a request, too: the trace does not have this request's slot before the shuffle.
  */
 function isShuffling(decisions, i) {
   return decisions.model.steps[i].windows !== null;
@@ -100,7 +100,7 @@ function kindOf(decisions, i, wanted = "any") {
  * A question about a column, made from what was possible in it.
  *
  * @param {number} i a column that leaves a choice, as those of stops do
- * @param {keyof typeof QUESTION_KINDS} wanted if there is such a decision
+ * @param {keyof typeof QUESTION_KINDS} wanted the kind to ask, if the column has such a decision
  */
 export function questionAt(decisions, i, wanted = "any") {
   const kind = kindOf(decisions, i, wanted);
@@ -113,11 +113,11 @@ export function questionAt(decisions, i, wanted = "any") {
  * @param {number[]} possible
  * @param {Set<number>} right
  * @param {(r: number) => {text: string, why: string}} wordsOf
- * @param {"first"|"last"} likeliest of the wrong ones
+ * @param {"first"|"last"} likeliest which of the wrong ones are likeliest
  */
 function requestChoices(model, possible, right, wordsOf, likeliest = "first") {
   const [good, bad] = [possible.filter((r) => right.has(r)), possible.filter((r) => !right.has(r))];
-  // As many in all, however many are right, so that their number gives nothing away.
+  // Equally many choices, however many are right: so their number gives nothing away.
   const most = Math.max(LEAST_WRONG, MOST_RIGHT - good.length);
   const shown = new Set([...good.slice(0, MOST_RIGHT), ...(likeliest === "last" ? bad.slice(-most) : bad.slice(0, most))]);
   const choices = possible.filter((r) => shown.has(r)).map((r) => {

@@ -18,7 +18,7 @@ const FINISHED_WORDS = {
 
 /** Reasons which mean that other requests are ahead. */
 const AHEAD = new Set(["behind", "not-in-batch"]);
-const MOST_AHEAD = 4; // names of requests that another waits behind
+const MOST_AHEAD = 4; // requests that are named as ahead of another
 
 /**
  * Merges consecutive waits of a story that have reasons of one kind.
@@ -60,7 +60,7 @@ function aheadWords(parts) {
  *
  * @param {number} [most] the last column that may be shown
  * @returns {{at: number, to?: number, since?: number, kind: string, text: string}[]} `at`: the column; `to`: the last of
- *     several; `since`: the first column that shows it, if another worker's ends earlier
+ *     several; `since`: the first column that shows it, if one of another worker ends earlier
  */
 export function storyOf(model, r, most = model.length) {
   const request = model.requests[r];
@@ -81,7 +81,7 @@ export function storyOf(model, r, most = model.length) {
     const later = model.reasonsOf(r).filter(({ at }) => at > from && at < to && at <= most);
     const reasons = [...(begins ? [{ ...begins, at: from }] : []), ...later].filter(({ text }, k, all) => text !== all[k - 1]?.text);
     reasons.forEach(({ at, code, text }, k) => {
-      if (state === "suspended" && model.steps[at].evicted.includes(r)) return; // its eviction has the reason
+      if (state === "suspended" && model.steps[at].evicted.includes(r)) return; // the eviction's entry has it
       const words = code === "not-asked" ? "waits until the iteration under way has ended" : `waits: ${shortReason(model, text)}`;
       entries.push({ at, to: (reasons[k + 1]?.at ?? to) - 1, kind: "waited", text: words, code }); // until the next reason
     });

@@ -29,8 +29,8 @@ function sumInTime(model, values) {
 }
 
 /**
- * Values by column, where moves alone get the value of the iteration that is running beside them. Otherwise they would
- * look like pauses.
+ * Values by column, where moves alone get the value of the iteration that is running beside them: else they would look
+ * like pauses.
  *
  * @param {Int32Array|Float64Array} all of the columns
  */

@@ -4,7 +4,7 @@
  * @typedef {"reserved"|"written"|"kept"|"copy"} SlotState
  *     kept: for a conversation, or a suspended request, until it is reclaimed; copy: also on the host, free to be taken
  * @typedef {{first: number, count: number, owners: number[], state: SlotState, twin: number, token: number}} SlotRun
- *     consecutive slots alike; `twin` is the first slot of the other tier that has the same KV, `token` the first token; -1: none
+ *     alike, consecutive slots; `twin` is the first slot of the other tier that has the same KV, `token` the first token; -1: none
  * @typedef {{index: number, device: SlotRun[], host: SlotRun[], moves: object[], waves: SlotRun[][], fresh: number[][][],
  *            idle: number[][], idleInWave: number[][][], lying: number[][]}} Frame
  *     `waves`: the device while each wave is attended, if there are several or layers take turns; `fresh`: written by
@@ -104,7 +104,7 @@ export class Slots {
     }
   }
 
-  /** Every slot while a column runs: the requests that finish with it still have theirs. */
+  /** Every slot while a column runs; requests that finish with the column still have their slots. */
   during(i) {
     this._seek(i);
     const [device, host] = this._tiers.map((tier) => tier.runs());
@@ -122,7 +122,7 @@ export class Slots {
     };
   }
 
-  /** The device while each wave is attended, as it differs from the end of the column. */
+  /** The device while each wave is attended, from its differences to the device at the column's end. */
   _waves(changes) {
     const [device] = this._tiers;
     const packed = changes.length ? device.pack() : [];

@@ -1,5 +1,5 @@
 /**
- * The steps of a run, decoded: every key by its name in the trace, and what the record leaves out as empty.
+ * The steps of a run, decoded: keys have their names in the trace; what the record leaves out is empty.
  *
  * @typedef {[request: number, start: number, stop: number, cell?: number]} Work
  * @typedef {{kind: string, source: number, target: number, count: number, fromTier: string, toTier: string,

@@ -1,8 +1,8 @@
 /**
  * One way to draw, two back ends: a canvas for the screen, and SVG for export and print.
  *
- * Lengths are CSS pixels. A pattern is drawn over the fill in the colour `ink`, so that colour is
- * not all that shows it.
+ * Lengths are CSS pixels. A pattern is drawn over the fill, in the colour `ink`: it tells without colours what the fill
+ * tells.
  *
  * @typedef {{fill?: string, stroke?: string, pattern?: string, ink?: string, title?: string, alpha?: number}} RectStyle
  * @typedef {{stroke?: string, width?: number, dash?: number[]}} LineStyle

@@ -41,7 +41,7 @@ export class Theme {
     this._set(name);
   }
 
-  /** The other of the two. */
+  /** Choose the other theme. */
   turn() {
     this.choose(this.name === "dark" ? "light" : "dark");
   }

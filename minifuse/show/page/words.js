@@ -5,7 +5,7 @@
  *
  *     seconds(0.0123)  // "12.3 ms"
  *
- * @param {number} [step] what separates two of them, which decides how exact they are
+ * @param {number} [step] the distance between two such times, which decides how many digits they have
  */
 export function seconds(value, step = Math.abs(value) / 100) {
   const size = Math.max(Math.abs(value), step);

@@ -18,8 +18,8 @@ from minifuse.trace.history import History
 def trace_events(history: History) -> list[TraceEvent]:
     """Return every event of a run: names first, then what happened, in order of time.
 
-    Events at one moment keep this order: slices before the arrows that end in them, and ends of a request's inner spans
-    before the end of its outer one. A run gives the same events each time.
+    At one time, slices come before the arrows that end in them, and ends of a request's inner spans before the end of
+    its outer span. A run gives the same events each time.
     """
     workers, memory = Tracks(ENGINE), Tracks(MEMORY)
     slices, where = worker_events(history, workers)
@@ -38,7 +38,7 @@ def trace_events(history: History) -> list[TraceEvent]:
 
 
 def document_lines(history: History) -> Iterator[str]:
-    """Yield the JSON document, an event a line, so that two documents can be compared."""
+    """Yield the JSON document, one event per line, so that two documents can be compared."""
     about: dict[str, Any] = {name: value for name, value in history.header.items() if name != "event"}
     yield '{"displayTimeUnit": "ms", "otherData": ' + json.dumps(about) + ', "traceEvents": ['
     events = trace_events(history)

@@ -1,6 +1,6 @@
 """Makes events of Chrome's trace format, and tracks of slices that do not overlap.
 
-Times are whole nanoseconds until they are written, in microseconds: so slices that touch still touch in the file.
+Times are whole nanoseconds; only the file has microseconds. So slices that touch still touch in the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _event(phase: str, name: str, pid: int, tid: int, at_ns: int, **more: Any) -
 def complete(
     name: str, category: str, track: tuple[int, int], start_ns: int, end_ns: int, args: Mapping[str, Any]
 ) -> TraceEvent:
-    """Make a slice on a track: a process and one of its threads."""
+    """Make a slice on `track`, a process and one of its threads."""
     return _event("X", name, *track, start_ns, dur=(end_ns - start_ns) / 1000, cat=category, args=dict(args))
 
 
@@ -80,7 +80,7 @@ class Tracks:
     titles: dict[int, tuple[str, int]] = field(default_factory=dict)  # tid -> title, place in the order
 
     def place(self, title: str, order: int, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Return the track of a slice. Slices come in order of start."""
+        """Return the track of a slice. Call this in order of the slices' starts."""
         copy = 0
         while True:
             tid = self.rows.setdefault((title, copy), len(self.rows) + FIRST_TRACK)
@@ -92,7 +92,7 @@ class Tracks:
         return self.pid, tid
 
     def number(self, events: list[TraceEvent]) -> None:
-        """Number the tracks in order, also in these events: viewers may sort by number."""
+        """Renumber the tracks in order, in `events` too: viewers may sort by number."""
         in_order = sorted(self.titles, key=lambda tid: (self.titles[tid][1], tid))
         numbers = {tid: FIRST_TRACK + i for i, tid in enumerate(in_order)}
         self.titles = {numbers[tid]: self.titles[tid] for tid in in_order}

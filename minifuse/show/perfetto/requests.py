@@ -14,7 +14,7 @@ WAITS = ("waiting", "ready", "suspended")
 
 
 def request_events(history: History) -> list[TraceEvent]:
-    """Return the spans of every request, phases within the whole."""
+    """Return a span for every request, with its phases as inner spans."""
     events: list[TraceEvent] = []
     waits = reasons_of_waits(history)
     arrived = [story for story in history.by_arrival if story.arrived]
@@ -34,7 +34,7 @@ def request_events(history: History) -> list[TraceEvent]:
 
 
 def _why(reasons: Iterable[Segment], start_s: float, end_s: float) -> dict[str, Any]:
-    """Return, for each code, the seconds waited and the last sentence."""
+    """Return, for each code of a reason, the seconds waited and the last sentence."""
     found: dict[str, Any] = {}
     for one in reasons:
         within_s = min(one.end_s, end_s) - max(one.start_s, start_s)
@@ -47,10 +47,10 @@ def _why(reasons: Iterable[Segment], start_s: float, end_s: float) -> dict[str, 
 def phases(history: History, story: Story) -> Iterator[tuple[str, float, float]]:
     """Yield what a request did, one phase after the other: (phase, from, to), in seconds.
 
-    While it waits, the phase is `waiting`, `ready` or `suspended`. In iterations it is `prompt` or, computed apart,
-    `pre-processing`; `decoding` for single tokens; or the type of its nodes. A phase lasts until the next one begins.
+    While a request waits, the phase is `waiting`, `ready` or `suspended`. In iterations it is `prompt`, `decoding`,
+    `pre-processing` (of a prompt computed apart) or the type of the nodes. A phase lasts until the next one begins.
     """
-    changes: list[tuple[float, int, str]] = []  # when, waits before iterations, what begins
+    changes: list[tuple[float, int, str]] = []  # when, 0 for a wait or 1 for an iteration, what begins
     for wait in story.waits:
         changes += [(wait.start_s, 0, wait.kind)]
     for index in story.iterations:

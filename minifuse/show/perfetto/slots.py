@@ -18,7 +18,7 @@ class _Held:
     name: str
     start_ns: int
     end_ns: int
-    last: int  # its last iteration, counting the worker's iterations with a shape
+    last: int  # the last iteration, counted among the worker's iterations with a shape
     slot: int
     iterations: int = 1
 

@@ -1,4 +1,4 @@
-"""Writes workers as tracks, a slice an iteration, and evictions as arrows."""
+"""Writes workers as tracks, with a slice per iteration, and evictions as arrows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from minifuse.show.perfetto.events import (
 )
 from minifuse.trace.history import History, Iteration
 
-Slices = dict[int, tuple[tuple[int, int], int]]  # iteration, as index -> its track, and a moment inside
+Slices = dict[int, tuple[tuple[int, int], int]]  # index of an iteration -> the track of its slice, and a time inside
 
 
 def worker_events(history: History, tracks: Tracks) -> tuple[list[TraceEvent], Slices]:
-    """Return a slice for each iteration, and where it is."""
+    """Return a slice for each iteration, and where each slice is."""
     events: list[TraceEvent] = []
     slices: Slices = {}
     for index, one in enumerate(history.iterations):

@@ -16,7 +16,7 @@ __all__ = ["GRAPHS", "GraphScenario"]
 
 
 def graph_case(row: Technique, scenario: GraphScenario) -> Case:
-    """Make a case of cell graphs. Imports torch, as the small model does."""
+    """Make a case of cell graphs. Imports torch, which the small model needs."""
     from minifuse.testing.graphs.case import GraphCase
 
     return GraphCase(row, scenario)

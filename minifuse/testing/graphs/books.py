@@ -1,4 +1,4 @@
-"""Keeps the nodes and slots of a run of cell graphs, from plans alone."""
+"""Keeps books of a cell graph run's nodes and slots, made only from plans."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from minifuse.serve.assembly import Choices
 from minifuse.testing.subject import Books
 
 NodeOf = tuple[str, int]  # a request's node
-WHOLE_GRAPHS = ("graph_merged", "graph_padded")  # policies of which a plan computes whole graphs
+WHOLE_GRAPHS = ("graph_merged", "graph_padded")  # policies whose plans compute whole graphs
 BY_SUBGRAPH = ("cellular",)  # policies that pin subgraphs to workers
 
 
 class GraphBooks(Books):
     """Plans submitted, begun and completed, and what each slot of states holds.
 
-    A worker runs its plans in order; plans of several workers run in any. So a plan reads what has been computed when
-    the plan is submitted, or what an earlier plan of its worker or an earlier wave of its own computes. No slot is
-    touched by plans of two workers if one of them writes it.
+    A worker runs its plans in order; plans of different workers run in any order. So a plan may read what had been
+    computed when it was submitted, and what earlier plans of its worker, or its own earlier waves, compute. While a
+    plan that writes a slot is in flight, plans of other workers do not touch that slot.
     """
 
     def __init__(self, choices: Choices, capacity: int, producing: Collection[str]) -> None:
@@ -43,13 +43,13 @@ class GraphBooks(Books):
         self.capacity = capacity
         self.graphs: dict[str, CellGraph] = {}  # of every sequence that was ever received
         self.live: set[str] = set()  # received and not yet finished
-        self.shadows: dict[str, Sequence] = {}  # each sequence as the plans completed here leave it
+        self.shadows: dict[str, Sequence] = {}  # each sequence as completed plans leave it
         self.planned: dict[NodeOf, int] = {}  # the worker of each node that was in a plan
         self.done: set[NodeOf] = set()
         self.num_done: dict[str, int] = {}
         self.in_flight: dict[int, Plan] = {}  # by step: submitted and not completed
-        self.contents: dict[int, NodeOf] = {}  # what has been written to a slot, or is being written by what has begun
-        self.has_read: set[tuple[str, int, int]] = set()  # request, node, a node whose plan has begun to read it
+        self.contents: dict[int, NodeOf] = {}  # what plans that have begun wrote, or are writing, to each slot
+        self.has_read: set[tuple[str, int, int]] = set()  # request, node, reader whose plan has begun
 
     def receive(self, sequence: Sequence) -> None:
         self.live.add(sequence.id)
@@ -77,7 +77,7 @@ class GraphBooks(Books):
             self._check_whole(worker, work)
 
     def _check_wave(self, worker: int, work: tuple[Work, ...]) -> None:
-        """Check a wave: one type of cell, its limit, and inputs computed before."""
+        """Check that a wave has one type of cell, few enough nodes, and computed inputs."""
         cells = {item.cell for item in work}
         if len(cells) > 1:
             raise LawBroken("layout", f"worker {worker} got {cells} as one batch")
@@ -178,7 +178,7 @@ class GraphBooks(Books):
             raise LawBroken("counting", f"step {plan.step} produces {produced}, which no node does")
 
     def complete(self, report: StepReport, held: Collection[str]) -> None:
-        """Check that exactly the requests leave that have no more nodes, or their last token."""
+        """Check that a request leaves exactly with its last node or its last token."""
         plan = report.plan
         del self.in_flight[plan.step]
         discarded = sum(work.sequence not in self.live for work in plan.work)

@@ -1,4 +1,4 @@
-"""Runs a technique on cell graphs: a small model, storage full of rubbish."""
+"""Runs a technique on cell graphs, with a small model and storage full of rubbish."""
 
 from __future__ import annotations
 

@@ -47,7 +47,10 @@ class Join(nn.Module):
 
 
 class Weigh(nn.Module):
-    """z, h, s -> s, z, word: narrow states, weighted rows, an unanswered word."""
+    """z, h, s -> s, z, word.
+
+    `s` is a number per row. The word is no token of the answer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +62,7 @@ class Weigh(nn.Module):
 
 
 class Squash(nn.Module):
-    """Anything -> the same shape: its own type for each input shape."""
+    """state -> state of the same shape; each shape makes a type of cell."""
 
     def forward(self, state: Tensor) -> Tensor:
         return (2.0 * state + 0.1).sin()
@@ -72,7 +75,7 @@ def _unfold(request: Request) -> CellGraph:
 
 @cache
 def cell_model(by: str = "cell") -> CellModel:
-    """Make the model, once; its nodes are whole cells, or operators if `by` is "operator"."""
+    """Return the model, made once; its nodes are cells, or operators if `by` is "operator"."""
     if by == "operator":
         return by_operator(cell_model())
     torch.manual_seed(7)

@@ -20,8 +20,11 @@ PATIENCE_S = 60.0  # for a real run of a few milliseconds: after that it is stuc
 
 
 def in_real_time(case: GraphCase, seen: Observation) -> None:
-    """Check the results with one worker, in the caller's thread, with two and with three."""
-    # Options that name types of cell are refused: a run is resolved for a source with another set of types.
+    """Check the results of real runs with one, two and three workers.
+
+    A single worker runs in the caller's thread.
+    """
+    # Options that name types of cell are unset: the source for which the run is resolved has other types.
     scenario = case.scenario.with_options(batching__max_batches=None, batching__priorities=None)
     for workers in (1, 2, 3):
         _run(GraphCase(case.row, scenario.with_options(batching__workers=workers)))

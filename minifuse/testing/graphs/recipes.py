@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
 
 def _graph_of_all(random: Random, size: int) -> CellGraph:
-    """Put every type in one graph, for the model to learn their outputs."""
+    """Make a graph with every type of cell, from which the model learns their outputs."""
     h, z, s = Zeros((HIDDEN,)), Zeros((NARROW,)), 0.5
     leaf = Output(0, 0), Output(0, 1)
     nodes = [Node("leaf", (1,)), *(Node(f"internal{arity}", leaf * arity) for arity in (1, 2, 3))]
@@ -45,7 +45,7 @@ def _tensor(numbers: Sequence[float]) -> Any:
 
 
 def _states(random: Random) -> tuple[Any, Any]:
-    """Draw what a recurrence begins with: mostly zeros."""
+    """Draw the initial states of a recurrence, mostly zeros."""
     numbers = _tensor([_number(random) for _ in range(HIDDEN)])
     return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), numbers]), Zeros((HIDDEN,))
 
@@ -58,7 +58,7 @@ def _chain(random: Random, size: int) -> CellGraph:
 
 
 def _seq2seq(random: Random, size: int) -> CellGraph:
-    """Make two segments; each node of the second reads the word before it."""
+    """Make a chain of encoders, then of decoders, each of which reads the previous word."""
     nodes = [Node("encoder", (random.randrange(VOCAB), *_states(random)))]
     for i in range(random.randint(0, size - 1)):
         nodes.append(Node("encoder", (random.randrange(VOCAB), Output(i, 0), Output(i, 1))))
@@ -101,7 +101,7 @@ def _constant(random: Random, what: str) -> Any:
 
 
 def _dag(random: Random, size: int) -> CellGraph:
-    """Make nodes of up to three cells that read earlier outputs, or constants."""
+    """Make nodes of up to three types of cell that read earlier outputs, or constants."""
     chosen = random.sample(sorted(_CELLS), random.randint(1, 3))
     made: dict[str, list[Output]] = {what: [] for what in ("word", "h", "z", "s")}
     nodes: list[Node] = []

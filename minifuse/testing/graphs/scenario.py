@@ -22,11 +22,11 @@ from minifuse.testing.subject import Scenario, mixes
 
 @dataclass(frozen=True, kw_only=True)
 class GraphScenario(Scenario):
-    """Requests to the small model, in memory `slack` slots larger than the largest needs."""
+    """Requests to the small model, in memory `slack` slots larger than the largest request needs."""
 
     slack: int  # below 0 the largest has to be refused
-    pace: int = 0  # how the seconds of plans vary: 0 for not at all
-    sized_for: tuple[Request, ...] = ()  # the requests that memory is sized for; none: those it has
+    pace: int = 0  # seed by which the seconds of plans vary; 0: they do not
+    sized_for: tuple[Request, ...] = ()  # the requests that memory is sized for; (): `requests`
 
     def seconds(self, plan: Plan) -> float:
         if not self.pace:
@@ -78,7 +78,7 @@ def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()
     """Draw two to seven requests of one to nine cells: graphs that `row` can serve.
 
     Args:
-        kinds: of graphs, to choose from.
+        kinds: the kinds of graphs to choose from.
     """
     if not kinds:
         some = [CHAINS, CHAINS, CHAINS, (*CHAINS, "tree")]  # trees are to be refused

@@ -1,4 +1,4 @@
-"""Law "alike": a newcomer computes no common beginning that another text has."""
+"""Law "alike": a newcomer does not compute a prefix that another text has in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from minifuse.testing.subject import Case
 def check_alike(case: Case, seen: Observation) -> None:
     """Check that a newcomer computes no whole chunk that a running sequence has.
 
-    For memories with the options `share` and `chunk`. Where the device has room for all that the run computes, KV that
-    conversations keep counts too.
+    Only memories with the options `share` and `chunk` are checked. If the device has room for all that the run
+    computes, KV kept for conversations counts, too.
 
     The last token of a text is always computed, and so is its chunk. A chunk that two sequences computed at once is
-    left out: it lies in memory twice, and only one of both is found. Runs with several workers or plans in flight,
-    whose events have no single order, are left out, and runs with a token budget.
+    left out: it lies in memory twice, and only one copy is found. Runs with a token budget are left out, and so are
+    runs with several workers or plans in flight, whose events have no single order.
 
-    >>> # chunks of 4: a has computed 1 2 3 4 5 6; b with 1 2 3 4 9 computes 9 alone, and b with 1 2 3 4 all of it
+    >>> # chunks of 4: a has computed 1 2 3 4 5 6; b with 1 2 3 4 9 computes only 9, but b with 1 2 3 4 all four
     """
     options: dict[str, Any] = vars(case.options["memory"])
     policy = case.choices.policy
@@ -35,7 +35,7 @@ def check_alike(case: Case, seen: Observation) -> None:
     texts = {name: tuple(sequence.tokens) for name, sequence in seen.answers.items()}
     keeping = _nothing_is_reclaimed(case, seen, options)
     computed: dict[str, int] = {}  # tokens of each running sequence
-    kept: dict[str, int] = {}  # and of those whose KV is kept
+    kept: dict[str, int] = {}  # tokens of each ended sequence whose KV is kept
     times: Counter[tuple[int, ...]] = Counter()  # how often a chunk was computed, by the text up to its end
     for now, event in seen.happened:
         if not isinstance(event, Plan):
@@ -64,7 +64,7 @@ def check_alike(case: Case, seen: Observation) -> None:
 
 
 def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]) -> set[str]:
-    """Return the sequences whose KV stays after their end; none if memory may fill."""
+    """Return the sequences whose KV surely stays after their end; empty if memory may fill."""
     size, owners = options["chunk"], {request.id: request.conversation for request in case.requests}
     longest: Counter[str] = Counter()
     for name, sequence in seen.answers.items():
@@ -80,12 +80,16 @@ def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]
 
 
 def _ends(work: Work, size: int) -> range:
-    """Return the ends of the chunks completed: by [3, 9) in fours, 4 and 8."""
+    """Return the ends of the chunks that work completes.
+
+    >>> list(_ends(Work("a", 3, 9), 4))
+    [4, 8]
+    """
     return range(size * (work.start // size + 1), work.stop + 1, size)
 
 
 def _holder(beginning: tuple[int, ...], computed: dict[str, int], texts: dict[str, tuple[int, ...]]) -> str | None:
-    """Return a sequence that has computed this text, and whose KV is there."""
+    """Return a sequence that has computed a text with this beginning, or None."""
     length = len(beginning)
     return next(
         (name for name, count in computed.items() if count >= length and texts.get(name, ())[:length] == beginning),

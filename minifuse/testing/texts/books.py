@@ -1,4 +1,4 @@
-"""Keeps the contents and the owner of every slot of KV, from plans alone."""
+"""Keeps the contents and owners of all KV slots, derived only from plans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TextBooks(Books):
     rectangle belongs to one sequence, whichever of its columns are in use.
 
     Args:
-        memory: the memory whose sizes and claims the books take; they read nothing else of it.
+        memory: the books read only its sizes and its claims.
         options: the memory's options.
     """
 
@@ -40,33 +40,33 @@ class TextBooks(Books):
         self.num_slots = self.capacity | {"device": memory.layers_in_turn * memory.capacity}
         self.most = getattr(options, "threshold", 1.0) * memory.capacity
         self.slot_bytes = slot_bytes
-        self.pads = "rectangle" in memory.offers  # in use is also what is between two sequences
+        self.pads = "rectangle" in memory.offers  # slots between two sequences count as in use, too
         self.reclaims = memory.reclaims  # may drop KV of evicted sequences anywhere in the text: such KV counts as kept
         self.of_conversations = hasattr(options, "keep")  # keeps KV only for conversations and evicted sequences
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
-        self.turns: dict[str, int] = {}  # conversation, or evicted sequence -> tokens computed of its text, at most
-        self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
-        self.behind: dict[str, set[Slot]] = {}  # what a sequence has behind its last work: behind a hole
-        self.written: dict[str, int] = {}  # how many of them a completed plan has written
+        self.turns: dict[str, int] = {}  # conversation, or evicted sequence -> most tokens computed of its text
+        self.slots: dict[str, list[Slot]] = {}  # by sequence, token by token, slots being written included
+        self.behind: dict[str, set[Slot]] = {}  # slots that a sequence has beyond its last work, after a hole
+        self.written: dict[str, int] = {}  # how many of a sequence's `slots` completed plans have written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
-        self.twins: dict[Slot, list[Slot]] = {}  # slots of the device, and those of the host with copies of the KV
-        self.evicting: tuple[str, ...] = ()  # by the plan that begins
-        self.swapped: list[str] | None = None  # those of them that have copies of their own, once that is asked
+        self.twins: dict[Slot, list[Slot]] = {}  # device slot -> host slots with copies of its KV
+        self.evicting: tuple[str, ...] = ()  # sequences that the beginning plan evicts
+        self.swapped: list[str] | None = None  # those of them that were copied to the host; None: not derived yet
         self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
-        self.queued: dict[int, Plan] = {}  # submitted, and behind other plans of their worker
-        self.running: set[str] = set()  # sequences of plans that have not completed
-        self.found: dict[str, int] = {}  # sequence that was admitted and has no work yet -> tokens that others have
-        self.dropped: tuple[float, set[Slot]] = (0.0, set())  # slots of those that left last, and when
+        self.queued: dict[int, Plan] = {}  # submitted and not begun
+        self.running: set[str] = set()  # sequences of plans that have begun and not completed
+        self.found: dict[str, int] = {}  # admitted sequence without work yet -> tokens that it reuses
+        self.dropped: tuple[float, set[Slot]] = (0.0, set())  # when sequences last left, and their slots
         self.rows = RowBooks()
 
     def submit(self, plan: Plan) -> None:
         self.queued[plan.step] = plan
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """Make the plan's moves and compute its waves in order, among running plans.
+        """Make a plan's moves and compute its waves in order, while other plans run.
 
-        Moves behind everything have a plan of their own, whose slots are in use until it completes.
+        Moves of the moment `behind` have a plan of their own, whose slots are in use until that plan completes.
         """
         self.queued.pop(plan.step, None)
         mine = {work.sequence for work in plan.work}
@@ -129,7 +129,7 @@ class TextBooks(Books):
         self.slots[work.sequence] = now
 
     def _evict(self, plan: Plan) -> None:
-        """Keep what the evicted have on the host, up to the first missing token."""
+        """Keep what evicted sequences have on the host, up to the first missing token."""
         copies = {
             name: [self._copy_of(slot, name) for slot in self.slots[name][: self.written[name]]]
             for name in self.evicting
@@ -150,9 +150,9 @@ class TextBooks(Books):
                 del self.slots[name], self.written[name]  # to be computed again
 
     def _copy_of(self, slot: Slot, name: str) -> Slot:
-        """Return the host slot of an evicted sequence's copy of `slot`, or `slot` itself.
+        """Return the host slot with an evicted sequence's copy of `slot`; without a copy, `slot`.
 
-        Sequences that share a slot have a copy each, in the order in which they are evicted.
+        If several sequences share `slot`, each has its own copy, in the order of eviction.
         """
         if slot not in self.twins:
             return slot
@@ -164,8 +164,8 @@ class TextBooks(Books):
     def _find_swapped(self) -> list[str]:
         """Return the evicted sequences that were copied to the host, in the order of eviction.
 
-        Sequences that share a slot may outnumber its copies: then some were dropped. A copy of a slot with one owner
-        shows that this owner was copied.
+        Sequences that share a slot may outnumber its copies: then some sequences were dropped. A copy of a
+        slot with one owner shows that this owner was copied.
         """
         kept = {name: self.slots[name][: self.written[name]] for name in self.evicting}
         holders = Counter(slot for slots in kept.values() for slot in {*slots})
@@ -190,7 +190,7 @@ class TextBooks(Books):
                     self._copy(plan.step, move, source, target, mine)
 
     def _copy(self, step: int, move: Move, source: Slot, target: Slot, mine: set[str]) -> None:
-        """Copy a slot; its owner moves along unless the copy goes to the host.
+        """Copy a slot and move its owners, except for `copy` and moves to the host.
 
         After an upload the KV is on both tiers.
         """
@@ -268,7 +268,7 @@ class TextBooks(Books):
         self._drop(held, report.ended_s)
 
     def _check_usage(self, report: StepReport, kept: Collection[Slot]) -> None:
-        """Check that memory counts the tokens written and needed, and no others but padding.
+        """Check that memory counts the tokens written and needed, and no others except padding.
 
         A token on both tiers counts on one of them.
         """
@@ -283,11 +283,11 @@ class TextBooks(Books):
             raise LawBroken("conservation", f"{found}, and memory has {usage}")
         if usage.used > self.most + 1e-6:
             raise LawBroken("budget", f"memory has {usage}, and its threshold is {self.most:g} tokens")
-        ended_s, left = self.dropped  # what left with another plan that ended now counted when this one was committed
+        ended_s, left = self.dropped  # slots given up by another plan that ends now still counted at this commit
         lying = {slot for slots in self.slots.values() for slot in slots if slot[0] == "device"}
         lying |= {slot for name, slots in self.behind.items() if name in self.slots for slot in slots}
         lying |= left if ended_s == report.ended_s else set()
-        for plan in self.queued.values():  # a beginning that is shared counts from when it was placed
+        for plan in self.queued.values():  # a shared beginning counts from its placement on
             for work, place in zip(plan.work, plan.places, strict=True):
                 lying |= {("device", slot) for slot in place.slots(0, work.stop)}
         most = len(lying) + sum(self.found.values())
@@ -319,7 +319,7 @@ class TextBooks(Books):
                 del books[name]
 
     def _check_transfers(self, report: StepReport) -> None:
-        """Check that a step carries the bytes of its moves, and takes no less time."""
+        """Check that a step carries its moves' bytes, and takes at least their time."""
         carried, plan = measured_of(report), report.plan
         for tier, found in (("host", carried.to_host_bytes), ("device", carried.to_device_bytes)):
             tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)

@@ -1,4 +1,4 @@
-"""Runs a technique on texts: small transformers, with a shadow of the KV cache."""
+"""Runs a technique on texts, with small transformers and a shadow of the KV cache."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TextCase(Case):
     def most_steps(self) -> int:
         """Count the steps if every token recomputes its text, and each request is prepared alone."""
         limit = self.choices.policy.token_budget or math.inf
-        longest: dict[str | None, int] = {None: 0}  # text behind each request, at most
+        longest: dict[str | None, int] = {None: 0}  # longest text up to the end of each request
         lengths: list[int] = []
         for request in self.requests:
             before = longest.get(request.after, 0)

@@ -5,7 +5,7 @@ shadow value is a tag of the text up to that token, so attention must return the
 overwritten slot, a mask one column too wide, a stale block: each shows as another mean.
 
 A slot without a token's KV holds NaN: a slot never written, about to be written, or behind a sequence's text. NaN
-multiplied with 0 is NaN, too.
+times a weight of 0 is NaN, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _tag(digest: bytes, size: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=4096)
 def _tags(text: tuple[int, ...], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a vector for each prefix of a text, and the running means.
+    """Return a vector for each prefix of a text, and the vectors' running means.
 
     Returns:
         Two arrays [tokens, size].
@@ -70,14 +70,14 @@ class _Recording(TorchRunner):
 
 
 class GhostRunner:
-    """Computes plans as `MovingRunner` does, and beside each the same plan on the shadow cache.
+    """Computes each plan as `MovingRunner` does, and again on the shadow cache.
 
     Raises `LawBroken("ghost", ...)` naming the sequence and token that read something other than its own prefix, and
     `LawBroken("counting", ...)` if the tokens computed are not those the plan counts.
 
     Args:
-        cache: is filled with NaN, too.
-        cleared: the attention reads rows, or buffers, whole, under a mask: it sets one to zero that is handed over.
+        cache: the cache of `MovingRunner`; it is filled with NaN, too.
+        cleared: whether the attention reads whole rows, or buffers, under a mask, and clears the row of a newcomer.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class GhostRunner:
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         self._move(plan, "first")
-        self._move(plan, "behind")  # what runs them does so when they have landed
+        self._move(plan, "behind")  # a plan with these moves is run when they have landed
         if plan.work:
             self._check(plan, sequences, self.attention.batch(plan, sequences, self.ghost))
         return self._run(plan, sequences)
@@ -116,7 +116,7 @@ class GhostRunner:
     def _poison(self, plan: Plan, sequences: dict[str, Sequence], wave: int) -> None:
         """Put NaN into slots that a wave writes, and slots behind its texts.
 
-        Rows cleared when a sequence is admitted are poisoned behind its text only then.
+        If the attention clears the rows of newcomers, slots behind a text are poisoned only on admission.
         """
         start, stop = plan.waves[wave]
         slots: list[int] = []

@@ -10,7 +10,7 @@ from minifuse.core.request import Request
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.load import build, load_weights, random_weights, resolve_text
 
-if TYPE_CHECKING:  # shapes take no torch
+if TYPE_CHECKING:  # shapes need no torch
     from minifuse.model.text.transformer import Transformer
 
 
@@ -49,7 +49,7 @@ def model_config(name: str) -> ModelConfig:
 
 @cache
 def small_model(name: str, numerics: str = "fast") -> Transformer:
-    """Make the random model of one family, or the shipped one, in float64, once."""
+    """Return the random model of one family, or the shipped one, made once in float64."""
     if name == TINY:
         return load_weights(resolve_text(TINY), "float64", numerics=numerics)
     model = random_weights(build(CONFIGS[name], "float64"), seed=7)
@@ -72,4 +72,4 @@ def expected_answer(name: str, request: Request) -> tuple[int, ...]:
 
     The answer ends before the first token whose logits have a NaN, or an infinite largest one.
     """
-    return _expected(name, replace(request, id="", group=None, arrival_s=0.0))  # the same, whenever and beside whatever
+    return _expected(name, replace(request, id="", group=None, arrival_s=0.0))  # these do not change the answer

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def same_bits(case: TextCase, seen: Observation) -> None:
     """Check that `reference` logits equal those of a request served alone by `serial`.
 
-    An attention may lack these numerics.
+    Nothing is checked if the attention lacks these numerics.
     """
     import torch
 

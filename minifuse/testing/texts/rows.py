@@ -1,4 +1,4 @@
-"""Keeps who lies in which row of a rectangle, and the columns in use."""
+"""Keeps which sequence lies in which row of a rectangle, and the columns in use."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class RowBooks:
                     raise LawBroken("conservation", f"{owner[row]} and {name} lie in row {row} of {shape}")
 
     def use(self, shape: Rectangle, lying: Collection[int]) -> int:
-        """Open the rows of a rectangle; count the slots in use, outside of rows too.
+        """Note a rectangle's rows; return the number of slots in use, in rows and outside.
 
-        A row stays as wide as it has become: a sequence may be behind the others in it. A rectangle that lies elsewhere
-        stays in use for as long as a sequence is in one of its rows.
+        A row never becomes narrower: its sequence may be behind the others. A rectangle that lies elsewhere stays in
+        use while a sequence is in one of its rows.
         """
         end = shape.offset + shape.rows * shape.stride
         rows: dict[int, _Row] = {}

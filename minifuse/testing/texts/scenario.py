@@ -37,7 +37,7 @@ PLACES = {
     "memory.watermark": one_of([0.0, 0.2]),
     "memory.share": st.booleans(),
 }
-KEPT = {  # of memories that keep conversations, and of the policy that they are made for
+KEPT = {  # of memories that keep conversations, and of the policy made for them
     "batching.max_tokens": one_of([2048, 6]),
     "batching.unify": one_of([True, True, False]),
     "memory.chunk": one_of([1, 2, 3, 5]),
@@ -59,7 +59,7 @@ FEEDBACK = {  # a step takes 0.01 s
     "batching.starve": one_of([0.0, 0.02, 0.1]),
     "batching.host_reserve": one_of([0.0, 0.1, 0.5]),
 }
-OF_OPTION: dict[str, Mapping[str, st.SearchStrategy[Any]]] = {  # drawn for stages with this option alone
+OF_OPTION: dict[str, Mapping[str, st.SearchStrategy[Any]]] = {  # drawn only for stages with this option
     "memory.turns": WAVES,
     "batching.quantum": FEEDBACK,
     "attention.lanes": {"attention.lanes": one_of([None, None, 1, 2])},
@@ -97,9 +97,9 @@ class TextScenario(Scenario):
         """Return the options that the stages of `row` have, without options refused together."""
         settings = super().settings(row)
         if stage("attention", row.attention).reads & COMPUTED_WHOLE:
-            settings.pop("batching.token_budget", None)  # what is computed whole cannot keep one
+            settings.pop("batching.token_budget", None)  # what is computed whole cannot keep a budget
         if settings.get("memory.preemption", "swap") != "swap":
-            settings.pop("memory.host", None)  # there is none
+            settings.pop("memory.host", None)  # there is no host tier
             settings.pop("memory.transfer", None)
         if settings.get("memory.turns") == "layers":
             settings |= {"memory.layers": model_config(self.model).num_layers, "memory.buffer": None}

@@ -26,7 +26,7 @@ def next_token(text: Seq[int], vocab_size: int) -> int:
 
 
 class ScriptedCase(TextCase):
-    """A technique on texts without a model: books alone check what is read."""
+    """A technique on texts without a model: only books check what is read."""
 
     @property
     def _vocab_size(self) -> int:

@@ -66,7 +66,7 @@ def talk(draw: st.DrawFn) -> TextScenario:
 
 @st.composite
 def displacing(draw: st.DrawFn) -> TextScenario:
-    """Draw running requests with long answers, and newcomers that go before them; some begin alike."""
+    """Draw running requests with long answers, and newcomers that displace them; some begin alike."""
     rng = Random(draw(st.integers(0, 999)))
     beginning = _any(rng, 14)
     requests = []
@@ -115,7 +115,7 @@ def displacing(draw: st.DrawFn) -> TextScenario:
 def alike(draw: st.DrawFn) -> TextScenario:
     """Draw texts that share a running text's beginning, up to about a block's end.
 
-    Some have another first token: their later blocks have the tokens of that text, and other KV.
+    Some have another first token, so that their later blocks have the same tokens but other KV.
     """
     rng = Random(draw(st.integers(0, 999)))
     block = draw(one_of([2, 3, 5, 16]))
@@ -150,7 +150,7 @@ def alike(draw: st.DrawFn) -> TextScenario:
 def long(draw: st.DrawFn, rows: int) -> TextScenario:
     """Draw two or three texts of 127 to 305 tokens; most begin alike.
 
-    Answers are short: the oracle's work grows with the square of a text.
+    Answers are short: the oracle's work grows with the square of a text's length.
     """
     seed, count = draw(st.integers(0, 99)), draw(one_of([2, 3]))
     rng = Random(seed)
@@ -181,7 +181,7 @@ def long(draw: st.DrawFn, rows: int) -> TextScenario:
 
 
 SPECIAL = {  # by kind
-    "talk": talk,  # for memories that keep conversations, and can hardly keep these
+    "talk": talk,  # for memories that keep conversations; these hardly fit
     "displacing": displacing,
     "alike": alike,  # for memories that share; no model computes
 }

@@ -17,9 +17,9 @@ from minifuse.testing.subject import Case
 def check_swaps(case: Case, seen: Observation) -> None:
     """Check that evicted KV goes to the host while the host has blocks.
 
-    A block is free again when its sequence has ended, or the plan that swaps it in has run. Example with blocks of 4
-    and 3 host blocks: a, evicted with 9 tokens, takes all three; b, evicted later, is dropped. Once the plan that
-    admits a has run, all three are free for b.
+    A block is free again when its sequence has ended, or when the plan that swaps the block in has run. Example with
+    blocks of 4 and 3 host blocks: a, evicted with 9 tokens, takes all three; b, evicted later, is dropped. Once the
+    plan that admits a has run, all three are free for b.
     """
     options: dict[str, Any] = vars(case.options["memory"])
     if options.get("preemption") != "swap" or "block_size" not in options:
@@ -28,7 +28,7 @@ def check_swaps(case: Case, seen: Observation) -> None:
     free = (options["host"] or case.capacity) // size
     written: dict[str, int] = {}  # tokens of each sequence
     away: dict[str, int] = {}  # blocks of the host that each suspended sequence has
-    returning: dict[int, int] = {}  # and those that a plan copies from
+    returning: dict[int, int] = {}  # blocks of the host that each plan in flight copies from
     for now, event in seen.happened:
         if not isinstance(event, Plan):
             free += returning.pop(event.plan.step, 0)
@@ -53,7 +53,7 @@ def check_swaps(case: Case, seen: Observation) -> None:
 class _Stay(NamedTuple):
     """Tokens that lay in memory between two moments, for no running sequence."""
 
-    begins: int  # the index of the event from which on they did
+    begins: int  # the index of the event that began the stay
     ends: int
     tokens: int
 
@@ -61,7 +61,7 @@ class _Stay(NamedTuple):
 def check_kept(case: Case, seen: Observation) -> None:
     """Check that KV found by a turn, or after eviction, was counted throughout.
 
-    For memories with the options `keep` and `share`, without sharing: no KV counts for two sequences.
+    Only memories with the option `keep` are checked, and only without sharing: then no KV counts for two sequences.
     """
     options: dict[str, Any] = vars(case.options["memory"])
     if "keep" not in options or options.get("share", True):
@@ -86,7 +86,7 @@ def check_kept(case: Case, seen: Observation) -> None:
         if isinstance(event, Plan):
             continue
         usage = event.usage
-        promised = usage.reserved - usage.used  # what is kept may lie there until it is taken, and counts no more
+        promised = usage.reserved - usage.used  # kept KV may lie in promised slots, and counts no more
         if usage.kept + usage.kept_on_host + promised < count:
             raise LawBroken("conservation", f"{count} tokens in memory were found later, and memory counted {usage}")
 
@@ -94,13 +94,14 @@ def check_kept(case: Case, seen: Observation) -> None:
 def check_found(case: Case, seen: Observation) -> None:
     """Check that memory counted the KV that a newcomer finds.
 
-    Any sequence whose text begins with the same token may have had it. Holds for every memory, with or without sharing.
+    A newcomer is checked only if no sequence on the device begins with the same token: else the newcomer may find the
+    KV of such a sequence. This holds for every memory, with or without sharing.
     """
     first: dict[str, int] = {}  # request -> the first token of its whole text
     for request in case.requests:
         first[request.id] = first.get(request.after or "", request.prompt[0] if request.prompt else -1)
     running: Counter[int] = Counter()  # first token -> sequences on the device
-    flights: Counter[str] = Counter()  # of each sequence: memory of one that has ended waits for them
+    flights: Counter[str] = Counter()  # plans in flight of each sequence: memory of an ended one is held until they end
     made = zip(seen.proposals, seen.usages, strict=False)  # the last one may have raised an error
     usages = iter([usage for one, usage in made if one.proposal is not None and one.proposal.work])
     gone: set[str] = set()
@@ -122,7 +123,7 @@ def check_found(case: Case, seen: Observation) -> None:
 
 
 def _check_counted(found: Reuse, usage: KVUsage) -> None:
-    # On a device that is full, what is kept may lie in slots that are promised, and counts no more.
+    # On a full device, kept KV may lie in promised slots, and counts no more.
     full = usage.reserved + usage.kept >= usage.capacity
     counted = usage.kept + usage.kept_on_host + usage.host + (usage.reserved - usage.used if full else 0)
     if found.num_tokens > counted:

@@ -1,4 +1,4 @@
-"""The workloads of texts that the laws are tried on, as hypothesis makes them up."""
+"""The workloads of texts that the laws are tried on, drawn by hypothesis."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SAMPLINGS = st.just(GREEDY) | st.builds(
 
 
 def _usual(row: Technique) -> tuple[str, ...]:
-    """The kinds of scenarios that show what stages like these do."""
+    """Return the kinds of scenarios that show what the stages of `row` do."""
     memory = stage("memory", row.memory)
     displaces = getattr(stage("batching", row.batching), "displaces", None) not in (None, QueuePolicy.displaces)
-    shares = "memory.share" in row.option_names or not is_own(memory)  # one of a plugin may, unasked
+    shares = "memory.share" in row.option_names or not is_own(memory)  # a plugin's memory may share without an option
     kinds = ["few", "crowd", "growing"]
     kinds += ["talk"] * 2 * memory.reclaims
     kinds += ["displacing"] * (displaces and shares)
@@ -45,8 +45,8 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     """Draw two to seven requests of one to twelve tokens; some begin alike.
 
     Args:
-        kinds: the kinds to choose from. "few" are short of memory, with small batches; a "crowd" has room for many at
-            once, and requests that leave make holes; all prompts of "growing" requests fit, and hardly two with their
+        kinds: the kinds to choose from. "few" has little memory and small batches. "crowd" has room for many at once,
+            and requests that leave make holes. In "growing", all prompts fit, but hardly two of them with their
             answers. "long" and the others are strategies of `minifuse.testing.texts.special`.
     """
     memory = stage("memory", row.memory)
@@ -82,7 +82,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     options["batching.instances"] += 2 * crowd
     options["memory.slots"] = draw(one_of([4, 6] if crowd else [1, 2, 3]))
     options |= draw_options(draw, PLACES)
-    if memory.reclaims:  # drawn for these alone, so that other scenarios stay as they are
+    if memory.reclaims:  # drawn only for these, so that other scenarios stay as they are
         options |= draw_options(draw, KEPT)
     if memory.in_step:
         options |= shaped(draw)
@@ -105,7 +105,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
 
 
 def _prompt(draw: st.DrawFn, beginning: tuple[int, ...], longest: int) -> tuple[int, ...]:
-    """Draw any prompt, or one that begins as others do, or is the same."""
+    """Draw a prompt, in half of the cases with a common beginning."""
     prompt = tuple(draw(st.lists(TOKEN, min_size=1, max_size=longest)))
     return (beginning + prompt)[: draw(st.integers(1, longest))] if draw(st.booleans()) else prompt
 

@@ -1,6 +1,7 @@
 """Law "value": the KV of least value is reclaimed first (Pensieve, 3.4.3.1).
 
-Also the thresholds below which KV is copied ahead of time, and up to which newcomers are admitted (3.4.3.2, 3.4.3.5).
+Also checks two thresholds: one below which KV is copied ahead of time, and one up to which newcomers are admitted
+(3.4.3.2, 3.4.3.5).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Chunk:
     device: int | None  # its block
     host: int | None = None
     flying: bool = False  # a copy to the host is under way
-    arriving: bool = False  # its only copy is on the way to the host, with a plan that runs: it cannot be dropped
+    arriving: bool = False  # a running plan moves its only copy to the host: it cannot be dropped
 
     def __str__(self) -> str:
         return f"chunk {self.index} of {self.owner}, idle since {self.active_s:g} s"
@@ -41,16 +42,16 @@ class _Chunk:
 
 @dataclass
 class _Kept:
-    """Every idle chunk, as plans and reports give them."""
+    """Every idle chunk, according to plans and reports."""
 
     size: int
     num_blocks: int  # of the device
     num_host_blocks: int
     chunks: list[_Chunk] = field(default_factory=list)
     tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # of each sequence, with the tokens computed
-    flying: set[int] = field(default_factory=set)  # blocks of the device that are being copied behind everything
+    flying: set[int] = field(default_factory=set)  # device blocks that a plan of the moment `behind` is copying
     fetched: set[int] = field(default_factory=set)  # blocks of the host that the plan in flight swaps in
-    arrivals: list[tuple[float, str]] = field(default_factory=list)  # yet to come: when, and whose; latest first
+    arrivals: list[tuple[float, str]] = field(default_factory=list)  # arrivals yet to come (time, owner), latest first
 
     def leave(self, name: str, owner: str, now: float) -> None:
         """Make the chunks of a sequence that has ended, or is evicted, idle."""
@@ -62,7 +63,7 @@ class _Kept:
             self.chunks.append(_Chunk(owner, i, now, block, flying=block in self.flying))
 
     def arrive(self, now: float) -> None:
-        """Let the chunks of conversations count as idle since their requests have arrived by now."""
+        """For each arrival up to now, restart the idle time of the owner's chunks."""
         while self.arrivals and self.arrivals[-1][0] <= now:
             arrival_s, owner = self.arrivals.pop()
             for chunk in self.chunks:
@@ -70,7 +71,7 @@ class _Kept:
                     chunk.active_s = max(chunk.active_s, arrival_s)
 
     def places(self) -> list[list[_Chunk]]:
-        """Return the chunks on the device alone, on both tiers, on the host alone."""
+        """Return the chunks only on the device, on both tiers, and only on the host."""
         return [
             [
                 chunk
@@ -85,7 +86,7 @@ class _Kept:
         return {block for pages, _ in self.tables.values() for block in pages.blocks}
 
     def num_without_copy(self) -> int:
-        """Count the blocks neither free, nor backed up, nor being copied."""
+        """Count the device blocks that are in use, not backed up, and not being copied."""
         alone = {chunk.device for chunk in self.places()[0]}
         return len(self.needed() | alone | self.flying) - len(self.flying)
 
@@ -97,17 +98,19 @@ class _Kept:
 def check_value(case: Case, seen: Observation) -> None:
     """Check that the chunks of least value go first.
 
-    On the device alone, on both tiers, and on the host alone: chunks being copied are left out.
+    Chunks are compared with others in the same place: only on the device, on both tiers, or only on the host. Chunks
+    being copied are left out.
 
-    Value = Cost(l) / T (3.4), or the time idle under least recently used, computed from times and positions alone. A
-    chunk on the device alone is taken only when none is on both tiers, unless it is copied ahead of time.
+    The value is Cost(l) / T (3.4) or, under least recently used, minus the idle time. It is computed only from times
+    and positions. A chunk that is only on the device is taken only when none is on both tiers, unless the chunk is
+    copied ahead of time.
 
-    Under a policy that admits with no more than is needed at once, chunks are copied ahead of time if, and only if,
-    less than the part `ahead` of the device is free or backed up; newcomers leave the part `reserve` of the device to
-    running sequences (law "budget").
+    A policy may admit sequences with no more memory than they need at once. Then chunks are copied ahead of time if,
+    and only if, less than the part `ahead` of the device is free or backed up; and newcomers leave the part `reserve`
+    of the device to running sequences (law "budget").
 
-    For one worker without aborts, whose events have one order, and for memories with the option `eviction` that share
-    nothing.
+    Only memories with the option `eviction` are checked, in runs without sharing or aborts, and with one worker, so
+    that events have a single order.
     """
     options, policy = vars(case.options["memory"]), case.choices.policy
     if lacks("value", case.row) or case.scenario.aborts or options["share"]:
@@ -122,7 +125,7 @@ def check_value(case: Case, seen: Observation) -> None:
     came = {name: time for name, time in seen.arrived_s.items() if name not in seen.refused}
     kept.arrivals = sorted(((time, owners[name]) for name, time in came.items()), reverse=True)
     grows = getattr(policy, "grows", False)
-    asked_s: float | None = None  # when memory was asked for copies ahead of time, and has answered with none
+    asked_s: float | None = None  # when memory was asked for copies ahead of time, and gave none
     for now, event in seen.happened:
         if asked_s is not None and now > asked_s:
             _check_nothing_owed(kept, options)
@@ -176,7 +179,7 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
 
 
 def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping[str, Any], now: float) -> None:
-    """Check that what has left a place is worth no more than what stayed."""
+    """Check that chunks that left a place are worth no more than those that stayed."""
     after = kept.places()
     for chunks, stayed in zip(before, after, strict=True):
         there = set(map(id, stayed))
@@ -194,7 +197,7 @@ def _blocks(kept: _Kept, part: float) -> int:
 
 
 def _check_needed(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
-    """Check that no more is copied ahead of time than the threshold lacks."""
+    """Check that no more is copied ahead of time than is missing to the threshold."""
     backed = kept.num_blocks - kept.num_without_copy()
     if backed + len(plan.moves) > _blocks(kept, options["ahead"]):
         found = f"step {plan.step} copies {len(plan.moves)} chunks ahead of time, and {backed} of {kept.num_blocks}"
@@ -202,7 +205,7 @@ def _check_needed(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
 
 
 def _check_nothing_owed(kept: _Kept, options: Mapping[str, Any]) -> None:
-    """Check that a copy is under way where too little is backed up."""
+    """Check that a copy is in flight if too little is backed up."""
     backed, alone = kept.num_blocks - kept.num_without_copy(), kept.places()[0]
     if backed < _blocks(kept, options["ahead"]) and alone and not kept.flying and kept.host_has_room():
         found = f"{backed} of {kept.num_blocks} chunks of the device are free or backed up"
@@ -247,7 +250,7 @@ def _value(chunk: _Chunk, options: Mapping[str, Any], now: float) -> float:
 
 
 def _interpolated(profile: Profile, end: int) -> float:
-    """Interpolate between measured neighbours; extrapolate from the last two, and not before the first."""
+    """Interpolate between measured contexts; extrapolate after the last, not before the first."""
     points = list(zip(profile.contexts, profile.attention, strict=True))
     if end <= points[0][0]:
         return profile.other + points[0][1]

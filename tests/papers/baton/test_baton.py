@@ -152,6 +152,7 @@ def test_a_claim_is_judged_round_by_round() -> None:
     assert ": undecided: not measured" in claim(races, 4, "baton", "static", {4: {"baton": 1.0, "static": 2.0}})
     assert ": below: " in claim(races, 8, "static", "baton", {8: {"baton": 2.0, "static": 1.0}})
     assert ": above: " in claim(races, 8, "baton", "static", {8: {"baton": 1.0, "static": 1.1}})
+    assert over(races, "baton", "static") == {8: 2.0}
 
 
 def test_each_round_has_queries_of_its_own() -> None:
@@ -159,4 +160,3 @@ def test_each_round_has_queries_of_its_own() -> None:
     assert of_first.rounds == 5
     assert of_first.queries(8, 1) == Setting("first", Conditions(scale="paper", seed=1)).queries(8)
     assert of_first.queries(8, 0) != of_first.queries(8, 1)
-    assert over(races, "baton", "static") == {8: 2.0}
