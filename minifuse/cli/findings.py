@@ -14,7 +14,7 @@ from rich.text import Text
 from minifuse.cli.status import Status
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import cut_to
-from minifuse.cli.text import console, time_left
+from minifuse.cli.text import console, tell, time_left
 from minifuse.io.output import write_whole
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions, Experiment, Finding, Say
@@ -57,7 +57,7 @@ def show(row: Experiment, finding: Finding) -> None:
     out.file.flush()
 
 
-def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
+def _markdown(row: Experiment, finding: Finding, source: dict[str, Any], shown: str) -> str:
     machine, versions = source["machine"], source["versions"]
     state = "" if source["clean"] else " with uncommitted changes"
     where = (
@@ -65,6 +65,7 @@ def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
         f"{source['commit'] or 'unknown'}{state}."
     )
     lines = [f"# {row.name}: {row.paper}, {row.figure}", "", f"{row.shows[:1].upper()}{row.shows[1:]}.", ""]
+    lines += [f"![{row.name}]({shown})", ""] if shown else []
     for panel in finding.panels:
         heads = [" ".join(column.head.split()) for column in panel.columns]
         lines += [f"## {panel.title}", "", _row(heads), _row(["---:"] * len(heads))]
@@ -80,13 +81,27 @@ def _row(cells: list[str]) -> str:
 def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
     """Write NAME.json and NAME.md; with another scale than the default, NAME-SCALE.json and .md.
 
-    What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding.
+    What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding. NAME.png, its picture, is
+    written where matplotlib is installed.
     """
     name = row.name if scale == Conditions().scale else f"{row.name}-{scale}"
     path = folder / (f"{name}-interrupted" if finding.interrupted else name)
     data = json.dumps({"schema": SCHEMA, "provenance": source, "figures": [row.as_json(finding)]}, indent=2)
-    for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source))):
+    drawn = _picture(finding)
+    shown = "" if drawn is None else f"{path.name}.png"
+    for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source, shown))):
         write_whole(path.with_name(f"{path.name}{ending}"), text)
+    if drawn is not None:
+        path.with_name(shown).write_bytes(drawn)
+
+
+def _picture(finding: Finding) -> bytes | None:
+    try:
+        from minifuse.papers.picture import picture
+    except ModuleNotFoundError as error:
+        tell(f"note: no picture is drawn, for {error.name} is not installed: pip install 'minifuse[tutorials]'.")
+        return None
+    return picture(finding)
 
 
 class Progress(Say):

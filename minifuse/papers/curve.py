@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -72,6 +72,8 @@ class Outcome:
         values: Values = {}
         for name in self.rounds[0]:
             values |= {f"{key}_{name}_ms": self[name] * 1e3} if name[-2:].isdigit() else {f"{key}_{name}": self[name]}
+        if len(self.rounds) > 1 and "p90" in self.rounds[0]:
+            values[f"{key}_p90_ms_rounds"] = tuple(seconds * 1e3 for seconds in self.each("p90"))
         return values
 
 
@@ -200,6 +202,14 @@ def rates_of(conditions: Conditions, shares: Sequence[float], capacity: float) -
     return offered(given, capacity) if given else tuple(share * capacity for share in shares)
 
 
+def _drawn(key: str, name: str) -> Column:
+    """A contender's column; its p90 is drawn over its throughput."""
+    column = Column("", "measured", f"{key}_{name}")
+    if name != "p90_ms":
+        return column
+    return replace(column, axis="y", log=True, over=f"{key}_throughput", over_head="requests/s")
+
+
 def curve_panel(
     title: str,
     curves: Mapping[str, Curve],
@@ -225,7 +235,7 @@ def curve_panel(
                 measured |= values(curve.points[rate], key)
         points.append(Point(at(rate), measured, {}))
     own = [
-        Column(f"{curve.contender.head}\n{head}", "measured", f"{key}_{name}", form)
+        replace(_drawn(key, name), head=f"{curve.contender.head}\n{head}", form=form)
         for key, curve in curves.items()
         for head, name, form in columns
     ]

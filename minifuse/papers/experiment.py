@@ -61,11 +61,19 @@ class Column:
     part: str  # of a point: at, measured or paper
     key: str
     form: str | None = None
+    axis: Literal["x", "y"] | None = None  # on which the picture draws it
+    log: bool = False
+    over: str | None = None  # the measured value that is its x, if it has one of its own
+    over_head: str | None = None  # the x axis' label then
+
+    def value(self, point: Point) -> Any:
+        """Return the value; None where there is none."""
+        values: Values = getattr(point, self.part)
+        return values.get(self.key)
 
     def cell(self, point: Point) -> str:
         """The value as text; - where there is none."""
-        values: Values = getattr(point, self.part)
-        value = values.get(self.key)
+        value = self.value(point)
         if value is None:
             return "-"
         if self.form is not None:

@@ -53,7 +53,8 @@ def tables(name: str) -> tuple[tuple[Column, ...], ...]:
     """Read the columns of each table in `name`.md.
 
     A table has a row of heads and a row of values. `<br>` divides the two lines of a head. A value is `{part.key}`, or
-    `{part.key:form}` and what stands around it.
+    `{part.key:form}` and what stands around it. A picture draws the values whose heads end with `~y` over the values
+    whose head ends with `~x`, on logarithmic axes after `~log y` and `~log x`.
     """
     lines = (FOLDER / f"{name}.md").read_text().splitlines()
     rows = [line[1:-1].split("|") for line in lines if line.startswith("|") and not set(line) <= RULE]
@@ -64,7 +65,10 @@ def _column(head: str, value: str) -> Column:
     found = VALUE.fullmatch(value.strip())
     assert found is not None
     before, part, key, form, after = found.groups()
-    return Column(head.strip().replace("<br>", "\n"), part, key, form and f"{before}{{{form}}}{after}")
+    text, _, axis = head.strip().partition(" ~")
+    log, name = axis.startswith("log "), axis.removeprefix("log ")
+    form = form and f"{before}{{{form}}}{after}"
+    return Column(text.replace("<br>", "\n"), part, key, form, axis=name or None, log=log)  # type: ignore[arg-type]
 
 
 def notes(name: str, **values: Any) -> tuple[str, ...]:

@@ -35,7 +35,8 @@ def test_medians_count_value_by_value() -> None:
     middle = outcome(*(values(speed, p90) for speed, p90 in ((3.0, 2.0), (1.0, 3.0), (2.0, 6.0))))
     assert (middle["throughput"], middle["p90"]) == (2.0, 3.0)
     assert middle.each("throughput") == (3.0, 1.0, 2.0)
-    assert middle.values("x") == {"x_throughput": 2.0, "x_p90_ms": 3000.0, "x_mean_batch": 0.0}
+    rounds = {"x_p90_ms_rounds": (2000.0, 3000.0, 6000.0)}
+    assert middle.values("x") == {"x_throughput": 2.0, "x_p90_ms": 3000.0, "x_mean_batch": 0.0, **rounds}
 
 
 def test_a_contender_is_saturated_when_more_load_stops_to_help() -> None:

@@ -83,7 +83,7 @@ def draw(
 
 
 def _panel(title: str, served: Mapping[str, Raced[Course]], what: What, head: str) -> Panel:
-    columns = [Column(f"{head}\n{name}", "measured", name, "{:,}") for name in served]
+    columns = [Column(f"{head}\n{name}", "measured", name, "{:,}", axis="y") for name in served]
     last = max(one.run.seconds for one in served.values())
     points = []
     for step in range(1, STEPS + 1):

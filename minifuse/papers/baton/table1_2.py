@@ -53,7 +53,7 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
                 "rounds_s": one.rounds_s,
                 "spread": spread(one.rounds_s) if setting.several else None,
                 "gain": median(gains),
-                "rounds_gain": gains,
+                "gain_rounds": gains,
                 "idle_share": course.idle_share,
                 "iterations": len(course.ended_s),
                 "peak": course.peak,

@@ -55,6 +55,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         requests = setting.requests(arrivals, prompts=batch)
         _, measured = setting.contest(partial(_always, requests), number, drawn=False)
         at = {
+            "name": f"{interval} ms, {count} of {batch}",
             "interval_ms": interval,
             "interval_s": setting.seconds(interval),
             "r_p": overlapped_portion(interval / 1e3),

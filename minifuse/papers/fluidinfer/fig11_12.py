@@ -6,6 +6,7 @@ Figure 11 shows the normalized latency, Figure 12 the latency bound: the largest
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import minifuse.papers.fluidinfer.paper as paper
@@ -56,7 +57,9 @@ def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
         return found
 
     columns = [(head, "ms", None)]
-    return curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=MORE, values=values)
+    panel = curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=MORE, values=values)
+    drawn = [replace(one, axis="y", log=True) if one.key.endswith("_ms") else one for one in panel.columns]
+    return replace(panel, columns=tuple(drawn))
 
 
 def _errors(title: str, curves: Curves, simulated: Curves, latency: str) -> Panel:
