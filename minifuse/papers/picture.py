@@ -16,6 +16,7 @@ from minifuse.papers.experiment import Column, Finding, Panel, Point
 
 WIDTH, HEIGHT, DPI = 6.4, 3.6, 120
 FEW = 2, 0.4  # decades of an axis below which numbers between the powers of ten are written
+NAME = Column("", "at", "name")
 PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
 
 
@@ -37,7 +38,8 @@ def picture(finding: Finding) -> bytes | None:
 def _draw(axes: Axes, panel: Panel) -> None:
     """Draw a panel: bars over names, otherwise lines over numbers."""
     columns = [column for column in panel.columns if column.axis == "y"]
-    across = next((column for column in panel.columns if column.axis == "x"), panel.columns[0])
+    named = NAME if "name" in panel.points[0].at else panel.columns[0]
+    across = next((column for column in panel.columns if column.axis == "x"), named)
     names = [str(across.value(point)) for point in panel.points]
     over_names = any(isinstance(across.value(point), str) for point in panel.points)
     for number, column in enumerate(columns):
