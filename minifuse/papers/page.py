@@ -35,6 +35,7 @@ def agreement(agrees: bool) -> str:
 FORMATS = {
     "rate": shown,
     "times": "{:.2f}x".format,
+    "terabytes": lambda rate: f"{rate / 1e12:.3f} TB/s",
     "ms": lambda seconds: f"{seconds * 1e3:.3g}",
     "agrees": agreement,
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 
 import minifuse.papers.flover.paper as paper
 from minifuse.core.request import Request
-from minifuse.papers.experiment import Plot, Say
+from minifuse.papers.experiment import Plot, Say, Values
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
@@ -47,8 +48,20 @@ def figure(setting: Setting, say: Say) -> Drawn:
     """Overall latency of 2 to 8 requests at constant intervals, 1 to 4 prompts each."""
     scale = setting.conditions.scale
     axes = list(product(INTERVALS[scale], BATCHES[scale], REQUESTS[scale]))
-    plot = Plot(say, "Fig. 7: overall latency at constant intervals", tables("flover/fig7")[0])
-    say.expect(len(axes))
+    machines = setting.machines()
+    say.expect(len(axes) * len(machines))
+    plots = [_plot(own, say, where, axes) for where, own in machines.items()]
+    return Drawn(
+        [plot.panel for plot in plots],
+        left_out=len(BATCHES[scale]) < 4,
+        batches=" and ".join(map(str, BATCHES[scale])),
+        verdicts=[f"{plot.title}. {against_paper(plot.points, 'speedup', _name)}" for plot in plots],
+    )
+
+
+def _plot(setting: Setting, say: Say, where: str, axes: Sequence[tuple[int, int, int]]) -> Plot:
+    """Measure every interval, batch and number of requests on one machine."""
+    plot = Plot(say, f"Fig. 7: overall latency at constant intervals{where}", tables("flover/fig7")[0])
     for number, (interval, batch, count) in enumerate(axes):
         say(f"every {interval} ms, {count} requests of batch {batch}")
         arrivals = Arrival(setting.seconds(interval)).times(count, setting.rng("arrivals"))
@@ -63,13 +76,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
             "batch": batch,
         }
         plot.add(at, measured, {"r_p": paper.R_P_7[interval], "speedup": paper.SPEEDUP_7[interval].get(count)})
-    return Drawn(
-        (plot.panel,),
-        left_out=len(BATCHES[scale]) < 4,
-        batches=" and ".join(map(str, BATCHES[scale])),
-        verdict=against_paper(
-            plot.points,
-            "speedup",
-            lambda at: f"{at['interval_ms']} ms, {at['requests']} requests of batch {at['batch']}",
-        ),
-    )
+    return plot
+
+
+def _name(at: Values) -> str:
+    return f"{at['interval_ms']} ms, {at['requests']} requests of batch {at['batch']}"

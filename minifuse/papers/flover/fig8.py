@@ -6,13 +6,13 @@ from functools import partial
 
 import minifuse.papers.flover.paper as paper
 from minifuse.core.request import Request
-from minifuse.papers.experiment import Plot, Say
+from minifuse.papers.experiment import Plot, Say, Values
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
 from minifuse.workload.laws import Arrival
 
-REQUESTS = 32
+REQUESTS = paper.REQUESTS_8
 # By scale, in the paper's milliseconds.
 INTERVALS = {"quick": (20, 200, 1000), "cpu": paper.INTERVALS_8, "paper": paper.INTERVALS_8}
 RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # where instances run too
@@ -32,9 +32,27 @@ def _drawn(setting: Setting, law: Arrival, number: int) -> list[Request]:
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Overlap, iterations and speed-up of 32 requests that arrive as a Poisson process."""
+    machines, intervals = setting.machines(), INTERVALS[setting.conditions.scale]
+    say.expect(len(intervals) * len(machines))
+    plots = {where: _plot(own, say, where) for where, own in machines.items()}
+    densest = next(iter(plots.values())).points[0]
+    together = REQUESTS * densest.measured["alone_s"] / densest.measured["instances_s"]
+    fusion = setting.throughput[REQUESTS] / setting.throughput[1]
+    return Drawn(
+        [plot.panel for plot in plots.values()],
+        requests=REQUESTS,
+        densest=densest,
+        together=together,
+        fusion=fusion,
+        bound=fusion / together,
+        verdicts=[f"{plot.title}. {against_paper(plot.points, 'speedup', _name)}" for plot in plots.values()],
+    )
+
+
+def _plot(setting: Setting, say: Say, where: str) -> Plot:
+    """Measure every mean interval on one machine."""
     scale = setting.conditions.scale
-    plot = Plot(say, f"Fig. 8: {REQUESTS} requests, a Poisson process", tables("flover/fig8")[0])
-    say.expect(len(INTERVALS[scale]))
+    plot = Plot(say, f"Fig. 8: {REQUESTS} requests, a Poisson process{where}", tables("flover/fig8")[0])
     for number, interval in enumerate(INTERVALS[scale]):
         say(f"Poisson, {interval} ms on average, {REQUESTS} requests")
         law = Arrival(setting.seconds(interval), cv=1.0)
@@ -53,15 +71,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
             "speedup": paper.SPEEDUP_8.get(interval),
         }
         plot.add({"interval_ms": interval, "interval_s": setting.seconds(interval)}, measured, published)
-    densest = plot.points[0]
-    together = REQUESTS * densest.measured["alone_s"] / densest.measured["instances_s"]
-    fusion = setting.throughput[REQUESTS] / setting.throughput[1]
-    return Drawn(
-        (plot.panel,),
-        requests=REQUESTS,
-        densest=densest,
-        together=together,
-        fusion=fusion,
-        bound=fusion / together,
-        verdict=against_paper(plot.points, "speedup", lambda at: f"{at['interval_ms']} ms"),
-    )
+    return plot
+
+
+def _name(at: Values) -> str:
+    return f"{at['interval_ms']} ms"

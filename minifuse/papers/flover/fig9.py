@@ -49,33 +49,42 @@ def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Random answer lengths: (a) with and without shuffle against instances, (b) shuffle alone."""
-    scale = setting.conditions.scale
-    columns_a, columns_b = tables("flover/fig9")
-    title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths"
-    against_instances = Plot(say, title, columns_a)
-    against_none = Plot(say, f"Fig. 9b: shuffle against none, {REQUESTS_B} requests", columns_b)
-    say.expect(len(LONGEST_A[scale]) + len(LONGEST_B[scale]))
-    _measure(setting, against_instances, REQUESTS_A, LONGEST_A[scale], instances=True)
+    scale, machines = setting.conditions.scale, setting.machines()
+    say.expect(len(machines) * (len(LONGEST_A[scale]) + len(LONGEST_B[scale])))
     wider = _tokens_b(setting.conditions)
-    wide = setting.of_tokens(wider) if wider else setting
-    _measure(wide, against_none, REQUESTS_B, LONGEST_B[scale], instances=False)
-    speeds, widest = setting.throughput, against_none.points[-1]
+    plots: list[Plot] = []
+    verdicts: list[str] = []
+    for where, own in machines.items():
+        pair = _plots(own, say, where, wider)
+        plots += pair
+        for plot, key in zip(pair, ("speedup", "gain"), strict=True):
+            judged = against_paper(plot.points, key, lambda at: f"lengths {at['paper_lengths']}")
+            verdicts.append(f"{plot.title}. {judged}")
+    speeds, widest = setting.throughput, plots[1].points[-1]
     idle = widest.measured["unshuffled_idle_share"]
-    short_a, short_b = (
-        against_paper(plot.points, key, lambda at: f"lengths {at['paper_lengths']}")
-        for plot, key in ((against_instances, "speedup"), (against_none, "gain"))
-    )
     return Drawn(
-        (against_instances.panel, against_none.panel),
+        [plot.panel for plot in plots],
         wider=wider,
         rows=REQUESTS_B,
         cost=REQUESTS_B * speeds[1] / speeds[REQUESTS_B],
         idle=idle,
         widest=widest,
         at_best=1 / (1 - idle),
-        short_a=short_a,
-        short_b=short_b,
+        verdicts=verdicts,
     )
+
+
+def _plots(setting: Setting, say: Say, where: str, wider: int | None) -> tuple[Plot, Plot]:
+    """Measure both parts on one machine."""
+    scale = setting.conditions.scale
+    columns_a, columns_b = tables("flover/fig9")
+    title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths{where}"
+    against_instances = Plot(say, title, columns_a)
+    against_none = Plot(say, f"Fig. 9b: shuffle against none, {REQUESTS_B} requests{where}", columns_b)
+    _measure(setting, against_instances, REQUESTS_A, LONGEST_A[scale], instances=True)
+    wide = setting.of_tokens(wider) if wider else setting
+    _measure(wide, against_none, REQUESTS_B, LONGEST_B[scale], instances=False)
+    return against_instances, against_none
 
 
 def _drawn(setting: Setting, count: int, law: Uniform, number: int) -> list[Request]:

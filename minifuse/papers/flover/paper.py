@@ -30,5 +30,7 @@ ITERATIONS_8: Mapping[int, int] = dict(
 OVERLAP_8: Mapping[int, float] = {20: 0.913, 50: 0.818, 100: 0.673, 150: 0.621, 200: 0.603, 300: 0.452, 400: 0.367}
 SPEEDUP_8: Mapping[int, float] = {20: 11.2, 50: 11.1, 100: 10.2, 150: 9.3, 200: 9.1, 300: 7.9, 400: 7.1}
 
+REQUESTS_8 = 32
+
 SPEEDUP_9A = 6.8  # with shuffle, over instances; the text does not say for which lengths
 GAIN_9B = 2.0  # of the shuffle, at the widest lengths

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any
 
 import minifuse.papers.flover.paper as paper
@@ -29,6 +29,7 @@ PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured
 MOST = max(BATCHES)
 ALONE_ROUNDS = 3
+ITERATIONS = paper.TOKENS + 1  # of a request alone, its prompt's included
 MODELS = {"quick": "small", "cpu": "medium", "paper": paper.MODEL}
 
 
@@ -39,12 +40,47 @@ def calibrated() -> Hardware:
     An iteration of one request waits for memory alone: its seconds are bytes / bandwidth + overhead.
     """
     machine = hardware(paper.MACHINE)
+    reading_s = _alone_s(machine) - machine.overhead_s * ITERATIONS
+    return replace(machine, bandwidth=machine.bandwidth * reading_s / (paper.ALONE_S - machine.overhead_s * ITERATIONS))
+
+
+@cache
+def fitted() -> Hardware:
+    """Fit the calibrated machine to the speed-ups and iterations of the paper's Fig. 8 as well.
+
+    Their inverse is linear in the iterations: 1 / speed-up = (iterations x fixed_s + rows x row_s) / instances_s, where
+    a row is a request in an iteration, 32 x 512 in all, and fixed_s + row_s are an iteration alone. What a row adds
+    beyond reading its KV is `row_s` of the machine, the instances' speed-up over one after another is `together`.
+
+    >>> f"{fitted().together:.3f} times, {fitted().row_s * 1e3:.2f} ms"
+    '1.156 times, 0.36 ms'
+    """
+    intervals = paper.SPEEDUP_8.keys() & paper.ITERATIONS_8.keys()
+    points = [(paper.ITERATIONS_8[one], 1 / paper.SPEEDUP_8[one]) for one in sorted(intervals)]
+    line = linear_regression(*zip(*points, strict=True))
+    rows = paper.REQUESTS_8 * paper.TOKENS
+    iteration_s = paper.ALONE_S / paper.TOKENS
+    fixed_s = iteration_s / (1 + line.intercept / line.slope / rows)
+    machine = hardware(paper.MACHINE)
+    cost = Roofline(preset(paper.MODEL), paper.DTYPE, machine)
+    kv_s = sum(cost.reading_s(context) for context in range(PROMPT, PROMPT + paper.TOKENS))
+    row_s = (iteration_s - fixed_s) * ITERATIONS  # of all iterations of a request alone
+    weights_s = _alone_s(machine) - machine.overhead_s * ITERATIONS - kv_s
+    slower = (paper.ALONE_S - machine.overhead_s * ITERATIONS - row_s) / weights_s
+    return replace(
+        machine,
+        bandwidth=machine.bandwidth / slower,
+        row_s=(row_s - slower * kv_s) / ITERATIONS,
+        together=paper.REQUESTS_8 * paper.ALONE_S * line.slope / fixed_s,
+    )
+
+
+def _alone_s(machine: Hardware) -> float:
+    """The seconds of a request alone on a machine."""
     cost = Roofline(preset(paper.MODEL), paper.DTYPE, machine)
     contexts = [range(PROMPT - 1), *(range(last, last + 1) for last in range(PROMPT - 1, PROMPT - 1 + paper.TOKENS))]
     plans = [Plan(0, 0, (Work("r0", span.start, span.stop),), (Extent(0, span.stop),)) for span in contexts]
-    overhead_s = machine.overhead_s * len(plans)
-    reading_s = sum(map(cost, plans)) - overhead_s
-    return replace(machine, bandwidth=machine.bandwidth * reading_s / (paper.ALONE_S - overhead_s))
+    return sum(map(cost, plans))
 
 
 class Setting(Bench[TextSource]):
@@ -89,10 +125,28 @@ class Setting(Bench[TextSource]):
             self.fusion(crowd)  # every batch size once, from all to one, with the moves in between
             self.instances(crowd[: MOST // 4])
         say("one request alone, and the fused stream's throughput")
+        self.measure()
+
+    def measure(self) -> None:
+        """Measure a request alone, and the throughput of batches."""
         self.alone_s = self._alone()
-        for batch in BATCHES:
-            together = self.fusion(self.requests([0.0] * batch), preprocess="inline")  # all in every iteration
-            self.throughput[batch] = batch / together.iteration_s
+        batches = {
+            batch: self.fusion(self.requests([0.0] * batch), preprocess="inline")  # all in every iteration
+            for batch in BATCHES
+        }
+        self.throughput = {batch: batch / outcome.iteration_s for batch, outcome in batches.items()}
+
+    def machines(self) -> dict[str, Setting]:
+        """The settings that a figure is drawn in, by what is added to its title.
+
+        In virtual time also the machine that is fitted to Fig. 8.
+        """
+        if not self.virtual:
+            return {"": self}
+        other = copy(self)
+        other.settings = replace(self.settings, hardware=fitted())
+        other.measure()
+        return {", one number calibrated": self, ", fitted to Fig. 8": other}
 
     def of_tokens(self, tokens: int) -> Setting:
         """The same machine for requests of another length, whose time alone is measured again."""
@@ -152,6 +206,7 @@ class Setting(Bench[TextSource]):
         options: dict[str, Any] = {
             "memory.slots": count,
             "memory.shuffle": shuffle,
+            "memory.shrink": shuffle,  # without it the paper's region keeps its offset and size (Fig. 5)
             "batching.preprocess": preprocess or ("worker" if self.virtual else "inline"),
             "batching.preprocessors": count,  # a worker for each, as in the paper, where there are workers
         }
@@ -230,6 +285,7 @@ class Setting(Bench[TextSource]):
             paper=paper,
             terabytes=bandwidth / 1e12,
             of_sheet=bandwidth / hardware(paper.MACHINE).bandwidth,
+            fitted=fitted(),
             batches=list(speeds),
             speeds=list(speeds.values()),
             gain=speeds[MOST] / speeds[1],
