@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from minifuse.papers.contest import half_precision
 from minifuse.papers.experiment import Conditions, Say
-from minifuse.papers.flover.setting import Setting, calibrated
+from minifuse.papers.flover.setting import Setting, calibrated, fitted
 from minifuse.simulate.cost import hardware
 
 
@@ -22,6 +23,18 @@ def test_the_calibrated_machine_takes_the_papers_time_alone() -> None:
     assert started(tokens=512).alone_s == pytest.approx(5.8, abs=1e-9)
     assert calibrated().bandwidth < hardware("a100-40g").bandwidth
     assert (calibrated().flops, calibrated().memory) == (hardware("a100-40g").flops, 40e9)
+
+
+def test_the_fitted_machine_takes_the_papers_time_alone_and_its_fig_8() -> None:
+    """1 / speed-up is linear in the iterations: 10.86 + 0.469 n ms, and 160.6 s for all instances."""
+    setting = started(tokens=512)
+    setting.settings = replace(setting.settings, hardware=fitted())
+    setting.measure()
+    assert setting.alone_s == pytest.approx(5.8, rel=1e-3)
+    rows_s = 32 / setting.throughput[32] - 1 / setting.throughput[1]
+    assert rows_s / 31 == pytest.approx(0.469e-3, rel=0.05)  # at contexts that are as long as in the mean
+    instances = setting.instances(setting.requests([0.0] * 32))
+    assert instances.latency_s == pytest.approx(160.6, rel=5e-3)  # the contexts differ a little from the mean
 
 
 def test_intervals_are_the_papers_fractions_of_a_request_alone() -> None:
