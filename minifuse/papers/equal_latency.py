@@ -1,4 +1,4 @@
-"""Loads of two contenders at equal latency, and the verdict on their ratio."""
+"""Compares the loads of two contenders at equal latency, and judges their ratio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minifuse.papers.verdict import Claim, verdict
 class Gain(NamedTuple):
     """The loads of two contenders at one latency.
 
-    Ours serves at least that much if `least`: it was offered no more.
+    `here` is our load, `there` is the baseline's. If `least`, ours may serve even more: no higher load was offered.
     """
 
     level_s: float
@@ -30,14 +30,14 @@ class Gain(NamedTuple):
 
 
 def gain(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p90") -> Gain | None:
-    """Compare loads at twice the baseline's lowest latency; None if ours always exceeds it."""
+    """Compare loads at twice the baseline's lowest latency; None if our latency is always higher."""
     level_s = BOUND * baseline.lowest(latency)
     here, there = (curve.load_at(level_s, load, latency) for curve in (ours, baseline))
     return None if here is None or there is None else Gain(level_s, here, there, ours.last[latency] <= level_s)
 
 
 def gains(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p90") -> list[Gain | None]:
-    """Compare the loads of each round."""
+    """Compare the loads of each round, as `gain` does."""
     rounds = range(len(ours.last.rounds))
     return [gain(ours.of_round(number), baseline.of_round(number), load, latency) for number in rounds]
 
@@ -51,12 +51,13 @@ def equal_latency(
     latency: str = "p90",
     source: str = "thesis",
 ) -> str:
-    """Judge by how much our load exceeds the baseline's, in every round.
+    """Judge how many times the baseline's load ours is at equal latency, in every round.
 
-    Where ours was never saturated its load is a lower bound, which decides only if it exceeds the claim.
+    If our latency stayed below the level in a round, our load there is only a lower bound. The verdict is then
+    undecided, unless every round exceeds the claim.
     """
     found, whole = gains(ours, baseline, load, latency), gain(ours, baseline, load, latency)
-    factors = [0.0 if one is None else one.factor for one in found]  # of a round in which ours always exceeds the level
+    factors = [0.0 if one is None else one.factor for one in found]  # 0: our latency always exceeds the level
     if any(one is not None and one.least for one in found) and min(factors) <= claim.most:
         judged: list[float] = []
     else:

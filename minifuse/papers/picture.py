@@ -1,4 +1,4 @@
-"""Draws the panels of a figure, the paper's points beside ours."""
+"""Draws the panels of a figure, with the paper's points and ours."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from matplotlib.ticker import LogFormatter
 from minifuse.papers.experiment import Column, Finding, Panel, Point
 
 WIDTH, HEIGHT, DPI = 6.4, 3.6, 120
-FEW = 2, 0.4  # decades of an axis below which numbers between the powers of ten are written
+FEW = 2, 0.4  # decades: an axis that spans fewer shows some (2) or all (0.4) numbers between powers of ten
 NAME = Column("", "at", "name")
 PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
 
 
 def picture(finding: Finding) -> bytes | None:
-    """Return a PNG with one plot for each panel that has columns to draw; None: there is none."""
+    """Return a PNG with a plot of each panel that has columns to draw, or None."""
     drawn = [panel for panel in finding.panels if any(column.axis == "y" for column in panel.columns)]
     if not drawn:
         return None
@@ -36,7 +36,7 @@ def picture(finding: Finding) -> bytes | None:
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    """Draw a panel: bars over names, otherwise lines over numbers."""
+    """Draw a panel, as bars over names or as lines over numbers."""
     columns = [column for column in panel.columns if column.axis == "y"]
     named = NAME if "name" in panel.points[0].at else panel.columns[0]
     across = next((column for column in panel.columns if column.axis == "x"), named)

@@ -1,4 +1,4 @@
-"""Verdicts: what was measured against what a paper gives; too much is no agreement either."""
+"""Judges whether measured values agree with a paper's; a value that is too high does not."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Literal
 from minifuse.papers.experiment import Point, Values
 from minifuse.papers.page import shown
 
-TOLERANCE = 0.1  # of a number that a paper gives
+TOLERANCE = 0.1  # the part by which a value may differ from a paper's
 
 Judgement = Literal["agrees", "below", "above", "undecided"]
 
 
 def spread(values: Sequence[float]) -> str:
-    """The least and the most of several rounds.
+    """Format the minimum and the maximum of several rounds.
 
     >>> spread([1.5, 0.25, 2.0])
     '0.25-2'
@@ -26,7 +26,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def told(rounds: Sequence[float], form: str = "{:.2f}x") -> str:
-    """The median of rounds, and their spread if there are several.
+    """Format the median of the rounds, and their range if there are several.
 
     >>> told([1.5]), told([1.25, 2.0, 1.5])
     ('1.50x', '1.50x (1.25x to 2.00x)')
@@ -37,7 +37,7 @@ def told(rounds: Sequence[float], form: str = "{:.2f}x") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a paper gives, in words, and the values that agree with it."""
+    """A paper's claim in words, and the range of values that agree with it."""
 
     text: str
     least: float
@@ -45,7 +45,7 @@ class Claim:
 
     @classmethod
     def about(cls, value: float, form: str = "{:.2f}x", tolerance: float = TOLERANCE) -> Claim:
-        """Claim a value, with a tolerance that is a part of it.
+        """Claim a value, with a relative tolerance.
 
         >>> Claim.about(2.0)
         Claim(text='2.00x, within 10%', least=1.8, most=2.2)
@@ -62,7 +62,7 @@ class Claim:
         return cls(f"{share:.1%}, within {100 * points:g} points", share - points, share + points)
 
     def judge(self, rounds: Sequence[float]) -> Judgement:
-        """Judge by every round: undecided if some agree and others do not, or if there is none.
+        """Return the judgement that all rounds share; undecided if they differ, or without rounds.
 
         >>> [Claim.about(2.0).judge(rounds) for rounds in ([1.9, 2.1], [1.5, 1.7], [2.5, 3.0], [1.7, 1.9], [])]
         ['agrees', 'below', 'above', 'undecided', 'undecided']
@@ -77,10 +77,10 @@ class Claim:
 
 
 def verdict(what: str, rounds: Sequence[float], claim: Claim, here: str | None = None, source: str = "thesis") -> str:
-    """Judge a claim, and tell what was found.
+    """Return a sentence that judges a claim and tells what was found.
 
     Args:
-        here: what was found, in words; by default, `rounds` as factors.
+        here: what was found, in words; by default, the rounds as factors.
     """
     found = told(rounds) if here is None else here
     return f"{what}: {claim.judge(rounds)}: {found} ({source}: {claim.text})."
@@ -89,21 +89,24 @@ def verdict(what: str, rounds: Sequence[float], claim: Claim, here: str | None =
 def by_rate(
     what: str, found: Mapping[float, Sequence[float]], claim: Claim, form: str = "{:.2f}x", source: str = "thesis"
 ) -> str:
-    """Judge a claim at each rate.
+    """Return a sentence that judges a claim at each rate.
 
     Args:
-        found: rounds, by requests per second.
+        found: the values of all rounds, by requests per second.
     """
     each = [f"{claim.judge(rounds)} at {shown(rate)}, {told(rounds, form)}" for rate, rounds in found.items()]
     return f"{what}, by requests/s: {'; '.join(each) or 'undecided at every rate'} ({source}: {claim.text})."
 
 
 def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str]) -> str:
-    """Compare gains with the paper's, where it gives one: the number that agrees, then the others by name.
+    """Compare the gain of each point with the paper's, if the paper gives one.
 
     Args:
-        key: of the gain, whose rounds are in `<key>_rounds`.
-        name: names a point.
+        key: the key of the gain; the gains of all rounds are in `<key>_rounds`.
+        name: returns a name for a point.
+
+    Returns:
+        Sentences that tell how many points agree, and name the others.
     """
     judged: dict[Judgement, list[str]] = {"agrees": [], "below": [], "above": [], "undecided": []}
     for point in points:

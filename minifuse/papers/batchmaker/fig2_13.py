@@ -1,6 +1,6 @@
-"""BatchMaker's Figure 2.13: Seq2Seq on several workers, with one or two largest batches.
+"""BatchMaker's Figure 2.13: Seq2Seq on several workers, with one or two batch-size limits.
 
-With two, each type of cell has its own.
+With two, encoder and decoder cells have limits of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for de
     other={"cpu": {"requests": 400}, "paper": {"requests": 4000}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Latency against throughput for each number of workers."""
+    """Measure latency against throughput for each number of workers."""
     scale, sizes = setting.conditions.scale, setting.source.config.sizes
     panels: list[Panel] = []
     verdicts: list[str] = []
@@ -54,7 +54,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _verdicts(load: Load, where: str) -> tuple[str, ...]:
-    """The better of both sizes against padding, and two sizes against one."""
+    """Judge the better of both contenders against padding, and two sizes against one."""
     one, two = load.curves["one"], load.curves["two"]
     ours = max(one, two, key=lambda curve: curve.peak)
     return (

@@ -1,4 +1,4 @@
-"""BatchMaker's Figure 2.14: TreeLSTM, latency against throughput, cellular batching against merged graphs."""
+"""BatchMaker's Figure 2.14: latency and throughput of TreeLSTM, cellular or in merged graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RIVALS = (
     other={"cpu": {"requests": 800}, "paper": {"requests": 3000}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Latency against throughput on trees like TreeBank's."""
+    """Measure latency against throughput on trees like TreeBank's."""
     say.expect(num_reports(setting, (paper.TREE_BATCH,)))
     load = sweep(setting, say, MERGED, "treebank", (paper.TREE_BATCH,))
     equal_s = 2 * max(curve.lowest() for curve in load.curves.values())

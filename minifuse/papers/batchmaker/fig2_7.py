@@ -1,4 +1,4 @@
-"""BatchMaker's Figure 2.7: LSTM, latency against throughput, cellular batching against padded batches."""
+"""BatchMaker's Figure 2.7: latency and throughput of LSTM, cellular or in padded batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PUBLISHED: dict[str, Values] = {
 
 @experiment("2.7", "LSTM: latency against throughput, cellular against padded batching", "lstm")
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Latency against throughput: (a) with the largest batch that suits each, (b) with 64."""
+    """Measure latency against throughput: (a) with the best batch-size limits, (b) with 64."""
     small = min(paper.SMALL_BATCH_7, max(setting.sizes))
     say.expect(num_reports(setting) + num_reports(setting, (small,)))
     best = sweep(setting, say, PADDED, "wmt15")

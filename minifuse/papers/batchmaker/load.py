@@ -1,4 +1,4 @@
-"""Load sweeps of cells: contenders, largest batches, peaks, and the thesis' aims."""
+"""Sweeps the load of models of cells, and judges peaks and latencies by the thesis."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from minifuse.papers.experiment import Panel, Point, Say, Values
 from minifuse.papers.page import notes, shown, tables
 from minifuse.papers.verdict import Claim, by_rate, told, verdict
 
-AT_ONCE = float("inf")  # the rate at which all requests arrive at once: the throughput then is the capacity
+AT_ONCE = float("inf")  # a rate at which all requests arrive at once; the throughput is then the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
 WELL_MODERATE = 0.4
 WIDE = 3  # more contenders than this leave no room for batch sizes in a table
 
-BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest batch
+BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # the thesis' batch-size limit, and how it was chosen
 LOAD_COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("batch", "mean_batch", None))
 
 
 def padded(key: str, head: str, pad: str, width: int = paper.BUCKET_WIDTH, **options: object) -> Contender:
-    """Pads chains to their bucket's end, or to the longest of the batch."""
+    """Return a contender that pads chains to their bucket's end, or to the batch's longest."""
     batching = {f"batching.{name}": value for name, value in {"pad": pad, "bucket_width": width, **options}.items()}
     return Contender(key, head, "graph-padded", batching)
 
 
 def merged(key: str, head: str, per: str) -> Contender:
-    """Merges the graphs of a set, per operator or per cell."""
+    """Return a contender that merges the graphs of a set, per operator or per cell."""
     return Contender(key, head, "graph-merged", {"batching.per": per, "batching.overlap": True})
 
 
@@ -41,7 +41,7 @@ MERGED = (CELLULAR, merged("dynet", "per operator", "operator"), merged("fold", 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load sweep: a curve for each contender, and capacities by largest batch."""
+    """The result of a load sweep: each contender's curve, and its capacity by batch-size limit."""
 
     workload: str
     curves: Mapping[str, Curve]
@@ -54,7 +54,7 @@ class Load:
 
     @property
     def batch_sizes(self) -> list[str]:
-        """Mean rows of a batch at the highest rate of each contender."""
+        """The mean batch size of each contender at its highest rate, as text."""
         return [f"{curve.contender.head} {curve.last['mean_batch']:.1f}" for curve in self.curves.values()]
 
     def stronger(self, *names: str) -> Curve:
@@ -64,10 +64,11 @@ class Load:
     def panels(
         self, figure: str, what: str, published: Mapping[str, Values] | None = None, where: str = ""
     ) -> tuple[Panel, Panel]:
-        """Latency against throughput; then the largest batches, peaks and lowest latencies.
+        """Return two panels: latency against throughput, and peaks with lowest latencies.
 
         Args:
             published: the thesis' values by contender: `peak` (requests/s), `p90_ms` at low load, and `max_batch`.
+            where: ends the title of the second panel.
         """
         points = []
         for key, curve in self.curves.items():
@@ -83,7 +84,7 @@ class Load:
         return self.panel(f"{figure}: {what}"), peaks
 
     def panel(self, title: str) -> Panel:
-        """Latency against throughput."""
+        """Return the panel of latency against throughput."""
         columns = LOAD_COLUMNS if len(self.curves) <= WIDE else LOAD_COLUMNS[:-1]
         return curve_panel(
             title,
@@ -93,11 +94,11 @@ class Load:
         )
 
     def notes(self, where: str = "", published: str = BY_FIG_3) -> tuple[str, ...]:
-        """How the largest batches were chosen, and the peaks.
+        """Return a note on the choice of batch-size limits, and one on the peaks.
 
         Args:
-            where: put in front of both, in brackets.
-            published: the largest batch of the thesis, and how it was chosen.
+            where: put in front of both notes, in brackets.
+            published: the thesis' batch-size limit, and how it was chosen.
         """
         sizes = next(iter(self.capacities.values()))
         first, *rest = sorted(self.curves.values(), key=lambda curve: -curve.peak)
@@ -125,12 +126,12 @@ def sweep(
     rates: Sequence[float] = (),
     where: str = "",
 ) -> Load:
-    """Choose each contender's largest batch by its capacity, then offer it a growing load.
+    """Choose each contender's batch-size limit by its capacity; then offer growing loads.
 
     Args:
-        sizes: largest batches to choose from; by default, the scale's.
-        rates: ascending; by default, the conditions' or else the scale's.
-        where: tells this sweep from others of the same workload and sizes.
+        sizes: the limits to choose from; by default, those of the scale.
+        rates: the rates in ascending order; by default, those of the conditions, otherwise those of the scale.
+        where: distinguishes the title from those of other sweeps with the same workload and sizes.
     """
     most, sizes = bench.num_requests, sizes or bench.sizes
     capacities: dict[str, dict[int, Outcome]] = {one.key: {} for one in contenders}
@@ -185,7 +186,7 @@ def best_size(capacities: Mapping[int, float]) -> int:
 
 
 def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...]:
-    """Put a moderate rate for the slowest contender in front, if there is none.
+    """Prepend a moderate rate, unless the first one is moderate for this capacity.
 
     >>> with_moderate((100.0, 500.0), 150.0)
     (60.0, 100.0, 500.0)
@@ -194,9 +195,9 @@ def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...
 
 
 def num_requests(most: int, rate: float, peak: float) -> int:
-    """Choose the number of requests, so that all runs last about as long.
+    """Choose the number of requests so that the runs at all rates take about equally long.
 
-    A quarter of the most, at least.
+    The result is at least a quarter of `most`.
 
     >>> num_requests(800, 100.0, 1000.0), num_requests(800, 500.0, 1000.0), num_requests(800, 1500.0, 1000.0)
     (200, 400, 800)
@@ -205,19 +206,19 @@ def num_requests(most: int, rate: float, peak: float) -> int:
 
 
 def higher_peak(what: str, ours: Curve, baseline: Curve, claim: Claim) -> str:
-    """Judge how many times the baseline's peak ours is, in every round."""
+    """Judge the ratio of our peak to the baseline's, in every round."""
     rounds = [mine / theirs for mine, theirs in zip(ours.peaks, baseline.peaks, strict=True)]
     here = f"{told(rounds)}, {shown(ours.peak)} against {shown(baseline.peak)} requests/s of {baseline.contender.head}"
     return verdict(f"{what} peak throughput", rounds, claim, here)
 
 
 def lower_p90(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) -> str:
-    """Judge by how much our p90 is lower at every moderate rate."""
+    """Judge by how much our p90 is below the baselines', at every moderate rate."""
     return by_rate(f"{what} how much lower p90 is at moderate load", cuts(ours, *baselines), claim, "{:.1%}")
 
 
 def cuts(ours: Curve, *baselines: Curve) -> dict[float, list[float]]:
-    """Compare our p90 with the lowest baseline's: the relative cut in each round, at each moderate rate."""
+    """Return by what part our p90 is below the baselines' lowest: by moderate rate, in each round."""
     parts = {}
     for rate, outcome in ours.points.items():
         theirs = [curve.points[rate].each("p90") for curve in baselines if rate in curve.points]

@@ -21,8 +21,8 @@ from minifuse.simulate.cost import hardware
 from minifuse.techniques import technique
 
 VARIANTS = ("static", "pd", "baton", "baton-pd")
-OTHERS = ("orca", "vllm")  # which re-batching does without rectangles, as they are here
-APART = 0.25  # of memory, for prompts that are computed apart
+OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles
+APART = 0.25  # the part of memory for prompts that are computed outside the batch
 BLOCK = 16  # tokens of vllm's blocks
 MOST_REQUESTS = 10_000
 TAKES = ("model", "requests")
@@ -32,7 +32,7 @@ Which = Literal["first", "second"]
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """What a scale measures; `lengths` multiply the paper's."""
+    """What a scale measures; `lengths` multiplies the paper's lengths."""
 
     model: str
     lengths: float
@@ -58,7 +58,7 @@ Races = dict[int, dict[str, Raced[Course]]]  # by batch, then by contender
 
 
 class Setting(Bench[TextSource]):
-    """A set of queries and a machine.
+    """Serves a set of queries on a machine.
 
     Raises:
         UsageError: the queries are too many or too long, or they do not fit the machine.
@@ -83,16 +83,16 @@ class Setting(Bench[TextSource]):
         self.check_memory(self.tokens, f"KV of {self.tokens:,} tokens", "a smaller --model or a shorter --dtype")
 
     def queries(self, batch: int, number: int = 0) -> list[Query]:
-        """Draw a round's set for this batch: at four, sequences of the first set are doubled."""
+        """Draw a round's queries for a batch size; at 4, the first set has twice the lengths."""
         draw = first_set if self.first else second_set
         twice = self.first and batch == paper.DOUBLED
         return draw(self.num_queries, self.conditions.seed + number, self.scale.lengths * (1 + twice))
 
     @property
     def tokens(self) -> int:
-        """KV tokens of memory: what the paper's machine has beside the weights.
+        """The KV tokens for which each contender has memory.
 
-        All contenders have as many.
+        At this scale, this is the memory that the weights leave free on the paper's machine.
         """
         model = preset(paper.MODEL)
         left = hardware(self.machine).memory - model.num_parameters * DTYPE_BYTES[paper.DTYPE]
@@ -100,10 +100,10 @@ class Setting(Bench[TextSource]):
         return tokens // BLOCK * BLOCK
 
     def races(self, say: Say, contenders: Sequence[str], panels: Callable[[Races], Iterable[Panel]]) -> Races:
-        """All contenders on the same queries, in turns, for each size of the batch.
+        """Run all contenders in turns on the same queries, for each batch size.
 
         Args:
-            panels: of the races so far.
+            panels: makes the panels from the races run so far.
         """
         if not self.virtual:
             say("warming up")
@@ -132,7 +132,7 @@ class Setting(Bench[TextSource]):
         return course
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         return self.facts(
             self.machine,
             lengths=self.scale.lengths,
@@ -142,5 +142,5 @@ class Setting(Bench[TextSource]):
         )
 
     def notes(self) -> tuple[str, ...]:
-        """What is measured, and on what."""
+        """Return notes on what is measured, and on which machine."""
         return notes("baton/setting", setting=self)

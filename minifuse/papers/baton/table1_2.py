@@ -1,7 +1,7 @@
-"""Baton's Tables 1 and 2 (5.2): completion times by the size of the batch.
+"""Baton's Tables 1 and 2 (5.2): completion times by batch size.
 
-Table 1 has long prompts and long answers; of Table 2, whose queries are short, the paper has static and baton alone.
-The two contenders that iterate without padding are not in the paper.
+Table 1 has long prompts and long answers. Table 2 has short queries, for which the paper gives only static and baton.
+Two contenders are not in the paper: orca and vllm, which compute without padding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLAIMS_2 = [(batch, "baton", "static") for batch in paper.TABLE_2]
 
 
 def draw(setting: Setting, say: Say, number: str, published: Published, claims: Sequence[Pair]) -> Drawn:
-    """Every batch, with all contenders in turns."""
+    """Run all contenders in turns, at every batch size."""
     title = f"Table {number}: the {'first' if setting.first else 'second'} set of queries"
     panels = partial(_panels, title, setting, published)
     races = setting.races(say, (*VARIANTS, *OTHERS), panels)
@@ -42,7 +42,7 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
 
 
 def _panels(title: str, setting: Setting, published: Published, races: Races) -> tuple[Panel, Panel]:
-    """For each batch and contender: seconds and throughput against static; then work and memory."""
+    """Return two panels with a row per batch size and contender: times, then work and memory."""
     points = []
     for batch, served in races.items():
         seconds = published.get(batch, {}) if setting.conditions.requests is None else {}
@@ -68,12 +68,12 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
 
 
 def _insertion_mb(setting: Setting, course: Course, tokens: int) -> float | None:
-    """Megabytes of these tokens for each insertion."""
+    """Return the mean megabytes of these tokens per insertion."""
     return tokens * setting.slot_bytes / course.insertions / 1e6 if course.insertions else None
 
 
 def claim(races: Races, batch: int, name: str, baseline: str, published: Published) -> str:
-    """Whether a contender is as much faster than another as in the paper."""
+    """Judge whether a contender's speed-up over the baseline is that of the paper."""
     claimed = Claim.about(published[batch][baseline] / published[batch][name])
     what = f"{name} over {baseline}, batch of {batch}"
     if batch not in races:
@@ -82,7 +82,7 @@ def claim(races: Races, batch: int, name: str, baseline: str, published: Publish
 
 
 def over(races: Races, ours: str, baseline: str) -> dict[int, float]:
-    """How many times as fast as another a contender is, by batch."""
+    """Return how many times as fast as the baseline a contender is, by batch size."""
     return {batch: median(served[ours].over(served[baseline])) for batch, served in races.items()}
 
 

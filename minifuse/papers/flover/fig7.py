@@ -1,4 +1,4 @@
-"""Flover's Figure 7: requests at constant intervals, the speed-up of fusion over concurrent instances."""
+"""Flover's Figure 7: speed-up of fusion over concurrent instances, at constant intervals."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ CROWD = max(REQUESTS["paper"]) * max(BATCHES["paper"])
 
 
 def overlapped_portion(interval_s: float) -> float:
-    """Equation 1: the part of a request that overlaps with the next one, `r_p`.
+    """Return `r_p` (equation 1), the part of a request that overlaps with the next one.
 
-    Seconds are the paper's.
+    Args:
+        interval_s: the interval between requests, in the paper's seconds.
 
     >>> f"{overlapped_portion(0.5):.1%}"
     '84.1%'
@@ -34,7 +35,7 @@ def overlapped_portion(interval_s: float) -> float:
 
 
 def _always(requests: list[Request], number: int) -> list[Request]:
-    """Draw nothing: the intervals are constant."""
+    """Return the same requests in every round, as the intervals are constant."""
     return requests
 
 
@@ -45,7 +46,7 @@ def _always(requests: list[Request], number: int) -> list[Request]:
     [(CROWD, 1.0)],
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Overall latency of 2 to 8 requests at constant intervals, 1 to 4 prompts each."""
+    """Measure the overall latency of 2 to 8 requests of 1 to 4 prompts, at constant intervals."""
     scale = setting.conditions.scale
     axes = list(product(INTERVALS[scale], BATCHES[scale], REQUESTS[scale]))
     machines = setting.machines()

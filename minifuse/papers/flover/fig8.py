@@ -1,4 +1,4 @@
-"""Flover's Figure 8: a Poisson process of requests, their overlap, iterations and speed-up."""
+"""Flover's Figure 8: overlap, iterations and speed-up when requests arrive as a Poisson process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from minifuse.workload.laws import Arrival
 REQUESTS = paper.REQUESTS_8
 # By scale, in the paper's milliseconds.
 INTERVALS = {"quick": (20, 200, 1000), "cpu": paper.INTERVALS_8, "paper": paper.INTERVALS_8}
-RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # where instances run too
+RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # the intervals at which instances run, too
 TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
 
 
 def _drawn(setting: Setting, law: Arrival, number: int) -> list[Request]:
-    """Draw the arrivals of a round."""
+    """Draw a round's arrivals, and make its requests."""
     return setting.requests(law.times(REQUESTS, setting.rng("arrivals", number)))
 
 
@@ -31,7 +31,7 @@ def _drawn(setting: Setting, law: Arrival, number: int) -> list[Request]:
     [(REQUESTS, 1.0)],
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Overlap, iterations and speed-up of 32 requests that arrive as a Poisson process."""
+    """Measure overlap, iterations and speed-up of 32 requests that arrive as a Poisson process."""
     machines, intervals = setting.machines(), INTERVALS[setting.conditions.scale]
     say.expect(len(intervals) * len(machines))
     plots = {where: _plot(own, say, where) for where, own in machines.items()}

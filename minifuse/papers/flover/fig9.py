@@ -19,7 +19,7 @@ INTERVAL, SHORTEST = 20, 128  # the paper's milliseconds and tokens
 LONGEST_A = {"quick": (256, 1024), "cpu": (256, 512, 1024), "paper": (256, 512, 1024)}
 LONGEST_B = {"quick": (256, 1792), "cpu": (256, 512, 1024, 1792), "paper": (256, 512, 1024, 1792)}
 TOKENS = {"quick": 16, "cpu": 128, "paper": paper.TOKENS}
-TOKENS_B = {"cpu": paper.TOKENS}  # where 9b has other lengths than 9a: what shuffling saves grows with the contexts
+TOKENS_B = {"cpu": paper.TOKENS}  # by scale, if 9b has longer answers than 9a: shuffling gains more with longer contexts
 CROWDS = tuple(
     (count, max(longest["paper"]) / paper.TOKENS)
     for count, longest in ((REQUESTS_A, LONGEST_A), (REQUESTS_B, LONGEST_B))
@@ -29,12 +29,12 @@ MIB = 2**20
 
 
 def _tokens_b(conditions: Conditions) -> int | None:
-    """The tokens that stand for the paper's 512 in Fig. 9b, where 9a has others."""
+    """Return the tokens that stand for the paper's 512 in Fig. 9b; None: those of 9a."""
     return TOKENS_B.get(conditions.scale) if conditions.tokens is None else None
 
 
 def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> Setting:
-    """The setting of 9a, where the answers of 9b fit too."""
+    """Make the setting of Fig. 9a, and check that the answers of 9b fit, too."""
     if wider := _tokens_b(conditions):
         Setting(conditions, wider, CROWDS[1:])
     return Setting(conditions, tokens, crowds)
@@ -48,7 +48,7 @@ def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]
     make,
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Random answer lengths: (a) with and without shuffle against instances, (b) shuffle alone."""
+    """Measure random answer lengths: (a) shuffle on, off and instances; (b) shuffle on and off."""
     scale, machines = setting.conditions.scale, setting.machines()
     say.expect(len(machines) * (len(LONGEST_A[scale]) + len(LONGEST_B[scale])))
     wider = _tokens_b(setting.conditions)
@@ -75,7 +75,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _plots(setting: Setting, say: Say, where: str, wider: int | None) -> tuple[Plot, Plot]:
-    """Measure both parts on one machine."""
+    """Measure Figures 9a and 9b on one machine."""
     scale = setting.conditions.scale
     columns_a, columns_b = tables("flover/fig9")
     title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths{where}"
@@ -88,7 +88,7 @@ def _plots(setting: Setting, say: Say, where: str, wider: int | None) -> tuple[P
 
 
 def _drawn(setting: Setting, count: int, law: Uniform, number: int) -> list[Request]:
-    """Draw the lengths of a round."""
+    """Draw a round's answer lengths, and make its requests."""
     arrivals, rng = (
         Arrival(setting.seconds(INTERVAL)).times(count, setting.rng("arrivals")),
         setting.rng("lengths", number),
@@ -97,7 +97,7 @@ def _drawn(setting: Setting, count: int, law: Uniform, number: int) -> list[Requ
 
 
 def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], instances: bool) -> None:
-    """A point for each upper bound of the lengths, uniform(128, bound) in paper's tokens."""
+    """Add a point for each upper bound: lengths are uniform(128, bound) in the paper's tokens."""
     for number, upper in enumerate(longest):
         plot.say(f"lengths {SHORTEST}-{upper}, {count} requests")
         law = Uniform(setting.length(SHORTEST), setting.length(upper))

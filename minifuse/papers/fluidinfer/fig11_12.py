@@ -30,11 +30,11 @@ MORE = (
 def draw(
     servers: Servers, say: Say, number: str, latency: str, head: str, verdict: Callable[[Server, Curves], list[str]]
 ) -> Drawn:
-    """A panel for each server; in real time another one, of the simulator's error.
+    """Draw a panel for each server; in real time, add a panel of the simulator's error.
 
     Args:
-        latency: what the figure shows of the same runs.
-        verdict: on the curves of one server.
+        latency: the name of the latency that the figure shows; both figures have the same runs.
+        verdict: judges the curves of one server.
     """
     panels, verdicts = [], []
     for server in servers:
@@ -48,7 +48,7 @@ def draw(
 
 
 def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
-    """A row for each rate: every contender's latency in ms, and what fluid's transfers took."""
+    """Return a row for each rate: every contender's latency, and how long fluid waited for transfers."""
 
     def values(outcome: Outcome, key: str) -> Values:
         found = {**outcome.values(key), f"{key}_ms": outcome[latency] * 1e3}
@@ -63,7 +63,7 @@ def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
 
 
 def _errors(title: str, curves: Curves, simulated: Curves, latency: str) -> Panel:
-    """The simulated latency as a factor of the measured one."""
+    """Return a panel of the simulated latencies as multiples of the measured ones."""
     points = []
     for rate in curves[VLLM.key].points:
         factors = {
@@ -75,7 +75,7 @@ def _errors(title: str, curves: Curves, simulated: Curves, latency: str) -> Pane
 
 
 def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
-    """All contenders at growing rates, and in real time the same runs simulated once."""
+    """Run all contenders at growing rates; in real time, also simulate each run once."""
     say(f"{server.title}: all at once")
     server.start(say)
     capacity = server.run(VLLM, server.requests(None))["throughput"]
@@ -95,7 +95,7 @@ def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
 
 
 def higher_load(server: Server, curves: Curves) -> list[str]:
-    """Judge the load of fluid, and tell that of each of its parts, over vllm's at equal normalized latency."""
+    """Judge how many times vllm's load each part of fluid serves at equal normalized latency."""
     claim = Claim("2x to 4x", *paper.GAINS)
     return [
         equal_latency(
@@ -112,7 +112,7 @@ def higher_load(server: Server, curves: Curves) -> list[str]:
 
 
 def lower_bound(server: Server, curves: Curves) -> list[str]:
-    """Judge vllm's latency bound over fluid's at each rate."""
+    """Judge how many times fluid's latency bound vllm's is, at each rate."""
     vllm, fluid = curves[VLLM.key].points, curves["fluid"].points
     found = {
         rate: [theirs / ours for theirs, ours in zip(vllm[rate].each("bound_s"), one.each("bound_s"), strict=True)]

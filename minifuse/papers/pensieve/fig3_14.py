@@ -1,4 +1,4 @@
-"""Pensieve's Figure 3.14 (section 3.6.3): its eviction policy against the least recently used."""
+"""Pensieve's Figure 3.14 (section 3.6.3): its eviction policy against LRU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from minifuse.papers.pensieve.serving import BY_FIG_4, LRU, PENSIEVE, Servings, 
 from minifuse.papers.pensieve.sweeps import Sweep
 from minifuse.papers.verdict import Claim, by_rate
 
-FEWER, HITS = 0.146, 4.4  # recomputed tokens, and points of the hit rate: up to so much better than LRU
+FEWER, HITS = 0.146, 4.4  # the thesis' largest gains over LRU: part of recomputed tokens, points of hit rate
 
-# Slow users, so that many conversations are remembered and the host is full: in virtual time rates grow until it is.
+# Users are slow, so that many conversations are kept and fill the host. In virtual time, rates grow until it is full.
 OTHER = {"cpu": {"shares": (1.0, 1.3), "second": 1 / 16}}
 
 CONTENDERS = (PENSIEVE, BY_FIG_4, LRU)
@@ -29,7 +29,7 @@ COLUMNS = tuple(
     page="pensieve/fig3_14",
 )
 def figure(servings: Servings, say: Say) -> Drawn:
-    """Latency against throughput, hit rates and recomputed tokens of both policies."""
+    """Measure latency, hit rates and recomputed tokens of both eviction policies."""
     (serving,) = servings
     say.expect(serving.num_reports())
     sweep = serving.sweep(say, f"Fig. 3.14: {serving.title}", CONTENDERS)
@@ -39,7 +39,7 @@ def figure(servings: Servings, say: Say) -> Drawn:
 
 
 def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
-    """Recomputed tokens, hit rates and p90 against LRU, at each rate of both curves."""
+    """Judge recomputed tokens, hit rates and p90 against LRU, at each rate that both curves have."""
     ours, lru = sweep.curves[name], sweep.curves["lru"]
     fewer, more, faster = ({rate: list[float]() for rate in ours.points if rate in lru.points} for _ in range(3))
     for rate in fewer:

@@ -1,4 +1,4 @@
-"""Pensieve's Figure 3.18 (section 3.6.7): scheduling prompts and single tokens together or apart."""
+"""Pensieve's Figure 3.18 (section 3.6.7): scheduling prompts and single tokens in common or separate iterations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minifuse.papers.pensieve.sweeps import lower_latency
 
 @experiment("3.18", "unified scheduling of prompts and single tokens, and without", ("llama-2-13b-gqa-16k",))
 def figure(servings: Servings, say: Say) -> Drawn:
-    """Latency against throughput with and without unification."""
+    """Measure latency against throughput with and without unified scheduling."""
     (serving,) = servings
     say.expect(serving.num_reports())
     sweep = serving.sweep(say, f"Fig. 3.18: {serving.title}", (PENSIEVE, SEPARATE))

@@ -1,4 +1,4 @@
-"""Curves of normalized latency against throughput, their panel, and what they say at equal latency."""
+"""Compares contenders by their curves of normalized latency against throughput."""
 
 from __future__ import annotations
 
@@ -19,35 +19,34 @@ COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("spread",
 class Sweep:
     """The result of a load sweep: a curve for each contender.
 
-    A load is what was offered in the measured period: it is the same for all contenders, where what ends in so short a
-    period also depends on what waited when it began. Below what a contender can serve, and only there are latencies
-    low, the two are equal in the long run.
+    The load of a run is what was offered in the measured period, which is the same for all contenders. What ends in so
+    short a period also depends on what waited when it began. In the long run both are equal, up to the load that a
+    contender can serve; beyond it, latencies are high.
 
-    `paired`: in real time, where a run is so short that the load of a rate depends on which conversations it has. Then
+    `paired` is true in real time: a run is then so short that its load depends on which conversations it has. So
     contenders are compared run by run, on the same requests.
     """
 
     title: str
-    capacity: float  # requests per second of vllm, all at once
+    capacity: float  # requests per second of vllm when all requests arrive at once
     curves: Mapping[str, Curve]
     paired: bool = False
 
     def ends(self, curve: Curve) -> bool:
         """Whether a higher rate would tell nothing more.
 
-        Throughput has stopped to grow, or the p90 exceeds every one at which contenders are compared.
+        Throughput has stopped growing, or p90 exceeds every latency at which contenders are compared.
         """
         return curve.saturated or curve.last["p90"] > BOUND * max(other.lowest() for other in self.curves.values())
 
     def loads(self, rate: float) -> list[float]:
-        """What was offered at a nominal rate to each contender."""
+        """Return the load that was offered to each contender at a nominal rate."""
         return [curve.points[rate]["offered"] for curve in self.curves.values() if rate in curve.points]
 
     def panel(self, more: Sequence[Column] = ()) -> Panel:
-        """A row for each rate that was offered.
+        """Return a panel with a row for each rate.
 
-        Where contenders were offered different conversations, by reaction time, or each round others, the rate is the
-        one that was aimed at.
+        It shows the load that was offered. If contenders or rounds had different loads, it shows the nominal rate.
         """
         rates = {rate for curve in self.curves.values() for rate in curve.points}
         alike = not self.paired and all(len(set(self.loads(rate))) == 1 for rate in rates)
@@ -62,7 +61,7 @@ class Sweep:
         )
 
     def verdict(self, ours: str, baseline: str, published: float | None) -> str:
-        """The verdict on one contender against another: run by run, or at equal latency."""
+        """Judge a contender against another: run by run if `paired`, otherwise at equal latency."""
         one, other = self.curves[ours], self.curves[baseline]
         if self.paired:
             return lower_latency(self.title, one, other)
@@ -70,7 +69,7 @@ class Sweep:
 
 
 def _values(outcome: Outcome, key: str) -> Values:
-    """The medians, and the values of each round."""
+    """Return the medians, and the values of each round."""
     rounds_ms = tuple(seconds * 1e3 for seconds in outcome.each("p90"))
     found = {
         **outcome.values(key),
@@ -82,7 +81,7 @@ def _values(outcome: Outcome, key: str) -> Values:
 
 
 def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
-    """The verdict on our p90 over the baseline's, round by round, at every rate."""
+    """Judge the ratio of our p90 to the baseline's, in every round, at every rate."""
     found = {}
     for rate, outcome in ours.points.items():
         if rate in baseline.points:
@@ -93,10 +92,10 @@ def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
 
 
 def gain_at_equal_latency(title: str, ours: Curve, baseline: Curve, published: float | None) -> str:
-    """The verdict on the load that we serve at equal latency.
+    """Judge the ratio of our load to the baseline's at equal latency.
 
     Args:
-        published: the thesis' gain, as a factor; None: it gives no number.
+        published: the thesis' gain, as a factor; None: the thesis gives no number.
     """
     what = f"{title}, requests/s of {ours.contender.head} over {baseline.contender.head} at equal p90"
     return equal_latency(what, ours, baseline, MORE if published is None else Claim.about(published))
