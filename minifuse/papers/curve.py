@@ -56,7 +56,7 @@ def latencies(whole: str, of: Callable[[str, int], float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a contender's rounds at one rate; indexing gives the median of a value."""
+    """The outcome of a contender's rounds at one rate; indexing gives medians."""
 
     rounds: tuple[Served, ...]
 
@@ -135,7 +135,7 @@ class Curve:
 
 
 def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | None:
-    """Return the load at which a latency reaches a level; None if it always exceeds the level.
+    """Return the load at which a latency reaches a level; None if always above.
 
     Neighbouring points are joined by straight lines, and the last crossing counts. If the last latency is below the
     level, the result is the last load.
@@ -166,7 +166,9 @@ def load_at(
     *,
     all_rates: bool = False,
 ) -> None:
-    """Offer each rate to every contender that is not saturated; add the outcomes to the curves.
+    """Offer each rate to every contender that is not saturated.
+
+    The outcomes are added to the curves.
 
     Args:
         rates: the rates in ascending order.

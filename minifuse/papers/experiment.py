@@ -48,7 +48,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a panel's table: which value of a point it shows, and the format.
+    """A column of a panel's table: a value of each point, and its format.
 
     The head has two lines; neighbouring columns may share the first. Without a `form`, a number has three significant
     digits; a larger one is rounded to a whole number.

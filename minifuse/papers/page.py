@@ -1,4 +1,4 @@
-"""Reads the page of a figure: a Markdown file with its tables' columns and its notes."""
+"""Reads the page of a figure: a Markdown file with table columns and notes."""
 
 from __future__ import annotations
 

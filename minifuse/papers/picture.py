@@ -21,7 +21,7 @@ PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
 
 
 def picture(finding: Finding) -> bytes | None:
-    """Return a PNG with a plot of each panel that has columns to draw, or None."""
+    """Return a PNG with the panels that have columns to draw, or None."""
     drawn = [panel for panel in finding.panels if any(column.axis == "y" for column in panel.columns)]
     if not drawn:
         return None

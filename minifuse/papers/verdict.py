@@ -1,4 +1,4 @@
-"""Judges whether measured values agree with a paper's; a value that is too high does not."""
+"""Judges whether measured values agree with a paper's; too high is no agreement."""
 
 from __future__ import annotations
 

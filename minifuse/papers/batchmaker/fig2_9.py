@@ -47,7 +47,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _percentiles(title: str, columns: tuple[Column, ...], what: str, outcomes: Mapping[str, Outcome]) -> Panel:
-    """Return three points of the CDF that the thesis draws; its text gives one of them."""
+    """Return three points of the CDF that the thesis draws; its text gives one."""
     points = []
     for percent in PERCENTILES:
         measured = {f"{key}_ms": outcome[f"{what}_p{percent}"] * 1e3 for key, outcome in outcomes.items()}

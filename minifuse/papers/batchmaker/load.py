@@ -195,7 +195,7 @@ def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...
 
 
 def num_requests(most: int, rate: float, peak: float) -> int:
-    """Choose the number of requests so that the runs at all rates take about equally long.
+    """Choose the number of requests so that all runs take about equally long.
 
     The result is at least a quarter of `most`.
 
@@ -218,7 +218,7 @@ def lower_p90(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) 
 
 
 def cuts(ours: Curve, *baselines: Curve) -> dict[float, list[float]]:
-    """Return by what part our p90 is below the baselines' lowest: by moderate rate, in each round."""
+    """Return our relative cuts of the lowest baseline's p90, by moderate rate and round."""
     parts = {}
     for rate, outcome in ours.points.items():
         theirs = [curve.points[rate].each("p90") for curve in baselines if rate in curve.points]

@@ -1,4 +1,4 @@
-"""Setup and results from BatchMaker's chapter of the thesis (2.2.2, 2.3.2, 2.7); nothing here was measured.
+"""Setup and results from the thesis on BatchMaker (2.2.2, 2.3.2, 2.7); nothing was measured.
 
 Rates and throughputs are requests per second, latencies milliseconds. A cut is the part by which latency is lower.
 """

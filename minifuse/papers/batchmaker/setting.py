@@ -69,8 +69,8 @@ def fitted() -> Hardware:
 
 
 def scheduling_s() -> float:
-    """Return the seconds that scheduling and gathering add to a task (2.7.3: 250 us, not 185)."""
-    return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6
+    """Return the seconds that scheduling and gathering add to a task (2.7.3)."""
+    return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6  # 250 us instead of 185
 
 
 def how_fitted() -> tuple[str, ...]:

@@ -30,9 +30,9 @@ def longest_wait(course: Course) -> float:
 
 
 def straightness(course: Course) -> float:
-    """Return the largest deviation of the generated tokens from a constant rate; 0 is a straight line.
+    """Return the largest deviation of the generated tokens from a constant rate.
 
-    Only the first nine tenths of the tokens count. The deviation is given as a part of these.
+    Only the first nine tenths of the tokens count. The deviation is a part of these; 0 is a straight line.
     """
     most = 0.9 * course.tokens[-1]
     until = next(i for i, tokens in enumerate(course.tokens) if tokens >= most)
@@ -45,7 +45,7 @@ def straightness(course: Course) -> float:
 
 
 def deepest_fall(course: Course) -> float:
-    """Return the most memory that is freed from one iteration to the next, as a part of the peak.
+    """Return the most memory freed between two iterations, as a part of the peak.
 
     Only the iterations until half of the queries are completed count. 1 means that memory is emptied.
     """

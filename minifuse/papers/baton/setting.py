@@ -83,7 +83,7 @@ class Setting(Bench[TextSource]):
         self.check_memory(self.tokens, f"KV of {self.tokens:,} tokens", "a smaller --model or a shorter --dtype")
 
     def queries(self, batch: int, number: int = 0) -> list[Query]:
-        """Draw a round's queries for a batch size; at 4, the first set has twice the lengths."""
+        """Draw a round's queries; at a batch of 4, the first set's lengths double."""
         draw = first_set if self.first else second_set
         twice = self.first and batch == paper.DOUBLED
         return draw(self.num_queries, self.conditions.seed + number, self.scale.lengths * (1 + twice))

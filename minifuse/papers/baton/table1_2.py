@@ -42,7 +42,7 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
 
 
 def _panels(title: str, setting: Setting, published: Published, races: Races) -> tuple[Panel, Panel]:
-    """Return two panels with a row per batch size and contender: times, then work and memory."""
+    """Return two panels by batch size and contender: times, then work and memory."""
     points = []
     for batch, served in races.items():
         seconds = published.get(batch, {}) if setting.conditions.requests is None else {}

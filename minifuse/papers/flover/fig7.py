@@ -46,7 +46,7 @@ def _always(requests: list[Request], number: int) -> list[Request]:
     [(CROWD, 1.0)],
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Measure the overall latency of 2 to 8 requests of 1 to 4 prompts, at constant intervals."""
+    """Measure requests at constant intervals: 2 to 8 requests of 1 to 4 prompts."""
     scale = setting.conditions.scale
     axes = list(product(INTERVALS[scale], BATCHES[scale], REQUESTS[scale]))
     machines = setting.machines()

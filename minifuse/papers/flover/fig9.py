@@ -19,7 +19,7 @@ INTERVAL, SHORTEST = 20, 128  # the paper's milliseconds and tokens
 LONGEST_A = {"quick": (256, 1024), "cpu": (256, 512, 1024), "paper": (256, 512, 1024)}
 LONGEST_B = {"quick": (256, 1792), "cpu": (256, 512, 1024, 1792), "paper": (256, 512, 1024, 1792)}
 TOKENS = {"quick": 16, "cpu": 128, "paper": paper.TOKENS}
-TOKENS_B = {"cpu": paper.TOKENS}  # by scale, if 9b has longer answers than 9a: shuffling gains more with longer contexts
+TOKENS_B = {"cpu": paper.TOKENS}  # where 9b has longer answers than 9a: shuffling gains more at long contexts
 CROWDS = tuple(
     (count, max(longest["paper"]) / paper.TOKENS)
     for count, longest in ((REQUESTS_A, LONGEST_A), (REQUESTS_B, LONGEST_B))
@@ -29,7 +29,7 @@ MIB = 2**20
 
 
 def _tokens_b(conditions: Conditions) -> int | None:
-    """Return the tokens that stand for the paper's 512 in Fig. 9b; None: those of 9a."""
+    """Return the tokens that stand for 512 in Fig. 9b; None: as in 9a."""
     return TOKENS_B.get(conditions.scale) if conditions.tokens is None else None
 
 

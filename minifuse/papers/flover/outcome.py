@@ -33,7 +33,7 @@ class Outcome:
 
 
 def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outcome:
-    """Read the outcome from the reports of a run that served all `requests` to the end.
+    """Read the outcome of a run that served all `requests` from its reports.
 
     >>> # two requests of 4 tokens, the second fused after the first two iterations of the first:
     >>> # 6 iterations run 1, 1, 2, 2, 1, 1 requests, so the overlap is (8 / 6) / 2 = 2/3

@@ -46,11 +46,12 @@ def calibrated() -> Hardware:
 
 @cache
 def fitted() -> Hardware:
-    """Fit the A100 to the paper's 5.8 s alone, and to the speed-ups and iterations of Fig. 8.
+    """Fit the A100 to the paper's 5.8 s alone and to Fig. 8.
 
     1 / speed-up is linear in the iterations: (iterations x fixed_s + rows x row_s) / instances_s. A row is a request in
-    an iteration; there are 32 x 512 rows. An iteration of one request takes fixed_s + row_s. In the result, `row_s` is
-    the cost of a row beyond reading its KV, and `together` is the speed-up of concurrent over consecutive instances.
+    an iteration; there are 32 x 512 rows. Concurrent instances take instances_s, an iteration of one request takes
+    fixed_s + row_s. In the result, `row_s` is the cost of a row beyond reading its KV, and `together` is how many times
+    as fast concurrent instances are as consecutive ones.
 
     >>> f"{fitted().together:.3f} times, {fitted().row_s * 1e3:.2f} ms"
     '1.156 times, 0.36 ms'
@@ -137,7 +138,7 @@ class Setting(Bench[TextSource]):
         self.throughput = {batch: batch / outcome.iteration_s for batch, outcome in batches.items()}
 
     def machines(self) -> dict[str, Setting]:
-        """Return the settings in which a figure is measured, by what they add to its title.
+        """Return the settings to measure a figure in, by their addition to its title.
 
         In virtual time, a second one is the machine fitted to Fig. 8.
         """
@@ -159,7 +160,7 @@ class Setting(Bench[TextSource]):
         return median(self.fusion(self.requests([0.0])).latency_s for _ in range(1 if self.virtual else ALONE_ROUNDS))
 
     def rng(self, what: str, number: int = 0) -> random.Random:
-        """Return the random stream of a purpose and a round, equal for all contenders and points."""
+        """Return a random stream for each purpose and round, equal for all contenders and points."""
         return random.Random(f"flover {what} {self.conditions.seed + number}")
 
     def seconds(self, paper_ms: float) -> float:
@@ -280,7 +281,7 @@ class Setting(Bench[TextSource]):
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on how the paper's setup was scaled, and on the throughput of batches here."""
+        """Return notes on how the paper's setup was scaled, and on the throughput here."""
         speeds, bandwidth = self.throughput, hardware(self.settings.hardware).bandwidth
         return notes(
             "flover/setting",

@@ -30,7 +30,7 @@ MORE = (
 def draw(
     servers: Servers, say: Say, number: str, latency: str, head: str, verdict: Callable[[Server, Curves], list[str]]
 ) -> Drawn:
-    """Draw a panel for each server; in real time, add a panel of the simulator's error.
+    """Draw a panel for each server; in real time, also the simulator's error.
 
     Args:
         latency: the name of the latency that the figure shows; both figures have the same runs.
@@ -48,7 +48,7 @@ def draw(
 
 
 def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
-    """Return a row for each rate: every contender's latency, and how long fluid waited for transfers."""
+    """Return a panel by rate: every contender's latency, and fluid's waits for transfers."""
 
     def values(outcome: Outcome, key: str) -> Values:
         found = {**outcome.values(key), f"{key}_ms": outcome[latency] * 1e3}

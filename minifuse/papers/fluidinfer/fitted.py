@@ -1,4 +1,4 @@
-"""Makes a simulated machine of this one's measured rates, to show the simulator's error (6, 7)."""
+"""Fits a simulated machine to this one, to show the simulator's error (6, 7)."""
 
 from __future__ import annotations
 

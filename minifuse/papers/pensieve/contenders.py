@@ -77,7 +77,7 @@ def _ours(scene: Scene) -> Contender:
 
 
 def _rounds(scene: Scene) -> Contender:
-    """Attend in rounds: each has one query of every request, and the context up to it."""
+    """Attend one query of every request per round, with the context up to it."""
     n, size = scene.num_queries, len(scene.contexts)
 
     def make() -> list[Any]:
@@ -246,7 +246,7 @@ def _flash_of_any_lengths(scene: Scene) -> Fused:
 
 
 def _folded(scene: Scene) -> Tensor:
-    """[S, num_kv_heads, rows, head_dim]: a row for each query and each query head of a KV head."""
+    """[S, num_kv_heads, rows, head_dim]: a row per query and query head of the KV head."""
     size, num_kv_heads = len(scene.contexts), scene.heads[1]
     q = scene.q.view(size, scene.num_queries, num_kv_heads, -1, scene.q.shape[2])
     return q.transpose(1, 2).flatten(2, 3).contiguous()
@@ -258,7 +258,7 @@ def _unfolded(scene: Scene, out: Tensor) -> Tensor:
 
 
 def _mask(scene: Scene, future: Tensor) -> Tensor:
-    """[1 or S, 1, rows, longest]: a mask to add to the scores, its rows aligned for wide loads."""
+    """[1 or S, 1, rows, longest]: added to the scores; rows are aligned for wide loads."""
     num_heads, num_kv_heads = scene.heads
     rows = future.repeat_interleave(num_heads // num_kv_heads, 1)
     wide = torch.zeros((*rows.shape[:2], -(-rows.shape[2] // 16) * 16), dtype=scene.q.dtype, device=scene.device)

@@ -39,7 +39,7 @@ def figure(servings: Servings, say: Say) -> Drawn:
 
 
 def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
-    """Judge recomputed tokens, hit rates and p90 against LRU, at each rate that both curves have."""
+    """Judge recomputed tokens, hit rates and p90 against LRU, at each common rate."""
     ours, lru = sweep.curves[name], sweep.curves["lru"]
     fewer, more, faster = ({rate: list[float]() for rate in ours.points if rate in lru.points} for _ in range(3))
     for rate in fewer:

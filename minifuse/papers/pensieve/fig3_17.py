@@ -224,7 +224,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def missed(points: Sequence[Point]) -> list[str]:
-    """List where the order is not the paper's: ours is fastest, then the ideal, then the others."""
+    """List where the order differs from the paper's: ours, ideal, then the others."""
     times = {name: {f"{point.at['past_tokens']:,}": point.measured[name] for point in points} for name in PAPER}
     found = []
     for name, wrong in (

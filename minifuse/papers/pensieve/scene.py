@@ -119,7 +119,7 @@ def future_of(num_queries: int, contexts: Sequence[int], device: torch.device) -
 
 
 def error(found: Tensor, wanted: Mapping[int, Tensor], scene: Scene) -> float:
-    """Return the largest error of a query in `wanted`: root mean square, relative to the result.
+    """Return the largest relative error (root mean square) of a query in `wanted`.
 
     Args:
         found: the result to check, [T, num_heads, head_dim].

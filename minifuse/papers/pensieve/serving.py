@@ -145,7 +145,7 @@ class Serving(Bench[TextSource]):
         return measure(self.model, contexts_of(CHUNK, longest, self.source.name), CHUNK, PROFILED).profile
 
     def attention_share(self) -> tuple[int, float]:
-        """Return a context of at most 4,096 tokens, and the part that it adds to a chunk's cost."""
+        """Return a context of up to 4,096 tokens, and its share in a chunk's cost."""
         assert self.profile is not None
         at = min(4096, self.source.config.max_context)
         return at, self.profile.cost(at) / self.profile.other - 1
@@ -244,7 +244,7 @@ class Servings(tuple[Serving, ...]):
         return {**self[0].described(), "models": [serving.described() for serving in self]}
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on the machine and the size of each model, and on how all are measured."""
+        """Return notes on each model and its machine, and on how all are measured."""
         return (*(serving.note() for serving in self), *notes("pensieve/method", setting=self[0]))
 
 

@@ -1,4 +1,4 @@
-"""Lets conversations be under way when a run begins, so that short runs resemble long ones."""
+"""Begins runs with conversations under way, so that short runs resemble long ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Crowd:
         ]
 
     def offered(self, requests: Sequence[Request], period: Period) -> float:
-        """Return the requests per second that arrive in the period if answers take `TOKEN_S` a token."""
+        """Return requests per second in the period, if answers take the expected time."""
         times: dict[str, float] = {}
         answers: dict[str, int] = {}
         for request in requests:
@@ -116,7 +116,7 @@ class Crowd:
         """
         reactions = random.Random(f"pensieve reactions {number} {self.seed}")
         words, reaction = self._words(number), self.asked.reaction
-        time_s, said, last_s = begin_s, 0, begin_s  # last_s: of the answer before this turn
+        time_s, said, last_s = begin_s, 0, begin_s  # last_s: of the last answer
         after: str | None = None
         delay_s = 0.0
         goes_on = False  # whether turns follow after the period
@@ -156,9 +156,9 @@ def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
     """Return the outcome of a run in the measured period.
 
     Percentiles are those of the normalized latency (end-to-end seconds per token of the answer) of requests that arrive
-    in the period. Throughput counts the turns that end in the period. Hits are the parts of histories that were found on
-    the device, on the host, and on either. Recomputed tokens, and `history` (the tokens of all histories), count over
-    the whole run.
+    in the period. Throughput counts the turns that end in the period. Hits are the parts of histories found on the
+    device, on the host, and on either. Recomputed tokens, and `history` (the tokens of all histories), count over the
+    whole run.
 
     Args:
         offered: the requests per second that were to arrive in the period, the same for all contenders.
