@@ -68,9 +68,9 @@ class Bench(Generic[S]):
     """Serves the requests of a paper's experiments with one model on one machine.
 
     Args:
-        machine: the machine that is simulated at the scale `paper`. Other scales run on this machine, in real time.
+        machine: the machine to simulate at the scale `paper`. At other scales, the computer at hand runs in real time.
         virtual_dtype: the dtype in virtual time, if the conditions name none.
-        real_dtype: the dtype in real time, if the conditions name none; None: the half precision of this machine.
+        real_dtype: the dtype in real time, if the conditions name none; None: `half_precision`.
         drawn: whether each round has random arrivals or lengths of its own. If not, virtual time needs only one round.
     """
 

@@ -1,7 +1,7 @@
 """Baton's Tables 1 and 2 (5.2): completion times by batch size.
 
-Table 1 has long prompts and long answers. Table 2 has short queries, for which the paper gives only static and baton.
-Two contenders are not in the paper: orca and vllm, which compute without padding.
+Table 1 has long prompts and long answers. Table 2 has short queries, for which the paper compares only static with
+baton. Two contenders are not in the paper: orca and vllm, which compute without padding.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Serving(Bench[TextSource]):
         return measure(self.model, contexts_of(CHUNK, longest, self.source.name), CHUNK, PROFILED).profile
 
     def attention_share(self) -> tuple[int, float]:
-        """Return a context of up to 4,096 tokens, and its share in a chunk's cost."""
+        """Return a context of up to 4,096 tokens, and its cost relative to everything else."""
         assert self.profile is not None
         at = min(4096, self.source.config.max_context)
         return at, self.profile.cost(at) / self.profile.other - 1

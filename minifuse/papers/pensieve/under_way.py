@@ -110,7 +110,7 @@ class Crowd:
         """Yield the requests of one conversation.
 
         Args:
-            begin_s: when it begins, counted from `start_s`.
+            begin_s: when the conversation begins, counted from `start_s`.
             start_s: when the first turns arrive.
             length_s: the seconds from `start_s` to the end of the period.
         """
