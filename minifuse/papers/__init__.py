@@ -36,7 +36,7 @@ def experiments(name: str) -> tuple[Experiment, ...]:
     """Return the experiment `name`, or all experiments of the paper `name` in order.
 
     Raises:
-        UsageError: neither has this name; the message suggests the nearest one.
+        UsageError: no experiment or paper has this name; the message suggests the nearest.
     """
     found = tuple(row for row in EXPERIMENTS.values() if name in (row.name, row.group))
     if not found:

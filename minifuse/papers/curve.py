@@ -38,7 +38,7 @@ class Contender:
         return mix(technique(self.technique), **self.stages)
 
     def sized(self, max_batch: int) -> dict[str, Any]:
-        """Return its options with this limit of the batch size."""
+        """Return the contender's options with this batch-size limit."""
         options = {**self.options, "batching.max_batch": max_batch}
         return options if self.twice is None else {**options, "batching.max_batches": f"{self.twice}={2 * max_batch}"}
 
@@ -135,7 +135,7 @@ class Curve:
 
 
 def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | None:
-    """Return the load at which a latency reaches a level; None if always above.
+    """Return the load at which a latency reaches a level; None if always higher.
 
     Neighbouring points are joined by straight lines, and the last crossing counts. If the last latency is below the
     level, the result is the last load.

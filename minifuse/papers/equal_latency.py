@@ -51,7 +51,7 @@ def equal_latency(
     latency: str = "p90",
     source: str = "thesis",
 ) -> str:
-    """Judge how many times the baseline's load ours is at equal latency, in every round.
+    """Judge the ratio of our load to the baseline's at equal latency, in every round.
 
     If our latency stayed below the level in a round, our load there is only a lower bound. The verdict is then
     undecided, unless every round exceeds the claim.

@@ -51,7 +51,7 @@ class Column:
     """A column of a panel's table: a value of each point, and its format.
 
     The head has two lines; neighbouring columns may share the first. Without a `form`, a number has three significant
-    digits; a larger one is rounded to a whole number.
+    digits; from 1,000 on, a float is rounded to a whole number.
 
     >>> Column("speed-up\\npaper", "paper", "speedup", "{:.1f}x").cell(Point({}, {}, {"speedup": 3.4}))
     '3.4x'

@@ -218,7 +218,10 @@ def lower_p90(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) 
 
 
 def cuts(ours: Curve, *baselines: Curve) -> dict[float, list[float]]:
-    """Return our relative cuts of the lowest baseline's p90, by moderate rate and round."""
+    """Return by what part our p90 is below the best baseline's, by rate and round.
+
+    Only moderate rates count.
+    """
     parts = {}
     for rate, outcome in ours.points.items():
         theirs = [curve.points[rate].each("p90") for curve in baselines if rate in curve.points]

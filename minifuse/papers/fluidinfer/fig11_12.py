@@ -95,7 +95,7 @@ def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
 
 
 def higher_load(server: Server, curves: Curves) -> list[str]:
-    """Judge how many times vllm's load each part of fluid serves at equal normalized latency."""
+    """Judge the loads of fluid's parts relative to vllm's, at equal normalized latency."""
     claim = Claim("2x to 4x", *paper.GAINS)
     return [
         equal_latency(
@@ -112,7 +112,7 @@ def higher_load(server: Server, curves: Curves) -> list[str]:
 
 
 def lower_bound(server: Server, curves: Curves) -> list[str]:
-    """Judge how many times fluid's latency bound vllm's is, at each rate."""
+    """Judge the ratio of vllm's latency bound to fluid's, at each rate."""
     vllm, fluid = curves[VLLM.key].points, curves["fluid"].points
     found = {
         rate: [theirs / ours for theirs, ours in zip(vllm[rate].each("bound_s"), one.each("bound_s"), strict=True)]
