@@ -104,24 +104,35 @@ def _picture(finding: Finding) -> bytes | None:
     return picture(finding)
 
 
-class Progress(Say):
-    """Shows on stderr what is measured next; draws nothing during a measurement."""
+class TimeIsUp(Exception):
+    """A figure has taken as long as it may."""
 
-    def __init__(self, name: str) -> None:
+
+class Progress(Say):
+    """Shows on stderr what is measured next; draws nothing during a measurement.
+
+    Args:
+        seconds: how long the figure may take. The first report after that raises `TimeIsUp`.
+    """
+
+    def __init__(self, name: str, seconds: float | None = None) -> None:
         self.status = Status(name)
         super().__init__(self._tell)
         self._began = 0.0
+        self._ends = None if seconds is None else time.perf_counter() + seconds
 
     def expect(self, reports: int) -> None:
         super().expect(reports)
         self._began = time.perf_counter()
 
-    def so_far(self) -> Finding:
-        """Return what was found before Ctrl-C came."""
-        note = f"Interrupted after {max(0, self.said - 1)} of {self.expected} measurements: the rest is missing."
+    def so_far(self, why: str) -> Finding:
+        """Return what was found before Ctrl-C came or the time was up."""
+        note = f"{why} after {max(0, self.said - 1)} of {self.expected} measurements: the rest is missing."
         return Finding({}, tuple(self.kept.values()), (note,), interrupted=True)
 
     def _tell(self, what: str) -> None:
+        if self._ends is not None and time.perf_counter() > self._ends:
+            raise TimeIsUp
         done = self.said - 1
         left = f" ({done} of {self.expected} done{time_left(done, self.expected, self._began)})"
         self.status.say(what, left if self.expected else "")

@@ -280,6 +280,14 @@ def test_ctrl_c_while_measuring(start: Cli) -> None:
     assert err.splitlines()[-1] == "error: Interrupted: nothing is shown of flover-fig7: run it again."
 
 
+def test_minutes_end_a_figure_with_what_was_measured(minifuse: Cli, tmp_path: Path) -> None:
+    said = minifuse("reproduce", "flover-fig7", *VIRTUAL, "--minutes", "0.01", "--out", tmp_path)
+    assert said.code == 0
+    assert "- Ended by --minutes 0.01 after " in said.out
+    assert {path.name for path in tmp_path.iterdir()} >= {"flover-fig7-paper-interrupted.md"}
+    minifuse("reproduce", "flover-fig7", "--minutes", "0").refused('--minutes is "0"')
+
+
 def test_conditions_reach_the_experiment_as_values(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Conditions] = []
 

@@ -8,12 +8,11 @@ from itertools import pairwise
 from typing import Literal
 
 from minifuse.papers.baton.course import Course
-from minifuse.papers.baton.setting import TAKES, Races, Setting
+from minifuse.papers.baton.setting import INSERTS, TAKES, Races, Setting
 from minifuse.papers.contest import Raced
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say
 from minifuse.papers.page import Drawn, spec
 
-CONTENDERS = ("static", "baton", "baton-pd")  # the paper draws the first two
 STEPS = 10  # points drawn of each run, at equal distances up to the end of the slowest run
 
 What = Literal["completed", "tokens", "used"]
@@ -75,7 +74,7 @@ def draw(
     def panels(races: Races) -> list[Panel]:
         return [_panel(f"Fig. {number}: batch of {batch}", served, what, head) for batch, served in races.items()]
 
-    races = setting.races(say, CONTENDERS, panels)
+    races = setting.races(say, INSERTS, panels)
     compared = (
         f"batch of {batch}: {compare(served['static'].run, served['baton'].run)}" for batch, served in races.items()
     )

@@ -13,14 +13,24 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
 from minifuse.papers.baton.course import Course
-from minifuse.papers.baton.queries import Query, first_set, requests_of, second_set
+from minifuse.papers.baton.queries import LONG, SHORTER, Query, first_set, requests_of, second_set
 from minifuse.papers.contest import Bench, Raced, ignore, known, text_model
 from minifuse.papers.experiment import Conditions, Panel, Say
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import technique
 
+EMBEDDED = "baton embed"  # embeds newcomers, but computes their prompts in their rows: between 4.1 and 4.2
+RANDOM = "pd random"  # batches prompts at random, as in the paper, not prompts of similar length
+TO_CAP = "static to cap"  # each batch runs to the longest possible answer, not only to its own longest
 VARIANTS = ("static", "pd", "baton", "baton-pd")
+INSERTS = ("static", "baton", EMBEDDED, "baton-pd")  # a newcomer enters the batch of each in another way
+# The techniques and options of contenders that are not techniques themselves.
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    EMBEDDED: ("baton", {"memory.insert": "embed"}),
+    RANDOM: ("pd", {"batching.padding": 1.0}),
+    TO_CAP: ("static", {}),
+}
 OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles
 APART = 0.25  # the part of memory for prompts that are computed outside the batch
 BLOCK = 16  # tokens of vllm's blocks
@@ -89,6 +99,11 @@ class Setting(Bench[TextSource]):
         return draw(self.num_queries, self.conditions.seed + number, self.scale.lengths * (1 + twice))
 
     @property
+    def cap(self) -> int:
+        """Return the longest answer that a query of this set may have, in tokens."""
+        return round(self.scale.lengths * (LONG if self.first else SHORTER)[1])
+
+    @property
     def tokens(self) -> int:
         """The KV tokens for which each contender has memory.
 
@@ -126,9 +141,13 @@ class Setting(Bench[TextSource]):
 
     def _serve(self, name: str, batch: int, queries: Sequence[Query]) -> Course:
         course = Course()
+        if name == TO_CAP:  # every row computes as many tokens as the longest answer
+            queries = [query._replace(answer=self.cap) for query in queries]
         requests = requests_of(queries, self.source.config.vocab_size, self.conditions.seed)
-        options = known(technique(name), {"batching.max_batch": batch, "memory.rows": batch, "memory.prefill": APART})
-        self.serve(name, requests, self.tokens, options, on_step=course.read, into=ignore)
+        row, own = OPTIONS.get(name, (name, {}))
+        options = {"batching.max_batch": batch, "memory.rows": batch, "memory.prefill": APART, **own}
+        options = known(technique(row), options)
+        self.serve(row, requests, self.tokens, options, on_step=course.read, into=ignore)
         return course
 
     def described(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Baton's Tables 1 and 2 (5.2): completion times by batch size.
 
 Table 1 has long prompts and long answers. Table 2 has short queries, for which the paper compares only static with
-baton. Two contenders are not in the paper: orca and vllm, which compute without padding.
+baton. orca and vllm, which compute without padding, are not in the paper.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from statistics import median
 
 import minifuse.papers.baton.paper as paper
 from minifuse.papers.baton.course import Course
-from minifuse.papers.baton.setting import OTHERS, TAKES, VARIANTS, Races, Setting, Which
+from minifuse.papers.baton.queries import SHORTER
+from minifuse.papers.baton.setting import EMBEDDED, OTHERS, RANDOM, TAKES, TO_CAP, VARIANTS, Races, Setting, Which
 from minifuse.papers.experiment import Experiment, Panel, Point, Say
 from minifuse.papers.page import Drawn, spec, tables
 from minifuse.papers.verdict import Claim, spread, verdict
@@ -22,20 +23,29 @@ Pair = tuple[int, str, str]  # batch, contender and baseline
 
 PAIRS_1 = (("baton-pd", "baton"), ("baton-pd", "static"), ("baton-pd", "pd"), ("baton", "static"))
 CLAIMS_1 = [(batch, *pair) for batch in paper.TABLE_1 for pair in PAIRS_1]
-CLAIMS_2 = [(batch, "baton", "static") for batch in paper.TABLE_2]
+CLAIMS_2 = [
+    (batch, *pair)
+    for pair in (("baton", "static"), (EMBEDDED, "static"), (EMBEDDED, TO_CAP))
+    for batch in paper.TABLE_2
+]
+IN_PAPER = {EMBEDDED: "baton", TO_CAP: "static"}  # the paper's names for what may be these contenders
 
 
 def draw(setting: Setting, say: Say, number: str, published: Published, claims: Sequence[Pair]) -> Drawn:
     """Run all contenders in turns, at every batch size."""
     title = f"Table {number}: the {'first' if setting.first else 'second'} set of queries"
     panels = partial(_panels, title, setting, published)
-    races = setting.races(say, (*VARIANTS, *OTHERS), panels)
+    races = setting.races(say, (*VARIANTS, *((RANDOM,) if setting.first else (EMBEDDED, TO_CAP)), *OTHERS), panels)
     iterations = {
         batch: {name: len(one.run.ended_s) for name, one in served.items()} for batch, served in races.items()
     }
     return Drawn(
         panels(races),
         claims=tuple(claim(races, *one, published) for one in claims),
+        second=not setting.first,
+        shortest=SHORTER[0],
+        longest=SHORTER[1],
+        bounds={batch: bound(batch, *SHORTER) for batch in paper.TABLE_2},
         saved={batch: found["static"] / found["orca"] for batch, found in iterations.items()},
         over={ours: {name: over(races, ours, name) for name in OTHERS} for ours in ("baton", "baton-pd")},
     )
@@ -72,9 +82,21 @@ def _insertion_mb(setting: Setting, course: Course, tokens: int) -> float | None
     return tokens * setting.slot_bytes / course.insertions / 1e6 if course.insertions else None
 
 
+def bound(batch: int, shortest: int, longest: int) -> float:
+    """Return the largest factor by which refilling at once can reduce the iterations.
+
+    A static batch lasts as long as its longest answer. It loses most if all other answers have the least length.
+
+    >>> round(bound(2, 24, 200), 2)
+    1.79
+    """
+    return batch * longest / (longest + (batch - 1) * shortest)
+
+
 def claim(races: Races, batch: int, name: str, baseline: str, published: Published) -> str:
     """Judge whether a contender's speed-up over the baseline is that of the paper."""
-    claimed = Claim.about(published[batch][baseline] / published[batch][name])
+    theirs, ours = (published[batch][IN_PAPER.get(one, one)] for one in (baseline, name))
+    claimed = Claim.about(theirs / ours)
     what = f"{name} over {baseline}, batch of {batch}"
     if batch not in races:
         return verdict(what, (), claimed, "not measured", "paper")
