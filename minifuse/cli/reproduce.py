@@ -26,7 +26,7 @@ MIN_TOKENS = 4  # lengths are given down to a quarter of a request's tokens
 MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64
 MIN_REQUESTS = 8  # fewer have no percentiles
 LEAST_SHARE, FASTEST = 1e-3, 1e9
-LEAST_MINUTES, MOST_MINUTES = 0.01, 60 * 24 * 7
+LEAST_MINUTES, MOST_MINUTES = 1e-3, 60 * 24 * 7
 CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # options that not every figure takes
 
 

@@ -24,7 +24,7 @@ LINEAR = 0.98  # growth is called linear if a straight line explains this part o
 class _Scale:
     model: str
     longest: int  # the longest context
-    rounds: int  # the fewest
+    rounds: int  # unless the conditions name another number
     machine: str = "cpu"  # the machine that virtual time simulates
 
 
@@ -71,6 +71,7 @@ class Setting(Bench[TextSource]):
     def __init__(self, conditions: Conditions) -> None:
         self.scale = scale = SCALES[conditions.scale]
         super().__init__(conditions, text_model(conditions, scale.model), scale.machine, drawn=False)
+        self.rounds = conditions.rounds or scale.rounds
         context = self.source.config.max_context
         self.contexts = powers_of_two(CHUNK, scale.longest if self.virtual else min(scale.longest, context))
         if len(self.contexts) < 3:
