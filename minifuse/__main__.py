@@ -1,4 +1,4 @@
-"""Runs the command line as a process: `python -m minifuse` is `minifuse`."""
+"""Runs the command line as a process: `python -m minifuse` does the same as `minifuse`."""
 
 import sys
 from typing import NoReturn

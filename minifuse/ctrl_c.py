@@ -1,4 +1,4 @@
-"""What Ctrl-C does to the process of the command line, at every moment.
+"""Decides what Ctrl-C does to the process of the command line, at every moment.
 
 | Ctrl-C comes | the process |
 |---|---|
@@ -10,8 +10,8 @@
 | when the work is done | ends at once with the exit code of the work |
 
 SIGTERM and SIGHUP (the terminal is closed) do the same, except that they always end the process. The exit code is 128
-plus the number of the signal. A program that imports minifuse keeps its own handlers. Nothing is imported here that
-takes long.
+plus the number of the signal. A program that imports minifuse keeps its own handlers. This module imports nothing
+that takes long.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def dealt_with() -> None:
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Tell whether this frame runs, directly or not, because a module is imported."""
+    """Tell whether this frame runs, directly or indirectly, because of an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib."):
             return True
@@ -93,7 +93,7 @@ def _is_command_line() -> bool:
 
 
 class _CommandLine:
-    """The handler of the signals."""
+    """Handles SIGINT, SIGTERM and SIGHUP; its one instance is `HANDLER`."""
 
     def __init__(self) -> None:
         self.came_s: float | None = None

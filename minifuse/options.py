@@ -73,7 +73,7 @@ class Declared(NamedTuple):
 
 
 def wrong_options(options: Any) -> str | None:
-    """Say what is wrong with a class of options; None if nothing is."""
+    """Describe what is wrong with a class of options; return None if nothing is."""
     if options is NoOptions:
         return None
     example = "@dataclass(frozen=True), and in it `size: int = option(8, 'what it means')`"
@@ -124,7 +124,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
 
 
 def offered(options: Any) -> dict[str, Any]:
-    """Return the values of the options that a model may fill in; None: not given."""
+    """Map each option that a model may fill in to its value; None: not given."""
     declared = declared_options(type(options))  # type: ignore[arg-type]
     return {name: getattr(options, name) for name, option in declared.items() if option.how["offered"]}
 

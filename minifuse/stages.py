@@ -1,4 +1,4 @@
-"""What a stage declares in addition to what the loop asks; the register of stages.
+"""Defines what a stage declares in addition to what the loop asks; registers stages.
 
 Register a class and it can be named on the command line, is listed, explained, and put through the laws:
 
@@ -33,7 +33,7 @@ COMPUTED_WHOLE = frozenset({"rectangle", "slots"})  # an attention that reads th
 
 
 class Stage(Protocol):
-    """What every stage declares of itself."""
+    """Lists what every stage declares about itself."""
 
     kind: ClassVar[str]
     name: ClassVar[str]
@@ -57,7 +57,7 @@ class Batching(core.Batching, Stage, Protocol):
 
     @property
     def token_budget(self) -> int | None:
-        """The most tokens of one iteration, or None; longer spans are split over iterations."""
+        """Return the most tokens of one iteration, or None; longer spans are split over iterations."""
         return None
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
@@ -65,7 +65,7 @@ class Batching(core.Batching, Stage, Protocol):
 
 
 class Memory(core.Memory, Stage, Protocol):
-    """A memory with what it declares.
+    """A memory stage, with what it declares about itself.
 
     A slot holds one token's KV, or one node's states. `capacity` is the `--kv-memory` budget divided by the bytes of a
     slot. `host_capacity` counts the slots of the second tier, which holds what is swapped out.
@@ -87,14 +87,14 @@ class Memory(core.Memory, Stage, Protocol):
     def ahead(self, now: float) -> tuple[Move, ...]:
         """Return transfers to begin at time `now`, behind all others (`moment="behind"`); often none.
 
-        They begin in this order. The loop asks after every event at which a plan completed, once the next plans have
-        been submitted, and at no other event. Until the transfers have `landed`, their sources must not be given out,
-        and their targets must not be read.
+        The transfers begin in this order. The loop calls `ahead` only after events at which a plan completed, once the
+        next plans have been submitted. Until the transfers have `landed`, their sources must not be allocated, and
+        their targets must not be read.
         """
         return ()
 
     def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
-        """Note that the moves of one call of `ahead` have been copied, at time `now`."""
+        """Record that the moves of one call of `ahead` have been copied, at time `now`."""
         raise LawBroken("conservation", f"{moves} have landed, and this memory never asked for them")
 
     @abstractmethod
@@ -127,7 +127,7 @@ _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 def register(cls: StageClass) -> StageClass:
     """Make a stage known by its `kind` and `name`, once.
 
-    What the class does not declare has a default: it serves transformers, and claims nothing.
+    By default a stage serves transformers, and claims nothing.
 
     Raises:
         UsageError: the class lacks something that a stage of its kind must have (`minifuse.contracts.declared`), or
@@ -160,13 +160,13 @@ def _register_shipped() -> None:
 
 
 def stages(kind: Kind) -> dict[str, type[Any]]:
-    """Every registered stage of one kind, by name."""
+    """Return every registered stage of one kind, by name."""
     _register_shipped()
     return dict(_STAGES[kind])
 
 
 def stage(kind: Kind, name: str) -> type[Any]:
-    """The stage called `name`.
+    """Return the stage called `name`.
 
     Raises:
         UsageError: there is no such stage; the message names the nearest.
@@ -178,6 +178,6 @@ def stage(kind: Kind, name: str) -> type[Any]:
 
 
 def kinds_of(name: str) -> list[Kind]:
-    """The kinds of the stages with this name: "paged" has two, "memory.paged" one."""
+    """Return the kinds of the stages with this name: two for "paged", one for "memory.paged"."""
     wanted, _, bare = name.rpartition(".")
     return [kind for kind in KINDS if bare in stages(kind) and wanted in ("", kind)]

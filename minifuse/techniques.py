@@ -19,7 +19,7 @@ class Technique:
 
     Attributes:
         options: settings that make the technique what it is, as `stage.option: value`.
-        idea: the action that shows the technique, if it happens only when needed (`minifuse/show/page/actions.js`).
+        idea: the kind of action that the technique is about, if some runs lack it (`minifuse/show/page/actions.js`).
     """
 
     name: str
@@ -38,26 +38,26 @@ class Technique:
 
     @property
     def classes(self) -> dict[Kind, type[Any]]:
-        """The classes of its stages."""
+        """Return the classes of the technique's stages."""
         return {kind: stage(kind, name) for kind, name in self.stages.items()}
 
     @property
     def serves(self) -> frozenset[str]:
-        """The kinds of model that it serves, some with the memory and attention of `STAGES`."""
+        """Return the kinds of model that the technique serves, perhaps with other stages (see `STAGES`)."""
         return frozenset(kind for kind in MODELS if _fitting(self, kind) is not None)
 
     @property
     def option_names(self) -> set[str]:
-        """The options that its stages have, as `stage.option`."""
+        """Return the names of the options of all stages, as `stage.option`."""
         return {option["name"] for option in self.described_options()}
 
     @property
     def batch_sizes(self) -> tuple[str, ...]:
-        """The options that bound how many requests are served at once, the batching's first."""
+        """Return the options that limit how many requests are served at once, batching's first."""
         return tuple(option["name"] for option in self.described_options() if option["batch_size"])
 
     def described_options(self) -> Iterator[dict[str, Any]]:
-        """The options of all its stages as `stage.option`, with the defaults that the technique sets."""
+        """Yield the options of all stages as `stage.option`, with the technique's defaults."""
         for kind, cls in self.classes.items():
             for option in describe_options(cls.Options):
                 name = f"{kind}.{option['name']}"
@@ -265,7 +265,7 @@ def for_model(row: Technique, kind: str) -> Technique:
 
 
 def serving(kind: str) -> tuple[str, ...]:
-    """The names of the techniques that serve models of this kind."""
+    """Return the names of the techniques that serve models of this kind."""
     return tuple(name for name, row in TECHNIQUES.items() if kind in row.serves)
 
 
@@ -279,7 +279,7 @@ def _fitting(row: Technique, kind: str) -> Technique | None:
 
 
 def technique(name: str) -> Technique:
-    """The row called `name`.
+    """Return the row called `name`.
 
     Raises:
         UsageError: there is no such technique; the message names the nearest.
@@ -290,7 +290,7 @@ def technique(name: str) -> Technique:
 
 
 class Rule(NamedTuple):
-    """What two stages of a mix need of each other; either may be a class."""
+    """What two stages of a mix need of each other; stages may be classes."""
 
     kinds: tuple[Kind, Kind]
     kept: Callable[[Any, Any], Any]  # whether two stages of these kinds keep the rule
@@ -375,7 +375,7 @@ def mix_for(row: Technique, kind: str, **stages: str | None) -> Technique:
     """Return `row` for a kind of model, with some of its stages replaced.
 
     Raises:
-        UsageError: the technique, or one of these stages, does not serve such models; or see `mix`.
+        UsageError: the technique, or one of these stages, does not serve such models; or as for `mix`.
     """
     mixed = mix(for_model(row, kind), **stages)
     for place, cls in mixed.classes.items():
@@ -386,12 +386,12 @@ def mix_for(row: Technique, kind: str, **stages: str | None) -> Technique:
 
 
 def fit(names: Mapping[Kind, str]) -> bool:
-    """Whether stages of these names can be mixed."""
+    """Tell whether stages of these names can be mixed."""
     return _broken({kind: stage(kind, name) for kind, name in names.items()}) is None
 
 
 def check_fit(stages: Mapping[Kind, Any]) -> None:
-    """Raise `UsageError` unless these stages can be mixed; it names stages that fit instead."""
+    """Raise `UsageError` unless these stages can be mixed; its message names stages that fit."""
     rule = _broken(stages)
     if rule is None:
         return
@@ -408,7 +408,7 @@ def check_fit(stages: Mapping[Kind, Any]) -> None:
 
 
 def _broken(stages: Mapping[Kind, Any]) -> Rule | None:
-    """The first rule that these stages break; some kinds may be missing."""
+    """Return the first rule that these stages break, or None; some kinds may be missing."""
     for rule in RULES:
         one, other = (stages.get(kind) for kind in rule.kinds)
         if one is not None and other is not None and not rule.kept(one, other):

@@ -1,4 +1,4 @@
-"""Lays tokens out, and attends them. Importing this registers the attention stages."""
+"""Attention stages: they lay tokens out and compute attention. Importing this registers them."""
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.attention.layouts import PackedStage, PaddedStage, PagedStage, SlotsStage

@@ -27,10 +27,10 @@ PAD = 0  # any token id will do: the output of an idle row is not read
 
 
 class Backend(ABC):
-    """Attends waves; a subclass defines what they read and how rows attend."""
+    """Computes attention wave by wave; a subclass defines what rows read and how they attend."""
 
     operators: Operators = TORCH
-    masked: bool = False  # reads slots behind a mask in plans of any shape; in a rectangle, every backend does
+    masked: bool = False  # whether it reads masked slots in plans of any shape; in a rectangle, every backend does
 
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         rows = lay_out(plan, sequences)
@@ -49,7 +49,7 @@ class Backend(ABC):
 
     @abstractmethod
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
-        """Return what `attention` needs of a wave, once for all layers."""
+        """Return what `attention` needs to know of a wave, made once for all layers."""
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         q = write(self.operators, heads, rotary, cache, layer, wave)
@@ -71,7 +71,7 @@ class TorchPerSequence(PerSequenceAttention):
 
 
 def real_rows(plan: Plan, rows: BatchRows, device: torch.device) -> Tensor | None:
-    """Return the work's rows, in its order; None if they are all rows, in order."""
+    """Return the work's rows in its order, or None for every row."""
     if plan.shape is None:
         return None
     work = zip(rows.starts, plan.work, strict=True)
@@ -113,7 +113,7 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
 
 
 def _first_row(shape: Shape, slots: Seq[int]) -> int:
-    """Find the row of the first token that is written to `slots`.
+    """Return the row whose KV is written to the first of `slots`.
 
     >>> _first_row(Region(offset=1, size=3, width=8), [25])  # in buffer 3, the third of the region
     2

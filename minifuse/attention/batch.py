@@ -20,15 +20,15 @@ class Wave:
 
     start: int
     stop: int
-    slots: Tensor  # [stop - start], where KV is written; -1 for an idle row, whose KV is not
+    slots: Tensor  # [stop - start], where KV is written; -1 for an idle row, which writes none
     live: Tensor | None  # the rows that are not idle; None: all rows
-    reads: Any  # what the rows attend to, in a form of the backend that made it
+    reads: Any  # what the rows attend to, in the backend's own form
     cleared: Seq[tuple[int, int]] = ()  # ranges of slots that are set to zero before they are read
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Everything that one forward pass needs. T tokens are computed, idle ones included."""
+    """The inputs of one forward pass. It computes T rows, idle rows included."""
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T], of each token in its own sequence
@@ -47,7 +47,7 @@ class AttentionBackend(Protocol):
         """Lay the plan out on the cache's device."""
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
-        """Write a wave's KV, attend: heads [T, ...] -> [rows, num_heads * head_dim]."""
+        """Write a wave's KV, then attend: heads [T, ...] -> [rows, num_heads * head_dim]."""
 
 
 def write(ops: Operators, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
@@ -69,12 +69,12 @@ class BatchRows:
 
 
 def ragged_rows(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
-    """Concatenate tokens: of a[0:3] and b[7:8], row 3 is b's token 7."""
+    """Concatenate the tokens of work: for a[0:3] and b[7:8], row 3 is b[7]."""
     rows = BatchRows([], [], [], [])
     token_ids, positions, slots = rows.token_ids, rows.positions, rows.slots
     for (name, start, stop, _), place in zip(plan.work, plan.places, strict=True):
         rows.starts.append(len(positions))
-        if stop - start == 1:  # most work is such, and this is twice as fast
+        if stop - start == 1:  # the usual case, twice as fast without slices
             token_ids.append(sequences[name].tokens[start])
             positions.append(start)
         else:
@@ -85,7 +85,7 @@ def ragged_rows(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
 
 
 def batch_of(plan: Plan, sequences: Mapping[str, Sequence], rows: BatchRows, waves: Seq[Wave]) -> Batch:
-    """Make the tensors of these rows, on the device of the waves' slots."""
+    """Return the tensors of these rows, on the device of the waves' slots."""
     device = waves[0].slots.device
     sampled = sampled_work(plan, sequences)
     last = [rows.starts[i] + plan.work[i].num_tokens - 1 for i in sampled]

@@ -1,6 +1,6 @@
 """Lays out cells: only nodes, or a row for each request (BatchMaker, 2.2.3).
 
-Cells attend to nothing, and one runner computes both layouts: there is no tensor half.
+Cells do not attend, and one runner computes both layouts, so there is no tensor half.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from minifuse.stages import Attention
 
 
 class CellsStage(Attention):
-    """Computes the nodes of a batch and no padding; leaves out waves without nodes."""
+    """Computes only the nodes of a batch, without padding; skips waves without nodes."""
 
     name = "cells"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})

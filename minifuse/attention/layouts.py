@@ -14,11 +14,11 @@ from minifuse.core.plan import Layout, Placement, Span, Work
 from minifuse.core.stages import option
 
 BALANCE = 164.0  # of an RTX 4090 in 16 bits: 165e12 operations and 1.008e12 bytes a second
-HIDDEN_SIZE = 4096  # matters only for the scores, which are a two thousandth of the KV here
+HIDDEN_SIZE = 4096  # matters only for the scores, whose bytes are 1/2000 of those of the KV here
 
 
 class PaddedStage(AttentionStage):
-    """Computes a rectangle with a mask; padding and finished rows count as idle (Baton, 2.1)."""
+    """Computes a masked rectangle, whose padding and finished rows are idle (Baton, 2.1)."""
 
     name = "padded"
     reads = frozenset({"rectangle"})
@@ -31,7 +31,7 @@ class PaddedStage(AttentionStage):
 
 
 class SlotsStage(AttentionStage):
-    """Attends a token in each buffer of a region, prompts request by request (Flover, V-B)."""
+    """Attends single tokens together, over a region, and prompts request by request (Flover, V-B)."""
 
     name = "slots"
     reads = frozenset({"slots"})
@@ -45,7 +45,7 @@ class SlotsStage(AttentionStage):
 
 
 class PagedStage(AttentionStage):
-    """Attends all requests in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
+    """Attends all requests in one call, over blocks or adjacent slots (Pensieve, 3.4.4)."""
 
     name = "paged"
     reads = frozenset({"pages", "extents"})
@@ -55,7 +55,7 @@ class PagedStage(AttentionStage):
 
 
 class PackedStage(AttentionStage):
-    """Attends in lanes; a lane takes short pieces one after the other (FluidInfer, 4.2)."""
+    """Attends in lanes; a lane computes short pieces one after the other (FluidInfer, 4.2)."""
 
     name = "packed"
     reads = frozenset({"pages"})
@@ -89,6 +89,6 @@ class PackedStage(AttentionStage):
         return Layout(waves, lanes=tuple(lanes))
 
     def estimate(self, work: Work) -> float:
-        """Estimate the attention of a piece of work, in units of reading a byte."""
+        """Estimate the attention time of a piece of work; the unit is reading one byte."""
         balance = BALANCE if self.options.balance is None else self.options.balance
         return seconds_of(work.num_tokens, work.stop, hidden_size=HIDDEN_SIZE, flops=balance, bandwidth=1.0)

@@ -27,19 +27,19 @@ class Lane(NamedTuple):
 
 
 class PackedAttention(Backend):
-    """Runs the lanes of a wave in order; the next begins when another has ended.
+    """Starts the lanes of a wave in order; a waiting lane starts when another ends.
 
-    The pieces of a lane are one call, so that a lane of many single tokens costs no more calls than one long prompt.
+    One call computes all pieces of a lane, so a lane of many single tokens costs no more calls than one long prompt.
     """
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Start threads for lanes; each computes on one core."""
+        """Return a pool of threads for lanes, each of which computes on one core."""
         count = torch.get_num_threads()
         pool = ThreadPoolExecutor(count, "minifuse-lanes", torch.set_num_threads, (1,))
         all_there = Barrier(count)
         list(pool.map(lambda _: all_there.wait(), range(count)))
-        torch.set_num_threads(count)  # what a thread sets becomes the default of later threads
+        torch.set_num_threads(count)  # undo: what a thread sets becomes the default of later ones
         return pool
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> list[Lane]:
@@ -65,5 +65,5 @@ class PackedAttention(Backend):
 
     @torch.inference_mode()
     def attend_lane(self, lane: Lane, q: Tensor, cache: KVStorage, layer: int, out: Tensor) -> None:
-        """Attend to the pieces of one lane, and write their rows of `out`."""
+        """Compute the pieces of one lane, and write their rows of `out`."""
         out[lane.rows] = attend(q[lane.rows], cache.keys[layer], cache.values[layer], lane.ragged)

@@ -1,4 +1,4 @@
-"""Packs the work of a wave into lanes, short pieces behind each other (FluidInfer, 4.2)."""
+"""Packs the work of a wave into lanes of one or more pieces (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import NamedTuple
 
 from minifuse.core.plan import Plan, Span
 
-Lanes = tuple[tuple[int, ...], ...]  # of each lane, the numbers of its pieces of work, in order
+Lanes = tuple[tuple[int, ...], ...]  # per lane, the indices of its pieces of work, in order
 
 
 def seconds_of(num_queries: int, num_context: int, *, hidden_size: int, flops: float, bandwidth: float) -> float:
-    """Estimate one layer's attention of a piece of work: the longer of arithmetic and reading.
+    """Estimate a piece's attention time in a layer: the longer of arithmetic and reading.
 
-    The paper (4.1) has 4 L^2 H operations for a prompt of L tokens, bound by arithmetic, and 4 x H + 8 x + 4 H bytes
-    for a token after x others, bound by memory. Here L queries attend to x tokens, themselves included: 4 L x H
-    operations, and 4 x H + L (8 x + 4 H) bytes. The longer of the two times counts, because a few queries at the end of
-    a long context, or a very short prompt, are bound by memory, too.
+    The paper (4.1) counts 4 L^2 H operations for a prompt of L tokens, which is compute-bound, and 4 x H + 8 x + 4 H
+    bytes for a single token after x others, which is memory-bound. Here L queries attend to x tokens, themselves
+    included: 4 L x H operations, and 4 x H + L (8 x + 4 H) bytes. The longer of the two times counts, because a few
+    queries at the end of a long context, or a very short prompt, are memory-bound, too.
 
     Args:
         num_queries: L.
-        num_context: x; for a whole prompt the same as L.
-        flops, bandwidth: operations, and bytes, per second.
+        num_context: x; for a whole prompt, x = L.
+        hidden_size: H.
+        flops: operations per second.
+        bandwidth: bytes per second.
 
     >>> f"{seconds_of(1000, 1000, hidden_size=4096, flops=165e12, bandwidth=1.008e12) * 1e6:.0f} us"  # of an RTX 4090
     '99 us'
@@ -39,26 +41,27 @@ def seconds_of(num_queries: int, num_context: int, *, hidden_size: int, flops: f
 def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
     """Divide pieces of work among lanes, greedily (4.2), with O(n log n) comparisons.
 
-    The longest piece left opens a lane. Then the lane is filled: again and again with the longest piece that does not
-    make the lane longer than the longest piece of all. Of equal pieces the first is taken. Every lane is filled before
-    the next is opened, so this is first-fit decreasing for bins of the size of the longest piece: at most 11/9 of the
-    fewest lanes there can be, plus 6/9 (Dosa, 2007).
+    No lane may be longer than the longest piece. The longest piece left opens a lane. Then the longest piece that still
+    fits is added to this lane, until no piece fits, and the next lane is opened. Among equal pieces, the first is
+    taken. This is first-fit decreasing for bins of the size of the longest piece: it needs at most 11/9 of the minimum
+    number of lanes, plus 6/9 (Dosa, 2007).
 
-    >>> # Figure 9b: 1 and 4 are prompts of 5 tokens, 2 is one of 2, and 3, 5, 6 are single tokens. Counted from 0:
+    >>> # Figure 9b: 1 and 4 are prompts of 5 tokens, 2 is a prompt of 2, and 3, 5, 6 are single tokens. Here from 0:
     >>> pack([25, 4, 1, 25, 1, 1])
     ((0,), (3,), (1, 2, 4, 5))
 
     Args:
-        seconds: of each piece, in the order of arrival. Rounding may let a lane of very many pieces exceed the longest.
-        most: lanes, at most; None: as many as it takes. Pieces left over go, longest first, to the lane that ends
-            first, so lanes may get longer than the longest piece.
+        seconds: the duration of each piece, in the order of arrival. Because of rounding, a lane of very many pieces
+            may be a little longer than the longest piece.
+        most: the maximum number of lanes, or None for no maximum. Pieces left over go, longest first, to the lane that
+            ends first. Such lanes may be longer than the longest piece.
 
     Raises:
         ValueError: `most` is less than 1.
     """
     if most is not None and most < 1:
         raise ValueError(f"work cannot be packed into {most} lanes: give at least 1, or None")
-    left = sorted(range(len(seconds) - 1, -1, -1), key=lambda piece: seconds[piece])  # of equal ones the first is last
+    left = sorted(range(len(seconds) - 1, -1, -1), key=lambda piece: seconds[piece])  # of equals, the first is last
     lengths = [seconds[piece] for piece in left]
     longest = lengths[-1] if lengths else 0.0
     lanes: list[list[int]] = []
@@ -80,7 +83,7 @@ def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
 
 
 def lanes_of(plan: Plan, wave: Span) -> Sequence[Sequence[int]]:
-    """Return a wave's lanes, as indices of work; by default, one per piece.
+    """Return a wave's lanes, as indices of work. The default is one lane per piece.
 
     >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
     """
@@ -92,16 +95,16 @@ def lanes_of(plan: Plan, wave: Span) -> Sequence[Sequence[int]]:
 
 
 class Bubbles(NamedTuple):
-    """Counts the seconds that lanes idle until the longest ends, by cause (4.2)."""
+    """The seconds that lanes are idle until the longest lane ends, by cause (4.2)."""
 
     busy_s: float  # of all lanes together
     prompts_s: float  # type A: a lane with a prompt ends before the longest
     tokens_s: float  # type B: a lane of single tokens ends before one with a prompt
-    others_s: float  # only lanes of single tokens, of different contexts: "less significant"
+    others_s: float  # no lane has a prompt, but contexts differ: "less significant"
 
     @property
     def idle(self) -> float:
-        """Give the idle part of the time of all lanes."""
+        """Return the idle fraction of the time of all lanes."""
         idle_s = self.prompts_s + self.tokens_s + self.others_s
         return idle_s / (self.busy_s + idle_s) if idle_s else 0.0
 
@@ -113,7 +116,7 @@ def bubbles_of(seconds: Sequence[float], prompts: Sequence[bool], lanes: Lanes) 
     """Count the bubbles of lanes, from estimated or measured seconds of the pieces.
 
     Args:
-        prompts: which pieces compute several tokens.
+        prompts: whether each piece computes several tokens.
 
     >>> # Figure 9a: one lane each for a prompt of 5 tokens, a prompt of 2, and a single token
     >>> bubbles_of([25, 4, 1], [True, True, False], ((0,), (1,), (2,)))

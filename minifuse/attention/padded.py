@@ -28,10 +28,11 @@ class Rows:
 
     @classmethod
     def of(cls, cache: KVStorage, offset: int, stride: int, first: int, visible: Tensor) -> Rows:
-        """View, in rows of `stride` slots, the slots from `first` on.
+        """Make views of rows of `stride` slots: in each row, the slots from `first` on.
 
         Args:
-            visible: what each query attends to, [rows, columns, slots of the view].
+            offset: the first slot of the first row.
+            visible: whether a query attends to a slot, [rows, columns, slots of the view].
 
         >>> # offset 10, stride 4, first 0, 2 rows and 3 slots of each: slots 10 to 12, and slots 14 to 16
         """
@@ -65,11 +66,11 @@ class Rows:
 class PaddedAttention(Backend):
     """Computes the columns [start, stop) of every row of the plan's rectangle.
 
-    T is rows x (stop - start). Keys and values are views of the rectangle's window. The mask hides the slots that do
-    not hold a row's own sequence.
+    The batch has T = rows x (stop - start) tokens. Keys and values are views of the rectangle's window. The mask hides
+    the slots that do not hold a row's own sequence.
 
-    Prompts of 1 and 3 tokens are two rows of three columns. Row 0 begins with two idle tokens: their queries attend
-    only to themselves, and the real query attends to neither.
+    Prompts of 1 and 3 tokens are two rows of three columns. Row 0 begins with two idle tokens: each of their
+    queries attends only to itself, and the real query attends to neither.
 
         row 0:  . . a     mask of 'a': [0, 0, 1]
         row 1:  x y z     mask of 'z': [1, 1, 1]
@@ -94,16 +95,16 @@ class PaddedAttention(Backend):
 
 
 def _visible(view: View, rectangle: Rectangle, device: torch.device) -> Tensor:
-    """Mark what the queries of columns [start, stop) attend to: [rows, columns, width].
+    """Return whether each computed query attends to each slot: bool [rows, columns, width].
 
-    A query attends to the columns that its row holds, up to its own, and always to itself: an idle query with nothing
-    to attend to would be a softmax over an empty set, which is NaN.
+    A query attends to the columns of its row's sequence, up to its own column, and always to itself. If an idle query
+    attended to nothing, its softmax would be NaN.
 
     >>> _visible(View(0, 2, [[(1, 2)]]), Rectangle(0, 1, 2, 0, 2), torch.device("cpu"))  # column 0 is idle
     tensor([[[ True, False],
              [False,  True]]])
     """
-    begin = rectangle.begin  # all columns are counted from here
+    begin = rectangle.begin  # columns are counted from here
     slots = torch.arange(view.width, device=device)
     columns = (slots + (view.first - begin)) % rectangle.stride
     queries = torch.arange(rectangle.start - begin, rectangle.stop - begin, device=device)[:, None]
@@ -112,7 +113,7 @@ def _visible(view: View, rectangle: Rectangle, device: torch.device) -> Tensor:
         ranges = [held + [(0, 0)] * (most - len(held)) for held in view.held]
         first, last = torch.tensor(ranges, device=device)[..., None].unbind(2)  # [rows, most, 1]
         held = ((slots >= first) & (slots < last)).any(1, keepdim=True)  # [rows, 1, width]
-    else:  # what a row holds goes on to its last query
+    else:  # the range that a row holds ends with its last query
         first = torch.tensor([held[0][0] if held else view.width for held in view.held], device=device)
         held = slots >= first[:, None, None]
     return (held & (columns <= queries)) | (columns == queries)

@@ -15,7 +15,7 @@ from minifuse.core.plan import Place, Plan, Span, Work
 
 
 def index_of(work: Seq[Work], places: Seq[Place], cache: KVStorage) -> RaggedIndex:
-    """Index the queries of this work, side by side, and their contexts."""
+    """Return the index of this work: its queries, in adjacent rows, and their contexts."""
     return RaggedIndex.of(*contexts_of(work, places), cache.num_heads, cache.num_kv_heads, cache.device)
 
 

@@ -26,7 +26,7 @@ class Item(NamedTuple):
 
 
 class PerSequenceAttention:
-    """Attends each sequence alone: of a[0:3] and b[7:8], row 3 sees b[0:8]."""
+    """Attends each sequence separately: for a[0:3] and b[7:8], row 3 attends to b[0:8]."""
 
     def __init__(self, operators: Operators) -> None:
         self.operators = operators
@@ -44,7 +44,7 @@ class PerSequenceAttention:
         return self.attention(q, cache, layer, wave.reads)
 
     def reads(self, plan: Plan, span: Span, cache: KVStorage) -> list[Item]:
-        """View what the work of a wave attends to, once for all layers."""
+        """Return views of the KV that a wave's work attends to, for all layers."""
         items, row = [], 0
         for (_, start, stop, _), place in zip(plan.work[slice(*span)], plan.places[slice(*span)], strict=True):
             if not isinstance(place, Extent):
@@ -58,7 +58,7 @@ class PerSequenceAttention:
         """Attend queries [rows, num_heads, head_dim] to one layer: [rows, num_heads * head_dim]."""
         # Query heads that share a KV head are rows of one small matrix product: [num_kv_heads, group, head_dim].
         grouped = q.unflatten(1, (cache.num_kv_heads, -1))
-        # For one query two plain products are a little faster in float32; on a CPU several times slower in 16 bits.
+        # For one query, two plain products are a little faster in float32, but much slower in 16 bits on a CPU.
         plain = q.dtype.itemsize >= 4
         queries = (grouped * q.shape[2] ** -0.5 if plain else grouped).unbind(0)
         outputs = []

@@ -19,7 +19,10 @@ from minifuse.kernels.ragged import Ragged
 
 
 def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Ragged:
-    """List the sequences of one wave: its work, or all rows of a shape.
+    """Return the queries, contexts and block tables of a wave's sequences, as kernels take them.
+
+    Each piece of work is a sequence. If the plan computes a rectangle or a region, each of its rows is one instead,
+    unless rows have gaps or wrap around (see `_rows_with_gaps`).
 
     For work [a: 0..3) in blocks (4, 7), [b: 7..8) in blocks (2, 5, 1): cu_seqlens [0, 3, 4], contexts [3, 8], and block
     tables [[4, 7, -1], [2, 5, 1]].
@@ -52,19 +55,19 @@ def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Rag
 
 
 def int32(numbers: list[Any], device: torch.device) -> Tensor:
-    """Make a tensor as the kernels take it."""
+    """Return a tensor of the type that the kernels take."""
     return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
 def contexts_of(work: Seq[Work], places: Seq[Place]) -> tuple[list[int], list[int], list[tuple[int, ...]], int]:
-    """Return queries, context and block table of each piece of work, and block size."""
+    """Return each piece's number of queries, context length and block table; and the block size."""
     return [item.num_tokens for item in work], [item.stop for item in work], *tables_of(places)
 
 
 def tables_of(places: Seq[Place]) -> tuple[list[tuple[int, ...]], int]:
     """Return the block tables of places, and the block size.
 
-    A run of consecutive slots has its first slot as its table, and the block size 0.
+    The table of consecutive slots is just their first slot, and the block size is 0.
 
     >>> tables_of((Pages((4, 7), 16),)), tables_of((Extent(40, 9),))
     (([(4, 7)], 16), ([(40,)], 0))
@@ -79,7 +82,7 @@ def tables_of(places: Seq[Place]) -> tuple[list[tuple[int, ...]], int]:
 def _rows_with_gaps(
     plan: Plan, rectangle: Rectangle, rows: BatchRows
 ) -> tuple[list[int], list[int], list[Seq[int]], int]:
-    """List the sequences of a rectangle whose rows have gaps, or wrap around.
+    """Return the sequences of a rectangle whose rows have gaps or wrap around.
 
     The kernels cannot mask a gap. So each piece of work is a sequence in blocks of one slot. The idle queries before
     and behind it are sequences, too, and attend to their own slots: all rows are computed.

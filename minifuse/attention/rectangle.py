@@ -1,4 +1,4 @@
-"""Finds KV in a rectangle's rows; clears rows that get another sequence (Baton, 4.1, 4.2)."""
+"""Finds KV in a rectangle's rows, and slots to clear for newcomers (Baton, 4.1, 4.2)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from minifuse.core.shapes import Rectangle
 
 
 class View(NamedTuple):
-    """Names the slots [first, first + width) of every row that are read.
+    """The slots [first, first + width) of each row, which attention reads.
 
-    They are the window's slots, or the whole row if the window wraps around. For each row, `held` has the ranges of its
-    sequence, counted from `first`; a finished row has none.
+    They are the window's slots, or the whole row if the window wraps around. For each row, `held` lists the ranges of
+    slots that its sequence holds, counted from `first`. A finished row has none.
 
     >>> # stride 8, columns [5, 9) in use: slots 5, 6, 7 and 0 of each row. So the view is the whole row, and a sequence
     >>> # in columns 5, 7 and 8 holds the ranges (5, 6), (7, 8) and (0, 1)
@@ -27,7 +27,7 @@ class View(NamedTuple):
 
 
 def view_of(plan: Plan, rectangle: Rectangle) -> View:
-    """Find what the rows of a plan's rectangle hold.
+    """Return which slots of a plan's rectangle are read, and which each row holds.
 
     Raises:
         LawBroken: a sequence lies in a row with another, or not within the window.
@@ -48,7 +48,7 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
 
 
 def _of_text(runs: Seq[tuple[int, int]], num_tokens: int) -> list[tuple[int, int]]:
-    """Cut runs of slots to the first `num_tokens` slots; a place may reach beyond them."""
+    """Cut runs of slots to the first `num_tokens` slots, since a place may be longer."""
     cut = []
     for slot, length in runs:
         if num_tokens > 0:
@@ -58,14 +58,14 @@ def _of_text(runs: Seq[tuple[int, int]], num_tokens: int) -> list[tuple[int, int
 
 
 def slots_to_clear(plan: Plan, span: Span) -> list[tuple[int, int]]:
-    """Return the slots that a wave sets to zero where a row's sequence is new.
+    """Return the slots that a wave sets to zero, in rows whose sequence is new.
 
-    A masked key has the weight 0, and 0 x NaN is NaN. So a row is left with zeros and the KV of its own sequence: zeros
-    in a gap, in padding, and in columns that the window will move on to. (Baton, 4.1, sets the KV of the old sequence
+    A masked key has the weight 0, and 0 x NaN is NaN. So a row may hold only the KV of its own sequence, and zeros
+    in gaps, in padding, and in columns that the window will reach later. (Baton, 4.1, sets the KV of the old sequence
     to -inf; but 0 x -inf is NaN, too.) A row's sequence is new if this plan admits it, moves it to the row, or computes
-    its first token (its group may have begun earlier). So an insertion clears only one row.
+    its first token (its group may have begun earlier). An insertion thus clears only one row.
 
-    >>> # a prompt of 3 tokens in the buffer of slots 16 to 23: slots [19, 24)
+    >>> # a new prompt of 3 tokens in the buffer of slots 16 to 23: slots [19, 24) are cleared
     """
     ranges: list[tuple[int, int]] = []
     if not plan.admitted and not plan.moves and all(work.start for work in plan.work):

@@ -32,7 +32,7 @@ class _RowByRow(TorchOperators):
 
 
 class ReferenceAttention(Backend):
-    """Attends query by query to a fresh copy of its context.
+    """Attends query by query, each to a fresh copy of its context.
 
     So every product has the same operands in the same shapes: the output is the same, bit for bit, wherever KV lies,
     whatever else is in the batch, and however a text was split into iterations. The output of idle rows is zero.

@@ -17,13 +17,13 @@ from minifuse.core.shapes import Region
 
 
 class SlotsAttention(Backend):
-    """Views the region's buffers without a gather; row i is buffer offset + i.
+    """Reads the region's buffers without a gather; row i is buffer offset + i.
 
     If buffers [1, 4) hold r2 at its 5th token, no sequence, and r1 at its 2nd, then rows 0 to 2 attend to the first 5,
     1 and 2 tokens of their buffers. A plan without a region, such as one of prompts, is attended request by request.
     """
 
-    masked = True  # a later plan reads the rest of a buffer
+    masked = True  # in a shorter buffer, the slots behind its last token are read, too
 
     def __init__(self) -> None:
         self._prompts = PerSequenceAttention(self.operators)

@@ -34,7 +34,7 @@ class Options:
 
 
 class AttentionStage(Attention):
-    """Lays out an iteration, without torch; its backend attends.
+    """Lays out an iteration without torch; its backend computes attention.
 
     The tensor half is an `AttentionBackend` (`minifuse.attention.batch`), named as `module:class`: `tensors` on torch,
     `kernels` on Triton, `reference` for the reference numerics on torch. The last two may be missing.
@@ -100,7 +100,7 @@ class AttentionStage(Attention):
 
 
 class PerSequenceStage(AttentionStage):
-    """Concatenates tokens, attends request by request: selective batching (Orca; Baton, 2.2)."""
+    """Concatenates tokens, but attends request by request: selective batching (Orca; Baton, 2.2)."""
 
     name = "per_sequence"
     reads = frozenset({"extents"})

@@ -1,4 +1,4 @@
-"""Attends every layout on the Triton kernels (Pensieve, 3.4.4; Flover, V-B)."""
+"""Attends every layout with the Triton kernels (Pensieve, 3.4.4; Flover, V-B)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, and keys and val
 
 
 class TritonAttention(Backend):
-    """Attends regions, rectangles, and sequences in runs or blocks, packed or not.
+    """Attends regions, rectangles, and sequences in adjacent slots or blocks, packed or not.
 
     Args:
         reference: compute each row so that its bits depend only on its own text.
@@ -38,7 +38,7 @@ class TritonAttention(Backend):
         self.reference = reference
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Attend:
-        """Return a wave's kernel, which still needs queries, keys and values."""
+        """Return a wave's kernel, as a function of queries, keys and values."""
         if isinstance(plan.shape, Region) and not self.reference:
             lengths = [position + 1 for position in rows.positions]
             of_region = partial(slots_attention, lengths=int32(lengths, cache.device), max_length=max(lengths))

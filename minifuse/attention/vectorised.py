@@ -1,4 +1,4 @@
-"""Attends all sequences at once on torch's operators, with hardly any padding (Pensieve, 3.4.4).
+"""Attends all sequences at once with torch's operators and hardly any padding (Pensieve, 3.4.4).
 
 This is multi-token attention: it computes the batches that `minifuse.kernels.ragged.Ragged` describes, without a
 kernel. Prefills, chunks and decode steps are one case: the last tokens of a context, each of which attends to itself
@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 BLOCK = 128  # queries of a piece: enough for a matrix product, few enough to skip tokens that none of them attends to
-WASTE = 1.1  # tokens that a group may read for each token of its contexts,
-SLACK = 128  # and tokens it may read beyond that, as costly as one more group (in decode steps; chunks allow fewer)
-ELEMENTS = 2**19  # of an intermediate tensor, scores or gathered keys, so that the next operator finds it in the cache
+# A group may read at most WASTE * (tokens of its contexts) + SLACK / (queries of a piece) tokens.
+WASTE = 1.1
+SLACK = 128  # costs about as much as one more group in a decode step
+ELEMENTS = 2**19  # limit for an intermediate tensor (scores or gathered keys), so that it stays in the cache
 HEAD_DIM = 64  # assumed only to count ELEMENTS
 FEW = 4  # rows of scores up to which a weighted sum of values in place is faster than a gather and a product
 
@@ -31,17 +32,17 @@ class _Piece(NamedTuple):
 
     num_queries: int
     context: int  # tokens that the last query attends to
-    row: int  # of its first query in the batch
-    elements: int  # of its largest intermediate tensor
+    row: int  # the row of the first query in the batch
+    elements: int  # size of its largest intermediate tensor
     table: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Attends units together: each is one KV head of one piece, with its query heads.
+    """Units attended together: each is one KV head of a piece, with its query heads.
 
-    Contexts are aligned at the right, so that one mask `future` fits all units. Two pieces of 2 queries with contexts
-    of 4 and 3 tokens, one head:
+    Contexts are aligned at the right, so that one mask `future` fits all units. For two pieces of 2 queries, with
+    contexts of 4 and 3 tokens and one head:
 
         kv  a0 a1 a2 a3     idle  . . . .     future  . . . x     (of both)
             b0 b0 b1 b2           x . . .             . . . .
@@ -49,17 +50,17 @@ class _Group:
     Padding repeats a slot of the same sequence, so that a NaN in another sequence's slot is never read.
     """
 
-    queries: Tensor  # [units * rows], rows of q seen as [T * num_heads, head_dim]; rows = num_queries * heads a KV head
+    queries: Tensor  # [units * rows], rows of q seen as [T * num_heads, head_dim]; rows = queries * heads per KV head
     kv: Tensor  # [units, width], rows of keys and values seen as [slots * num_kv_heads, head_dim]
     idle: Tensor | None  # [units, 1, width], True: before the context begins; None: no unit has padding
-    future: Tensor | None  # [rows, num_queries], True: a last token follows the query; None: one query
+    future: Tensor | None  # [rows, num_queries], True: this token comes after the query; None: one query
 
 
 @dataclass(frozen=True, slots=True)
 class RaggedIndex:
-    """Finds an iteration's queries, keys and values; made once for all layers.
+    """The rows of a wave's queries, keys and values, computed once for all layers.
 
-    For S sequences of up to BLOCK queries each, it reads at most WASTE * contexts + SLACK * S tokens of KV.
+    For S sequences of up to BLOCK queries each, attention reads at most WASTE * contexts + SLACK * S tokens of KV.
     """
 
     groups: tuple[_Group, ...]
@@ -79,10 +80,10 @@ class RaggedIndex:
         """Index S sequences, whose queries lie in the batch in this order.
 
         Args:
-            num_queries: queries of each sequence, which are the last tokens of its context.
+            num_queries: number of queries of each sequence: the last tokens of its context.
             contexts: context length of each sequence, the last query included.
-            tables: blocks of each sequence, at least as many as its context fills; with `page` 0, [its first slot].
-            page: slots in a block: token t lies in slot `table[t // page] * page + t % page`; 0: consecutive slots.
+            tables: block table of each sequence, with enough blocks for its context. If `page` is 0, [its first slot].
+            page: slots per block: token t lies in slot `table[t // page] * page + t % page`. 0: consecutive slots.
         """
         pieces, row = [], 0
         for count, context, table in zip(num_queries, contexts, tables, strict=True):
@@ -102,7 +103,7 @@ class RaggedIndex:
 def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tensor:
     """Compute softmax(q k^T / sqrt(head_dim)) v for every query.
 
-    Scores are float32 for 16-bit tensors, as in a fused kernel, and otherwise of the tensors' own type.
+    Scores are float32 for 16-bit tensors, as in a fused kernel. Otherwise, they have the type of the tensors.
 
     Args:
         q: [T, num_heads, head_dim], contiguous.
@@ -138,7 +139,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tenso
 
 
 def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
-    """Group pieces with equal numbers of queries, within WASTE, SLACK and ELEMENTS."""
+    """Yield groups of pieces with equally many queries, within WASTE, SLACK and ELEMENTS."""
     group: list[_Piece] = []
     tokens = 0
     for piece in sorted(pieces, reverse=True):
@@ -159,7 +160,7 @@ def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
 def _groups(
     pieces: list[_Piece], page: int, num_heads: int, num_kv_heads: int, device: torch.device
 ) -> Iterator[_Group]:
-    """Index pieces as one group, or split it to keep its tensors within ELEMENTS.
+    """Index pieces as one group, or as several to keep each tensor within ELEMENTS.
 
     A unit is never divided.
 

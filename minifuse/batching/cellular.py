@@ -1,4 +1,4 @@
-"""Cellular batching: batches cells of any requests by type (BatchMaker, 2.4.3, Algorithm 1)."""
+"""Batches cells of one type, from any requests (BatchMaker, 2.4.3, Algorithm 1)."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator
@@ -20,21 +20,21 @@ MANY = 2**20
 class CellType:
     """Queues the subgraphs of one type that have ready nodes, in order of arrival.
 
-    Subgraphs of requests that have not started wait in a second queue, behind the first: once one of them finds no room
-    in memory, the rest of that queue is skipped.
+    Subgraphs of requests that have not started wait in a second queue, which is served after the first. Once memory has
+    no room for one of them, the rest of the second queue is skipped.
     """
 
     def __init__(self, max_batch: int) -> None:
         self.max_batch = max_batch  # Bsizes.Max()
         self.priority = 0.0
         self.num_running_tasks = 0
-        # Ordered: once much of a plain dictionary's front has left, finding its first key takes a search every time.
+        # Ordered: a plain dictionary finds its first key slowly once many earlier keys have been removed.
         self.started: OrderedDict[Subgraph, None] = OrderedDict()
         self.newcomers: OrderedDict[Subgraph, None] = OrderedDict()
-        self._num_ready: Counter[int | None] = Counter()  # by the worker that their subgraph is pinned to
+        self._num_ready: Counter[int | None] = Counter()  # worker that subgraphs are pinned to -> ready nodes
 
     def num_ready_nodes(self, worker: int) -> int:
-        """Count the ready nodes of subgraphs that are not pinned to another worker."""
+        """Count the ready nodes of subgraphs that are pinned to this worker or to none."""
         return self._num_ready[None] + self._num_ready[worker]
 
     def add(self, subgraph: Subgraph, started: bool) -> None:
@@ -48,14 +48,14 @@ class CellType:
             self.started[subgraph] = None
 
     def remove(self, subgraph: Subgraph) -> None:
-        """Drop a subgraph: its request has ended."""
+        """Remove a subgraph whose request has ended."""
         self._num_ready[subgraph.pinned] -= len(subgraph.ready)
         subgraph.ready.clear()
         self.started.pop(subgraph, None)
         self.newcomers.pop(subgraph, None)
 
     def submit(self, subgraph: Subgraph, nodes: list[int], worker: int) -> None:
-        """Pin a subgraph to its task's worker; drop it if no node is left ready."""
+        """Pin a subgraph to its task's worker; dequeue it if no ready node is left."""
         self._num_ready[subgraph.pinned] -= len(subgraph.ready)
         subgraph.pinned = worker
         subgraph.num_running += 1
@@ -76,14 +76,14 @@ class CellType:
 
 @dataclass(slots=True)
 class Task:
-    """Ready nodes of one type, computed as one batch."""
+    """A batch of ready nodes of one type."""
 
     cell: CellType
-    room: Room  # the trial that it fits in
+    room: Room  # the trial in which memory has room for the task
     nodes: dict[Subgraph, list[int]]
-    admit: list[Sequence]  # requests whose first nodes are in it
-    reasons: list[Reason]  # why sequences with ready nodes are not in it
-    size: int = 0  # nodes
+    admit: list[Sequence]  # requests that start with this task
+    reasons: list[Reason]  # why sequences with ready nodes are left out
+    size: int = 0  # number of nodes
 
 
 class Cellular(Batching):
@@ -120,9 +120,9 @@ class Cellular(Batching):
         self.waiting: dict[str, int] = {}  # the arrival number of each request that has not started
         self.first_without_room: Sequence | None = None  # the first waiting request that memory has refused
         self.num_received = 0
-        self.subgraphs: dict[str, list[Subgraph]] = {}  # of each request: those that have been scheduled
-        self.turns: dict[int, Iterator[Task]] = {}  # by worker: the tasks that its turn has yet to yield
-        self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # by worker: tasks in flight
+        self.subgraphs: dict[str, list[Subgraph]] = {}  # request -> its subgraphs enqueued so far
+        self.turns: dict[int, Iterator[Task]] = {}  # worker -> the tasks that its turn has yet to yield
+        self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # worker -> its tasks in flight
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
         """Raise `UsageError` if an option names a type of cell that the model lacks."""
@@ -137,7 +137,7 @@ class Cellular(Batching):
         self.processor.receive(sequence)
 
     def enqueue(self, subgraph: Subgraph) -> None:
-        """Queue a subgraph by its type; all outside nodes that it reads are computed."""
+        """Queue a subgraph by its type, once all outside nodes that it reads are computed."""
         name = subgraph.cell
         if name not in self.types:
             self.types[name] = CellType(self.max_batches.get(name, self.options.max_batch))
@@ -155,7 +155,7 @@ class Cellular(Batching):
             self.types[subgraph.cell].remove(subgraph)
 
     def admitted(self, sequence: Sequence) -> None:
-        """Note that a request does not wait any more."""
+        """Record that a request no longer waits."""
         self.waiting.pop(sequence.id, None)
         for subgraph in self.subgraphs.get(sequence.id, ()):
             self.types[subgraph.cell].start(subgraph)
@@ -208,7 +208,7 @@ class Cellular(Batching):
     def form_batched_task(self, ct: CellType, worker: int, room: Room) -> Task:
         """Algorithm 1, FormBatchedTask: take ready nodes that are not pinned to other workers.
 
-        A request joins with its first node, if memory has room for it, and is never overtaken.
+        A request joins with its first node if memory has room for the request. No later request overtakes it.
         """
         batch = Task(ct, room, {}, [], [])
         for subgraph in chain(ct.started, ct.newcomers):
@@ -230,7 +230,10 @@ class Cellular(Batching):
         return batch
 
     def refusal(self, sequence: Sequence, room: Room) -> Reason | None:
-        """Return why a request, or one that arrived before it, has no room; or None."""
+        """Return why a waiting request cannot join, or None if it can.
+
+        It joins if memory has room for it, and no request that arrived before it still waits for room.
+        """
         first = self.first_without_room
         if first is not None and self.waiting[first.id] < self.waiting[sequence.id]:
             text = f"not admitted: {first.id!r} arrived before it and finds no room in memory"
@@ -240,7 +243,7 @@ class Cellular(Batching):
         return reason
 
     def submit(self, batch: Task, worker: int) -> None:
-        """Algorithm 1, SubmitBatchedTask: pin the subgraphs until no task of theirs runs."""
+        """Algorithm 1, SubmitBatchedTask: pin subgraphs to the worker while their tasks run."""
         self.submitted[worker].append(batch)
         batch.cell.num_running_tasks += 1
         for sequence in batch.admit:
@@ -249,7 +252,7 @@ class Cellular(Batching):
             batch.cell.submit(subgraph, nodes, worker)
 
     def commit(self, plan: Plan, now: float) -> None:
-        """Take in a completed task; tasks of one worker complete in order."""
+        """Record the completion of a worker's oldest task: its tasks complete in order."""
         task = self.submitted[plan.worker].popleft()
         task.cell.num_running_tasks -= 1
         for subgraph, nodes in task.nodes.items():
@@ -263,7 +266,7 @@ def _parts(text: str | None) -> list[str]:
 
 
 def _max_batches(options: Cellular.Options) -> dict[str, int]:
-    """Parse the maximum batch size of single types.
+    """Parse the maximum batch sizes of individual types.
 
     Raises:
         UsageError: a part is not TYPE=SIZE, or a size is not positive, or below min_batch.

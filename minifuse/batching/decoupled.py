@@ -1,4 +1,4 @@
-"""Re-batching with prompts computed apart from the batch (Baton, 4.2)."""
+"""Re-batching with prompts prefilled in iterations of their own (Baton, 4.2)."""
 
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,15 +16,15 @@ LOOKED_AT = 4  # prompts of similar length are sought among the first LOOKED_AT 
 
 
 class Decoupled(QueuePolicy):
-    """Computes prompts of similar length together, between iterations; they then wait for a place.
+    """Prefills prompts of similar length together, between iterations; prefilled prompts wait for a place.
 
-    The first waiting prompt is always in the next group that is computed, so no prompt is overtaken for ever. Groups
-    are computed one after the other until the batch can be filled. After that, a group is computed ahead of its turn
-    between two iterations of the batch, while fewer than `max_batch` sequences are ready to join. No group goes ahead
-    while an evicted sequence waits before the first prompt. A prompt that outranks a ready sequence, or may displace a
-    running one, is computed at once, and joins before the sequences that it outranks. Without `refill` this is the "PD"
-    of 5.1, except that a batch consists of prompts that were computed together, while the paper draws it at random from
-    all.
+    The next group to compute always has the first waiting prompt, so no prompt is overtaken for ever. Groups are
+    computed one after the other until the batch can be filled. After that, one group at a time is computed ahead,
+    between two iterations of the batch, while fewer than `max_batch` sequences are ready to join. No group is computed
+    ahead while an evicted sequence waits before the first prompt. A prompt that outranks a ready sequence, or may
+    displace a running one, is computed at once, and joins before the sequences that it outranks. Without `refill` this
+    is the "PD" of 5.1 with one difference: a batch consists of prompts that were computed together, but the paper
+    chooses it at random from all prompts.
     """
 
     name = "decoupled"
@@ -42,8 +42,8 @@ class Decoupled(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.ready = Ranked()  # sequences that wait for a place: computed apart, or evicted
-        self.prompts_last = False  # the last plan computed prompts, so an iteration of the batch is due
+        self.ready = Ranked()  # prefilled or evicted sequences, which wait for a place
+        self.prompts_last = False  # whether the last plan computed prompts: then an iteration is due
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
@@ -62,11 +62,11 @@ class Decoupled(QueuePolicy):
         if not reasons and (first := first_of(self.waiting)) is not None:
             text = f"not admitted: its prompt is computed when fewer than {len(self.ready)} are ready to join"
             reasons = (Reason("prompts-ready", first.id, text),)
-        admit = tuple([one for one in batch.admit if one.phase is not Phase.READY])  # READY: it was admitted before
+        admit = tuple([one for one in batch.admit if one.phase is not Phase.READY])  # READY: already admitted
         return replace(batch, admit=admit, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:
-        """Decide whether prompts are computed before the next iteration of the batch."""
+        """Return whether prompts are computed before the next iteration of the batch."""
         first, most = first_of(self.waiting), self.options.max_batch
         if first is None:
             return False
@@ -88,7 +88,7 @@ class Decoupled(QueuePolicy):
         return batch_closed(self, sequence, joining, now)
 
     def _prefill(self, memory: Memory) -> Proposal:
-        """Propose the first waiting prompt, and those of similar length among the next."""
+        """Propose the first waiting prompt, together with later prompts of similar length."""
         room = memory.room()
         group: list[Sequence] = []
         longest = total = 0

@@ -14,7 +14,7 @@ from minifuse.core.stages import option
 class Dynamic(QueuePolicy):
     """Starts a batch once max_batch requests wait, or the oldest has waited for the window.
 
-    The window opens with the oldest waiting request's arrival: time spent behind a running batch counts. A batch runs
+    The window opens when the oldest waiting request arrives, so time spent behind a running batch counts. A batch runs
     to completion, as under `static`.
     """
 
@@ -27,7 +27,7 @@ class Dynamic(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.arrived: deque[Sequence] = deque()  # the oldest that waits, and all that came after it
+        self.arrived: deque[Sequence] = deque()  # the oldest waiting request, and all later arrivals
 
     def receive(self, sequence: Sequence) -> None:
         super().receive(sequence)
@@ -48,5 +48,5 @@ class Dynamic(QueuePolicy):
         while self.arrived and self.arrived[0].id not in self.waiting:
             self.arrived.popleft()
         if not self.arrived:
-            return 0.0  # none waits, or only evicted sequences, which have waited for their batch once
+            return 0.0  # only evicted sequences wait, if any: their window has passed
         return float(self.arrived[0].request.arrival_s + self.options.window)

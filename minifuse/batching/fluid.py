@@ -1,4 +1,4 @@
-"""No batch size: an iteration takes the tokens that saturate the machine (FluidInfer, 4.1)."""
+"""Limits iterations by the tokens that saturate the machine, not by requests (FluidInfer, 4.1)."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,18 @@ ASSUMED = 512  # tokens; the paper's figure for OPT-6.7B on four RTX 4090
 
 
 class Fluid(QueuePolicy):
-    """Admits requests while the iteration has a token left and memory has room.
+    """Admits requests while the iteration is below its token budget and memory has room.
 
-    The layers before and after attention act on all tokens at once, and gain from every further token until they are
-    bound by arithmetic; beyond that, an iteration only takes longer. So the tokens of an iteration are bounded, not its
-    requests. Single tokens come first; long prompts are computed in pieces, within the budget that the single tokens
-    leave.
+    The layers before and after attention process all tokens of an iteration at once. They gain from every further token
+    until they are compute-bound; beyond that, an iteration only takes longer. So the number of tokens is limited, not
+    the number of requests. Single tokens come first; long prompts are computed in pieces, within the budget that the
+    single tokens leave.
     """
 
     name = "fluid"
     work_conserving = True
     cuts = True
-    grows = True  # on a memory whose sequences all stay, none is evicted
+    grows = True  # nothing is evicted if memory has room for every answer at admission
 
     @dataclass(frozen=True)
     class Options(QueueOptions):

@@ -43,8 +43,8 @@ class Fusion(Batching):
         self.inline = self.options.preprocess == "inline"
         self.workers = 1 if self.inline else 1 + self.options.preprocessors
         self.waiting = Ranked()  # the request queue Q_r
-        self.admitted: dict[str, Sequence] = {}  # with a place in memory: pre-processing, ready (Q_f), running
-        self.prompts_last = False  # inline: prompts were computed last, so that an iteration is due
+        self.admitted: dict[str, Sequence] = {}  # in memory: in pre-processing, ready (Q_f) or running
+        self.prompts_last = False  # inline: whether prompts were computed last: then an iteration is due
 
     def receive(self, sequence: Sequence) -> None:
         self.waiting.join(sequence, self.options.rank(sequence.request))
@@ -52,7 +52,7 @@ class Fusion(Batching):
     def release(self, sequence: Sequence) -> None:
         self.waiting.discard(sequence.id)
         self.admitted.pop(sequence.id, None)
-        self.prompts_last &= bool(self.admitted)  # all whose prompts ran last may have been aborted
+        self.prompts_last &= bool(self.admitted)  # the requests whose prompts were computed last may be gone
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if worker != MAIN:
@@ -66,7 +66,7 @@ class Fusion(Batching):
         return self._iterate(memory)
 
     def _preprocess(self, memory: Memory) -> Proposal:
-        """Propose the context of the first request; inline, those of all that fit."""
+        """Propose the context of the first request or, inline, of all requests that fit."""
         admit, reasons, room = self._admit(memory, apart=True, most=math.inf if self.inline else 1)
         return Proposal(_context(admit, memory), tuple(admit), reasons, phase=Phase.PREPROCESSING, room=room)
 
@@ -86,7 +86,8 @@ class Fusion(Batching):
         """Admit requests in order until one is refused, or `most` prompts are admitted.
 
         Args:
-            apart: admit requests with a context, to pre-process them; otherwise those without one, to the main stream.
+            apart: admit requests with a context, to pre-process them. Otherwise, admit requests without one to the main
+                stream.
         """
         admit: list[Sequence] = []
         room = memory.room() if self.waiting else None
@@ -113,6 +114,6 @@ def _refusal(prompts: tuple[Sequence, ...], memory: Memory, room: Room, apart: b
 
 
 def _context(prompts: Iterable[Sequence], memory: Memory) -> tuple[Work, ...]:
-    """Return the work of pre-processing: what memory misses, except each prompt's last token."""
+    """Return the work of pre-processing: all missing tokens except each prompt's last one."""
     spans = [(one, start, min(stop, len(one) - 1)) for one in prompts for start, stop in memory.missing(one)]
     return tuple([Work(one.id, start, stop) for one, start, stop in spans if stop > start])

@@ -16,20 +16,20 @@ from minifuse.io.parsing import number
 
 
 def set_full(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
-    """Return why a graph does not join a set of `joining` others, or None."""
+    """Return why a graph does not join a set of `joining` graphs, or None."""
     if joining < policy.options.max_batch:
         return None
     return Reason("batch-full", sequence.id, f"not batched: the batch has {number(joining, 'request')}")
 
 
 def settle_waves(fill: Fill, waves: Collection[list[Work]]) -> Proposal:
-    """Make the proposal of a set of graphs, whose work is computed in these waves."""
+    """Return the proposal for a set of graphs, whose work is computed in these waves."""
     fill.work = [work for wave in waves for work in wave]
     return fill.settle(waves=tuple([Span(*ends) for ends in pairwise(accumulate(map(len, waves), initial=0))]))
 
 
 class GraphMerged(QueuePolicy):
-    """Merges the graphs of several requests: nodes of one type and depth are a batch.
+    """Merges the graphs of several requests: nodes of equal type and depth form a batch.
 
     Nodes are cells, as in TensorFlow Fold, or single operators, as in DyNet. All requests of a set return when its
     merged graph has been computed; later arrivals join the next set. With `overlap`, the next set is merged as soon as
@@ -57,7 +57,7 @@ class GraphMerged(QueuePolicy):
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         running, most = self.num_running[worker], self.options.max_batch
-        if running and 0 < len(self.waiting) < most:  # it could start no earlier, and may still grow
+        if running and 0 < len(self.waiting) < most:  # the next set could not start yet, and may still grow
             text = f"not merged: a set runs, and the next has {len(self.waiting)} of {most} graphs"
             return Proposal(reasons=(Reason("batch-running", next(iter(self.waiting)).id, text),))
         fill = Fill(self, now, memory, [])
@@ -68,7 +68,7 @@ class GraphMerged(QueuePolicy):
         return settle_waves(fill, _merged(fill.joining))
 
     def commit(self, plan: Plan, now: float) -> None:
-        """Take in a worker's set that has run; all its requests leave."""
+        """Record that a worker's set has completed; all its requests leave."""
         self.num_running[plan.worker] -= 1
 
 

@@ -1,4 +1,4 @@
-"""Graph batching by padding: chains are made equally long (BatchMaker, 2.2.3, 2.7.1)."""
+"""Graph batching by padding: chains are padded to equal length (BatchMaker, 2.2.3, 2.7.1)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +15,12 @@ from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 from minifuse.core.unfolded import unfolded
 
-Bucket = tuple[tuple[str, ...], int]  # types of a chain's segments, and i (see `GraphPadded`)
+Bucket = tuple[tuple[str, ...], int]  # types of a chain's segments, and the bucket's number i (see `GraphPadded`)
 
 
 @lru_cache(1024)
 def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
-    """Return a chain's nodes in order, cut where the type changes; None for other graphs.
+    """Return a chain's nodes in order, cut where the type changes, or None.
 
     >>> from minifuse.core.cell_graph import Output
     >>> segments(Topology(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
@@ -32,20 +32,20 @@ def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
 
 
 class GraphPadded(QueuePolicy):
-    """Serves buckets of similar length in turn; a batch is padded to one graph.
+    """Serves buckets of requests of similar length in turn; pads a batch to one graph.
 
     Buckets take turns, without a timeout: whenever a worker is idle, the next bucket that has requests starts a batch
-    of them. All requests of a batch return when it ends; later arrivals wait. Bucket i takes chains whose first
-    segment, the input, has a length in (w i, w i + w]; the length of the answer is not known.
+    of them. All requests of a batch return when it ends; later arrivals wait. With buckets of width w, bucket i takes
+    chains whose first segment, the input, has a length in (w i, w i + w]. The length of the answer is not known.
 
-    >>> # width 10: lengths 3 and 8 are of bucket 0, padded to 10, and 21 is of bucket 2, padded to 30
+    >>> # width 10: lengths 3 and 8 are in bucket 0, padded to 10, and 21 is in bucket 2, padded to 30
     """
 
     name = "graph_padded"
     serves = frozenset({"cells"})
     one_plan = False
     admission = set_full
-    remembers = True  # whose turn it was
+    remembers = True  # the bucket that had the last turn
 
     @dataclass(frozen=True)
     class Options:
@@ -62,7 +62,7 @@ class GraphPadded(QueuePolicy):
         super().__init__(options)
         self.workers = self.options.workers
         self.buckets: dict[Bucket, Ranked] = {}  # each in the order of arrival
-        self.last: Bucket = (), 0  # whose turn it was
+        self.last: Bucket = (), 0  # the bucket that had the last turn
 
     def rank(self, sequence: Sequence) -> int:
         return 0  # first come, first served
@@ -102,7 +102,7 @@ class GraphPadded(QueuePolicy):
         return settle_waves(fill, self._padded(fill.joining, bucket))
 
     def _padded(self, batch: list[Sequence], bucket: Bucket) -> list[list[Work]]:
-        """Return one wave per step of the padded chains; padding alone makes an empty wave."""
+        """Return one wave per step of the padded chains; a wave of padding is empty."""
         chains = [(sequence.id, segments(unfolded(sequence).topology) or ()) for sequence in batch]
         waves: list[list[Work]] = []
         types, index = bucket

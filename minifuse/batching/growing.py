@@ -1,4 +1,4 @@
-"""The fill of policies that admit with little memory, and evict when memory runs out."""
+"""Fills iterations of policies that admit with little memory and evict when it runs out."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -12,20 +12,21 @@ from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory
 from minifuse.memory.trial import checked
 
-Rule = Callable[[Fill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer with these missing spans waits
+Rule = Callable[[Fill, Sequence, tuple[Span, ...]], Reason | None]  # why a newcomer with these missing spans must wait
 
-Before = tuple[list[Work], int, dict[str, Sequence]]  # before a newcomer joins: work, its length, and the displaced
+Before = tuple[list[Work], int, dict[str, Sequence]]  # before a newcomer joins: work, its length, displaced sequences
 
 
 class GrowingFill(Fill):
-    """Evicts until running sequences have room for their next tokens; newcomers may displace them.
+    """Evicts sequences when memory is short, and lets newcomers displace running ones.
 
     An evicted sequence waits again, ahead of sequences of its rank that arrived later. An iteration that evicts because
-    memory is short admits no sequence. The first running sequence is never evicted for that reason: it goes on, at the
-    latest when the copies in flight have landed. A newcomer may take the place of any sequence that it `displaces`.
+    memory is short admits no sequence. The first running sequence is never evicted for this reason: it goes on, at the
+    latest when the copies in flight complete. A newcomer may take the place of any sequence that it `displaces`.
 
     Args:
-        rule: says why a waiting sequence does not join this iteration, or None; asked after `admission` and the budget.
+        rule: returns why a waiting sequence does not join this iteration, or None. It is called last, after `admission`
+            and the budget.
     """
 
     def __init__(
@@ -33,10 +34,10 @@ class GrowingFill(Fill):
     ) -> None:
         super().__init__(policy, now, memory, running)
         self.rule = rule
-        self.evicted: dict[str, Sequence] = {}  # because memory is short
-        self.displaced: dict[str, Sequence] = {}  # to make room for a newcomer
+        self.evicted: dict[str, Sequence] = {}  # evicted because memory is short
+        self.displaced: dict[str, Sequence] = {}  # evicted to make room for a newcomer
         self.before: list[Before] = []  # one entry for each newcomer that joins
-        self.in_order = True  # whether the trial has evicted before it admitted, as `place` does
+        self.in_order = True  # whether the trial evicted before it admitted, as `place` does
 
     def propose(self) -> Proposal:
         if self.running:
@@ -47,9 +48,9 @@ class GrowingFill(Fill):
         return self.settle()
 
     def make_room(self) -> None:
-        """Evict until each running sequence that is left has room for its next token.
+        """Evict until each remaining running sequence has room for its next token.
 
-        If no other sequence is left to evict, one without room waits until the copies in flight have landed.
+        If no other sequence is left to evict, a sequence without room waits until the copies in flight complete.
         """
         room, evicted, victims = self.memory.room(), self.evicted, self.victims()
         self.room = room
@@ -69,7 +70,7 @@ class GrowingFill(Fill):
             self.running = [pair for pair in self.running if pair[0].id not in stopped]
 
     def victims(self) -> Iterator[Sequence]:
-        """Yield the policy's victims, each checked as it is taken; never the first running one."""
+        """Yield the policy's victims, and check each; the first running sequence is never one."""
         others = list(self.policy.running)[1:]
         left = {id(sequence) for sequence in others}
         victims: Any = self.policy.victims(others)
@@ -105,21 +106,24 @@ class GrowingFill(Fill):
         return super().take(newcomer, spans)
 
     def lacks(self, newcomer: Sequence) -> Reason | None:
-        """Set aside what a newcomer needs; extend a `READY` one, which was admitted before."""
+        """Set aside what a newcomer needs, or return why not.
+
+        A `READY` newcomer was admitted earlier, so memory only extends it.
+        """
         if newcomer.phase is Phase.READY:
             return checked(self.room, "extend", self.room.extend(newcomer), newcomer)
         return checked(self.room, "admit", self.room.admit(newcomer, growing=True), newcomer)
 
     def displaceable(self, newcomer: Sequence) -> Sequence | None:
         """Return the last running sequence if a newcomer displaces it, or None."""
-        order, gone = self.policy.running.order, len(self.displaced)  # the displaced are the last
+        order, gone = self.policy.running.order, len(self.displaced)  # displaced sequences are the last
         if not self.memory.evicts or gone == len(order):
             return None
         _, _, last = order[-1 - gone]
         return last if self.policy.displaces(newcomer, last) else None
 
     def displace(self, victim: Sequence) -> None:
-        """Evict a running sequence after newcomers were tried; `settle` then retries in order."""
+        """Evict a running sequence for a newcomer; `settle` retries everything in order."""
         self.room = self.memory.room() if self.room is None else self.room
         self.room.evict(victim)
         self.displaced = self.displaced | {victim.id: victim}
@@ -127,14 +131,14 @@ class GrowingFill(Fill):
         self.in_order = False
 
     def restore(self, before: Before) -> None:
-        """Restore the work and the displaced sequences from before a newcomer was tried."""
+        """Restore the work and the displaced sequences to those before a newcomer was tried."""
         work, length, self.displaced = before
         self.work = work[:length]
 
     def retry(self) -> Reason | None:
-        """Try the iteration in the order of its placement; return the first refusal, or None.
+        """Repeat the trial in the order of `Memory.place`; return the first refusal, or None.
 
-        When placed, displaced sequences leave before newcomers join, so newcomers cannot share their blocks.
+        `place` evicts displaced sequences before newcomers join, so a newcomer cannot share blocks of a displaced one.
         """
         self.room = self.memory.room()
         for sequence in self.displaced.values():
@@ -144,7 +148,7 @@ class GrowingFill(Fill):
         return next(filter(None, chain(rest, joined)), None)
 
     def settle_order(self) -> None:
-        """Retry in order; send newcomers back, the last first, until the iteration fits."""
+        """Send newcomers back to the queue, the last one first, until `retry` refuses nothing."""
         while (full := self.retry()) is not None and self.joining:
             last = self.joining.pop()
             self.restore(self.before.pop())

@@ -1,4 +1,4 @@
-"""Concurrent model instances: a worker for each request (Flover, III; its FasterTransformer)."""
+"""Concurrent model instances: each request has its own worker (FasterTransformer, in Flover, III)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from minifuse.core.stages import Memory, option
 
 
 def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
-    """Return the prompts of the first request in a queue, which stand side by side."""
+    """Return the prompts of the first request in a queue, where they are adjacent."""
     queue = iter(waiting)
     first = next(queue)
     group = first.request.group
@@ -28,7 +28,7 @@ def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
 
 
 class Instances(QueuePolicy):
-    """Serves each request on a worker of its own; all share the weights.
+    """Serves each request on a worker of its own; all workers share the weights.
 
     The prompts of one request share its instance. A request waits while all instances are taken or its KV does not fit.
     """
@@ -45,9 +45,9 @@ class Instances(QueuePolicy):
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self.workers = self.options.instances
-        self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # the prompts of each instance
+        self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # instance -> its prompts
         self.instance: dict[str, int] = {}  # prompt that is served -> its instance
-        self.idle = set(range(self.workers))  # instances that serve none
+        self.idle = set(range(self.workers))  # instances without a request
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)

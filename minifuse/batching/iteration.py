@@ -9,7 +9,7 @@ from minifuse.core.stages import option
 
 
 @dataclass(frozen=True)
-class BatchOptions(QueueOptions):  # of a policy that bounds the requests of an iteration
+class BatchOptions(QueueOptions):  # for policies that limit the requests of an iteration
     max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
     token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
 
@@ -17,7 +17,7 @@ class BatchOptions(QueueOptions):  # of a policy that bounds the requests of an 
 class Iteration(QueuePolicy):
     """Newcomers join, and finished sequences leave, at every iteration.
 
-    Prompts and single tokens share an iteration. With a token_budget a long prompt is computed in pieces over several
+    Prompts and single tokens share an iteration. With a token_budget, a long prompt is computed in pieces over several
     iterations, so that it hardly delays the next token of the sequences before it.
     """
 

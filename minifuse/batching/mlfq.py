@@ -14,7 +14,7 @@ from minifuse.core.stages import Memory, option
 
 @dataclass(slots=True)
 class _Turn:
-    """Where a request stands: its level, when it entered, and the time used there."""
+    """A request's level, when it entered that level, and the time it used there."""
 
     level: int
     entered_s: float
@@ -27,10 +27,10 @@ class Mlfq(QueuePolicy):
     Level i has a quantum of `quantum` x 2^i, so short answers are done before long ones, although no length is known in
     advance. A new request skips the levels whose quantum is shorter than its first iteration, since it would only be
     interrupted there. That iteration is estimated from the prompt and the speed of the last iteration with a prompt.
-    Between two iterations, a waiting request takes the place of the last running one if it ranks before it; an evicted
-    request keeps its level and its used time. In the last level requests take turns. A request that has waited for
-    `starve` moves to the end of the first level as of that moment, with a new quantum: no request that arrives later is
-    admitted before it.
+    Between two iterations, a waiting request takes the place of the last running one if the waiting one ranks higher.
+    An evicted request keeps its level and its used time. In the last level, requests take turns. A request that has
+    waited for `starve` moves to the end of the first level, with a new quantum. Requests that arrive after that moment
+    are admitted after it.
 
     >>> # quantum 10 ms, a first iteration of 35 ms: the request begins in level 2, whose quantum is 40 ms; if it takes
     >>> # 35 ms, then 6 ms for its second token, it goes on in level 3, with 80 ms
@@ -61,8 +61,8 @@ class Mlfq(QueuePolicy):
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self.work_conserving = not self.options.host_reserve  # a reserve holds new prompts back
-        self.turns: dict[str, _Turn] = {}  # of all requests that wait or run
-        self.waits: OrderedDict[str, float] = OrderedDict()  # when the wait of each began, the longest wait first
+        self.turns: dict[str, _Turn] = {}  # request, waiting or running -> its turn
+        self.waits: OrderedDict[str, float] = OrderedDict()  # request -> when its wait began, longest wait first
         self.seconds_per_token = 0.0  # in the last iteration with a prompt of several tokens, swaps included
         self.proposed_s = 0.0  # when the iteration that runs was proposed
         self.evicted = Ranked()  # waiting sequences that have run before
@@ -111,7 +111,10 @@ class Mlfq(QueuePolicy):
         return replace(proposal, reasons=(*proposal.reasons, held))
 
     def _promote(self, now: float) -> None:
-        """Move starving requests to the first level, as of when they began to starve."""
+        """Move requests that have waited for `starve` to the first level, with a new quantum.
+
+        The level counts as entered at the moment when the wait reached `starve`.
+        """
         starve = self.options.starve
         while self.waits and next(iter(self.waits.values())) + starve <= now:
             name, since_s = self.waits.popitem(last=False)

@@ -13,7 +13,7 @@ from minifuse.core.request import Sequence
 from minifuse.core.stages import Batching, Memory
 from minifuse.memory.trial import checked
 
-Missing = list[tuple[Sequence, tuple[Span, ...]]]  # sequences, each with the spans that it misses
+Missing = list[tuple[Sequence, tuple[Span, ...]]]  # each sequence with the spans of tokens that it misses
 
 
 class QueuePolicy(Batching):
@@ -24,7 +24,7 @@ class QueuePolicy(Batching):
     overtaken_at_most: int | None = 0  # claims, which the laws check: see docs/stages.md
     one_plan = True
     grows = False  # admits with what is needed now, and evicts when memory is short (`minifuse/batching/growing.py`)
-    fills: ClassVar[dict[bool, type["Fill"]]]  # whether it grows -> its fill (set in `batching/__init__.py`)
+    fills: ClassVar[dict[bool, type["Fill"]]]  # `grows` -> which fill to use (set in `batching/__init__.py`)
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -33,23 +33,23 @@ class QueuePolicy(Batching):
         self.ready = self.waiting  # the queue from which sequences join; some policies pre-process prompts first
 
     def rank(self, sequence: Sequence) -> Any:
-        """Rank a sequence: the lowest goes first; of equal ranks, the first to arrive."""
+        """Return a sequence's rank: the lowest goes first, and equal ranks go by arrival."""
         return self.options.rank(sequence.request)
 
     @abstractmethod
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        """Return why a sequence may not join an iteration that `joining` others join, or None."""
+        """Return why a sequence cannot join an iteration after `joining` other newcomers, or None."""
 
     def victims(self, running: list[Sequence]) -> Iterable[Sequence]:
-        """Order running sequences for eviction when memory is short, if the policy grows."""
+        """Return running sequences in the order of their eviction. Only called if `grows`."""
         return reversed(running)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        """Return whether a newcomer may take the place of `running`, if the policy grows."""
+        """Return whether a newcomer may evict `running` and take its place. Only called if `grows`."""
         return False
 
     def wake_at(self, now: float) -> float | None:
-        """Return a time to ask again even if nothing arrives or completes, or None."""
+        """Return when to propose again even if nothing arrives or completes, or None."""
         return None
 
     @property
@@ -60,11 +60,11 @@ class QueuePolicy(Batching):
         rank = self._ranked(sequence)
         try:
             self.waiting.join(sequence, rank)
-        except TypeError:  # a number, and others have tuples, or the other way round
+        except TypeError:  # some ranks are numbers and others are tuples
             raise WrongReturn(self, "rank", rank, "give all ranks as numbers, or all as tuples of numbers") from None
 
     def _ranked(self, sequence: Sequence) -> Any:
-        """Rank a sequence. Raise `WrongReturn` unless the rank can be compared."""
+        """Return a sequence's rank. Raise `WrongReturn` unless the rank can be compared."""
         rank = self.rank(sequence)
         parts = rank if isinstance(rank, tuple) else (rank,)
         if not all(isinstance(part, Real) and part == part for part in parts):
@@ -92,7 +92,7 @@ class QueuePolicy(Batching):
 
 
 class Fill:
-    """An iteration in the making, and the trial of memory in which it is settled."""
+    """Builds one iteration, and reserves its newcomers' memory in a trial (the `room`)."""
 
     def __init__(self, policy: QueuePolicy, now: float, memory: Memory, running: Missing) -> None:
         self.policy, self.now, self.memory, self.running = policy, now, memory, running
@@ -108,7 +108,7 @@ class Fill:
         return self.settle()
 
     def schedule(self, missing: Missing) -> None:
-        """Schedule what sequences miss, cut to the budget that is left."""
+        """Schedule the missing tokens of sequences, up to the budget that is left."""
         for sequence, spans in missing:
             for start, stop in spans:
                 if self.left is not None:
@@ -118,7 +118,7 @@ class Fill:
                     self.work.append(Work(sequence.request.id, start, stop))
 
     def admit(self) -> None:
-        """Let waiting sequences join, up to the first refused: none is overtaken."""
+        """Let waiting sequences join until one is refused: no sequence is overtaken."""
         for sequence in self.policy.ready:
             spans = self.memory.missing(sequence)
             if (reason := self.refusal(sequence, spans, len(self.joining))) is not None:
@@ -136,17 +136,17 @@ class Fill:
         return self.take(newcomer, spans)
 
     def take(self, newcomer: Sequence, spans: tuple[Span, ...]) -> Reason | None:
-        """Reserve a newcomer's memory in the room, or return why it does not fit."""
+        """Reserve a newcomer's memory, opening a trial if there is none, or return why not."""
         if self.room is None:
             self.room = self.memory.room()
         return self.lacks(newcomer)
 
     def lacks(self, newcomer: Sequence) -> Reason | None:
-        """Return why the room cannot hold a newcomer, or reserve its memory."""
+        """Reserve a newcomer's memory in the open trial, or return why it does not fit."""
         return checked(self.room, "admit", self.room.admit(newcomer), newcomer)
 
     def settle(self, **more: Any) -> Proposal:
-        """Make the proposal; its newcomers become running sequences."""
+        """Return the proposal; move its newcomers to the running sequences."""
         if not self.work:
             wake_at: Any = self.policy.wake_at(self.now)
             if wake_at is not None and not (type(wake_at) in (int, float) and self.now < wake_at < math.inf):

@@ -26,7 +26,7 @@ class PrefillFirst(QueuePolicy):
     Running sequences wait meanwhile. A request is admitted with room for its prompt only. When memory runs out for
     running sequences, the last in rank are evicted. They return before later arrivals: with a single token if their KV
     was kept, otherwise with all their text as a prompt. A sequence that misses a single token runs with the single
-    tokens, even if it is a prompt of one token, or the last token of a prompt that a token_budget has cut.
+    tokens, even if this token is a whole prompt, or the last token of a prompt that a token_budget has cut.
     """
 
     name = "prefill_first"
@@ -43,7 +43,7 @@ def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Ru
     """Fill an iteration with prompts or, if no prompt may run, with single tokens.
 
     Args:
-        rule: says why a newcomer may join neither kind of iteration, or None.
+        rule: returns why a newcomer can join neither kind of iteration, or None.
     """
 
     def joins(single: bool, fill: Fill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
@@ -67,5 +67,5 @@ def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Ru
     found = policy._fill(now, memory, running, partial(joins, True))
     if not kept_out:
         return found
-    # Keep the reason of a prompt without room in its own iteration: it does not wait for the single tokens.
+    # A prompt refused in its own iteration keeps that reason: it does not wait because of the single tokens.
     return replace(found, reasons=tuple([kept_out.get(reason.sequence, reason) for reason in found.reasons]))

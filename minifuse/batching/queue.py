@@ -10,11 +10,11 @@ from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
 
 Rank = float | tuple[float, ...]
-Ticket = tuple[Rank, int, Sequence]  # no two have the same number, so that sequences are never compared
+Ticket = tuple[Rank, int, Sequence]  # numbers are unique, so that sequences are never compared
 
 
 @dataclass(frozen=True)
-class QueueOptions:  # of every policy with a queue of requests
+class QueueOptions:  # for every policy with a queue of requests
     order: str = option("fcfs", "first come, first served, or the highest priority first", choices=("fcfs", "priority"))
     ageing: float | None = option(None, "how long a request waits to gain a level of priority", minimum=0.001, unit="s")
 
@@ -23,14 +23,14 @@ class QueueOptions:  # of every policy with a queue of requests
             raise UsageError(f"batching.ageing is {self.ageing:g} s: give batching.order=priority, not {self.order}.")
 
     def rank(self, request: Request) -> float:
-        """Rank a request: the lowest goes first. Requests age equally fast, so ranks never change."""
+        """Return a request's rank: the lowest goes first. All age equally, so ranks never change."""
         if self.order == "fcfs":
             return 0
         return -request.priority if self.ageing is None else request.arrival_s - request.priority * self.ageing
 
 
 class Ranked:
-    """Keeps sequences that wait, or run, in the order of their tickets."""
+    """A queue of sequences, in the order of their tickets."""
 
     def __init__(self) -> None:
         self.order: SortedList[Ticket] = SortedList()
@@ -38,12 +38,12 @@ class Ranked:
         self.num_joined = 0
 
     def join(self, sequence: Sequence, rank: Rank) -> None:
-        """Add a sequence that has arrived, behind all of its rank."""
+        """Add a newly arrived sequence, behind all others of its rank."""
         self.num_joined += 1
         self.add((rank, self.num_joined, sequence))
 
     def add(self, ticket: Ticket) -> None:
-        """Add a ticket from this queue or another: its sequence keeps its place."""
+        """Add a ticket taken from some queue: its sequence keeps its place in the order."""
         self.order.add(ticket)
         self.tickets[ticket[2].id] = ticket
 

@@ -25,7 +25,7 @@ class RefillOptions(QueueOptions):
 
 
 def batch_closed(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
-    """Return why a sequence does not join: the batch is full or closed; or None."""
+    """Return why a sequence cannot join (the batch is full or closed), or None."""
     if full := policy._batch_full(sequence, joining):
         return full
     if policy.options.refill or not policy.running:
@@ -41,12 +41,12 @@ def takes_place(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> b
 
 
 class Rebatch(QueuePolicy):
-    """Admits a newcomer when a running sequence finishes, or displaces one of lower priority.
+    """Admits a newcomer when a running sequence finishes, or in place of a lower-priority one.
 
     Without `refill` the batch is run to completion before others get a place.
 
     A sequence is evicted (the paper's interruption, 4.3) for a newcomer of higher priority, or when memory is short. It
-    waits again, with its KV kept where memory has room for it, and goes on when another has finished.
+    waits again, with its KV kept if memory has room for it, and goes on when another sequence has finished.
     """
 
     name = "rebatch"
@@ -58,4 +58,4 @@ class Rebatch(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.work_conserving = self.options.refill  # otherwise what has finished leaves its place empty
+        self.work_conserving = self.options.refill  # otherwise the place of a finished sequence stays empty

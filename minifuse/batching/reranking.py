@@ -1,4 +1,4 @@
-"""What few policies need of a queue: new ranks, the first, the last."""
+"""Queue helpers that few policies need: update ranks, find the first or last sequence."""
 
 from collections.abc import Callable
 
@@ -10,13 +10,13 @@ from minifuse.core.request import Sequence
 
 
 def rerank(queue: Ranked, name: str, rank: Callable[[Sequence], Rank]) -> None:
-    """Move a sequence to where its rank now stands. Raise `KeyError` if it is missing."""
+    """Move a sequence to its new rank's place. Raise `KeyError` if it is missing."""
     _, number, sequence = queue.remove(name)
     queue.add((rank(sequence), number, sequence))
 
 
 def rerank_all(queue: Ranked, rank: Callable[[Sequence], Rank]) -> None:
-    """Move every sequence to where its rank now stands."""
+    """Move every sequence to the place of its new rank."""
     queue.order = SortedList([(rank(sequence), number, sequence) for _, number, sequence in queue.order])
     queue.tickets = {ticket[2].id: ticket for ticket in queue.order}
 
@@ -27,10 +27,10 @@ def outranks(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool
 
 
 def first_of(queue: Ranked) -> Sequence | None:
-    """Return the first sequence, or None."""
+    """Return the first sequence of a queue, or None."""
     return queue.order[0][2] if queue else None
 
 
 def last_of(queue: Ranked) -> Sequence | None:
-    """Return the last sequence, or None."""
+    """Return the last sequence of a queue, or None."""
     return queue.order[-1][2] if queue else None

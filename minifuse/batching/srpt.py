@@ -10,15 +10,15 @@ from minifuse.core.stages import Memory, option
 
 
 class Srpt(QueuePolicy):
-    """Runs the requests with the shortest rest, and preempts between two iterations.
+    """Runs the requests with the least work left, and preempts between two iterations.
 
-    The rest is one iteration for each remaining token of the longest possible answer (`max_new_tokens`) and, until the
-    first token, the time of the prompt. So the policy is an oracle if answers have the lengths that were asked for
-    (stop tokens ignored). No server knows these lengths: the oracle shows what a feedback queue loses by not knowing
+    The work left is one iteration for each remaining token of the longest possible answer (`max_new_tokens`) and, until
+    the first token, the time of the prompt. So the policy is an oracle if every answer has its maximum length (stop
+    tokens ignored). No server knows the lengths in advance: the oracle shows what a feedback queue loses by not knowing
     them (FluidInfer, 2). A long request may starve.
 
-    >>> # prompt_token 0.05: a prompt of 1000 tokens with an answer of 1 has 51 iterations left, one of 1 token with an
-    >>> # answer of 500 has 500: the former goes first
+    >>> # prompt_token 0.05: a prompt of 1000 tokens with an answer of 1 has 51 iterations left. It goes before a prompt
+    >>> # of 1 token with an answer of 500, which has 500
     """
 
     name = "srpt"
@@ -35,7 +35,7 @@ class Srpt(QueuePolicy):
         )
 
     def rank(self, sequence: Sequence) -> float:
-        """Count the iterations left: the answer's, and at first the prompt's."""
+        """Return the iterations left for the answer and, before its first token, the prompt."""
         request = sequence.request
         prompt = 0.0 if sequence.num_new else len(request.prompt) * self.options.prompt_token
         return float(request.max_new_tokens - sequence.num_new + prompt)

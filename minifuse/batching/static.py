@@ -10,7 +10,7 @@ from minifuse.core.stages import option
 
 
 def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
-    """Return why a sequence does not join: a batch runs or is full; or None."""
+    """Return why a sequence cannot join (a batch runs or is full), or None."""
     if policy.running:
         return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(policy.running)} still runs")
     return policy._batch_full(sequence, joining)
@@ -19,8 +19,8 @@ def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int, now
 class Static(QueuePolicy):
     """Starts up to max_batch requests together; later arrivals wait for the whole batch.
 
-    Each answer is returned as soon as it is done. What a finished row still costs depends on memory and layout: the
-    padded ones keep it in the rectangle and compute it as an idle row.
+    Each answer is returned as soon as it is done. What a finished sequence still costs depends on memory and layout:
+    the padded ones keep its row in the rectangle and compute it as an idle row.
     """
 
     name = "static"

@@ -11,24 +11,24 @@ from minifuse.core.stages import Memory
 
 @dataclass(slots=True, eq=False)
 class Subgraph:
-    """Connected nodes of one type, scheduled once all that they read outside has been computed.
+    """Connected nodes of one type, scheduled once all outside nodes they read are computed.
 
-    A node is ready when the nodes in here that it reads have been submitted: tasks of one subgraph go to one worker,
-    which runs them in order.
+    A node is ready when the subgraph's nodes that it reads have been submitted. They need not be computed yet, since
+    tasks of one subgraph go to one worker, which runs them in order.
     """
 
     sequence: Sequence
     cell: str
     priority: int  # cells that come later in the graph are preferred
     ready: deque[int]
-    outside: set[int]  # nodes read and not yet computed
-    missing: dict[int, int]  # node -> number of nodes in here that it reads and that are not yet submitted
+    outside: set[int]  # outside nodes that it reads and that are not computed yet
+    missing: dict[int, int]  # node -> how many of the subgraph's nodes it reads that are not submitted yet
     readers: tuple[tuple[int, ...], ...]
-    num_running: int = 0  # tasks in flight with nodes of it
+    num_running: int = 0  # tasks in flight with nodes of this subgraph
     pinned: int | None = None  # the worker of these tasks
 
     def work(self, nodes: list[int], memory: Memory) -> list[Work]:
-        """Return nodes as work: one piece each; a prompt has one for each missing span."""
+        """Return the work of these nodes: one piece for each."""
         return [Work(self.sequence.id, node, node + 1, self.cell) for node in nodes]
 
     def submit(self, node: int) -> None:
@@ -45,12 +45,12 @@ class Subgraph:
 class Iterations(Subgraph):
     """A text as one subgraph: a chain of iterations, each a cell `transformer` (2.9).
 
-    Node 0 is the prompt, node i the i-th token of the answer: computing it produces the next one.
+    Node 0 computes the prompt, and node i the i-th token of the answer. Each node produces the next token.
     """
 
     def work(self, nodes: list[int], memory: Memory) -> list[Work]:
-        """Return the token that a node reads, or the missing spans of the prompt."""
-        (node,) = nodes  # each makes the next one ready
+        """Return a node's work: one token of the answer, or the prompt's missing spans."""
+        (node,) = nodes  # only one is ready at a time
         name, stop = self.sequence.id, len(self.sequence.request.prompt) + node
         if node:
             return [Work(name, stop - 1, stop)]
@@ -63,14 +63,14 @@ class Iterations(Subgraph):
 
 
 class RequestProcessor:
-    """Passes on each subgraph once all that it reads outside has been computed."""
+    """Passes on each subgraph once all outside nodes that it reads are computed."""
 
     def __init__(self, schedule: Callable[[Subgraph], None]) -> None:
         self.schedule = schedule
-        self.held: dict[str, list[Subgraph]] = {}  # by request: subgraphs that wait for others
+        self.held: dict[str, list[Subgraph]] = {}  # request -> its subgraphs that wait for others
 
     def receive(self, sequence: Sequence) -> None:
-        """Split a request that has arrived, and pass on the subgraphs that depend on nothing."""
+        """Split a new request into subgraphs; pass on the subgraphs that wait for no others."""
         if sequence.graph is None:
             self.schedule(Iterations(sequence, TRANSFORMER, 0, deque([0]), set(), {}, ()))
             return
@@ -83,7 +83,7 @@ class RequestProcessor:
         self.computed(sequence, ())
 
     def computed(self, sequence: Sequence, nodes: Collection[int]) -> None:
-        """Note computed nodes; pass on the subgraphs that waited for no other nodes."""
+        """Record that nodes are computed; pass on the subgraphs that wait for no others."""
         held = self.held.get(sequence.id)
         if not held:
             return

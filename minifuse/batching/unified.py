@@ -14,9 +14,9 @@ from minifuse.io.parsing import number
 class Unified(QueuePolicy):
     """Admits newcomers in order while the iteration has fewer tokens than a threshold.
 
-    A prompt is never cut: the last to join may exceed the threshold. When memory runs out for running sequences, the
-    newest are evicted, and wait again (3.4.3.5). Without `unify`, newcomers make the running sequences wait, and their
-    prompts are computed in iterations of their own: the ablation of 3.6.7.
+    A prompt is never cut, so the last newcomer may exceed the threshold. When memory runs out for running sequences,
+    the newest are evicted, and wait again (3.4.3.5). Without `unify`, newcomers make the running sequences wait, and
+    their prompts are computed in iterations of their own: the ablation of 3.6.7.
     """
 
     name = "unified"

@@ -1,4 +1,4 @@
-"""The command line: `main` turns whatever goes wrong into a sentence and an exit code.
+"""The command line: `main` turns every error into a sentence and an exit code.
 
 | exit code | meaning |
 |---|---|
@@ -33,7 +33,7 @@ USAGE, MACHINE = 2, 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, `sys.argv` by default, and return its exit code."""
-    typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` is the module of that command here
+    typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` here is the module of the command `list`
     repair()
     wait_passively()
     if not has_stdout():
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _work(typed)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        if sys.stderr.isatty():  # a picture that was cut off as it began has hidden the cursor
+        if sys.stderr.isatty():  # an interrupted picture may have left the cursor hidden
             print(SHOW_CURSOR, end="", file=sys.stderr)
         return _fail(NOTHING_SHOWN, INTERRUPTED)
     except BrokenPipeError:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_for_a_result(typed: list[str]) -> bool:
-    """Return whether standard output carries only a result, as with --json and --trace -."""
+    """Return whether only a result may go to standard output: --json, or --trace -."""
     options = typed[: typed.index("--")] if "--" in typed else typed
     if {"--help", "-h", "--version"} & {*options}:
         return False
@@ -71,19 +71,19 @@ def _work(typed: list[str]) -> int:
         return _parse(typed)()
     except BrokenPipeError:
         raise
-    except (Exception, SystemExit) as error:  # no code of minifuse's own exits within a command
+    except (Exception, SystemExit) as error:  # a SystemExit comes from a plugin
         if isinstance(error, OSError) and error.filename is None:
-            print(file=result_stream(), flush=True)  # raises it again, if that is what cannot be written to
+            print(file=result_stream(), flush=True)  # raises the error again if standard output is what failed
         return _fail(*told(error))
 
 
 def _parse(typed: list[str]) -> Callable[[], int]:
-    """Parse a command line into its work, which is done outside of typer."""
+    """Parse a command line; return a function that does its work outside of typer."""
     with loading("minifuse"):
         import typer
 
         from minifuse.cli.app import parser
-    parse_error: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
+    parse_error: Any = typer.BadParameter.__base__  # typer's usage error, or click's if typer is older
     try:
         work: Any = parser()(typed, "minifuse", standalone_mode=False)
     except typer.Abort:
@@ -97,7 +97,7 @@ def _parse(typed: list[str]) -> Callable[[], int]:
 
 
 def _fail_text(error: Any) -> str:
-    """Write a usage error of typer as a sentence that names the help to read."""
+    """Write a usage error of typer as a sentence that points to the help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "minifuse"
     if getattr(error, "option_name", None) == "--plugin":

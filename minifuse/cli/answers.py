@@ -1,4 +1,4 @@
-"""Answers as lines and as JSON, and the metrics of a run."""
+"""Shows answers as lines and as JSON, and the metrics of a run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from minifuse.trace.metrics import Groups, Metrics
 
 PLACEHOLDER = -1
 PROMPT_WIDTH = 36
-SHOWN = 3  # numbers of a result, and results of a graph
-NAMED = 8  # wrong answers
+SHOWN = 3  # how many numbers of a result, and results of a graph, are shown
+NAMED = 8  # how many wrong answers are named
 
 
 def answer_line(workload: Workload, answer: Answer) -> Text:
@@ -73,7 +73,7 @@ def _results(workload: Workload, answer: Answer) -> str:
 
 
 def is_right(workload: Workload, answer: Answer) -> bool | None:
-    """Return whether a task was solved; None without a task, or for an incomplete answer."""
+    """Return whether a task was solved; None without a task or complete answer."""
     expected = workload.expected.get(answer.request.id)
     if expected is None or not answer.complete:
         return None
@@ -81,7 +81,7 @@ def is_right(workload: Workload, answer: Answer) -> bool | None:
 
 
 def answer_json(workload: Workload, answer: Answer) -> dict[str, Any]:
-    """Return an answer as --json shows it, among `outputs`."""
+    """Return an answer as an item of `outputs` in --json."""
     output: dict[str, Any] = {
         **answer.row(),
         "prompt_token_ids": list(answer.new_prompt),
@@ -120,7 +120,7 @@ def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:
     table.add_column(style="dim")
     table.add_column()
     unit = counted(workload.requests)
-    if unit == "prompts":  # the metrics are those of each prompt: they must not be taken for those of whole requests
+    if unit == "prompts":  # these metrics are per prompt: they must not be read as metrics of whole requests
         table.add_row("Requests", f"{workload.num_requests:,}")
     for label, value in metric_rows(metrics):
         table.add_row(
@@ -142,7 +142,7 @@ def show_groups(groups: Groups | None, by: str | None, kind: str) -> None:
 def report_wrong(resolved: ResolvedRun, workload: Workload, served: Served, model: Any) -> bool:
     """Say on stderr which greedy answers a plugin's stages made wrong.
 
-    Returns whether there are any. The model itself makes mistakes: a wrong answer counts only if the technique naive
+    Returns whether there are any. The model makes mistakes, too: a wrong answer counts only if the technique `naive`
     gives another answer.
     """
     own = [f"{kind} {name!r}" for kind, name in resolved.row.stages.items() if not is_own(stage(kind, name))]

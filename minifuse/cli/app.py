@@ -1,4 +1,4 @@
-"""The commands as typer parses them: each returns its work."""
+"""Declares the commands to typer; each returns a function that does its work."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def root(
     if started is not None and started.rank:
         started.follow()
     if started is not None:
-        atexit.register(started.dismiss)  # whatever this command does
+        atexit.register(started.dismiss)  # for every command
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -82,7 +82,7 @@ def lab(context: typer.Context) -> None:
 
 
 def _deferred(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
-    """Make a command return its work instead of doing it."""
+    """Make a command return a function that does its work later."""
 
     @wraps(command)
     def prepared(**typed: Any) -> Callable[[], int]:
@@ -92,11 +92,11 @@ def _deferred(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
 
 
 def parser() -> Callable[..., Any]:
-    """Make the parser of command lines; its help is fancy only on a terminal."""
+    """Make the parser of command lines; its help has colours only on a terminal."""
     return _parser(sys.stdout.isatty())
 
 
-@cache  # made once for many command lines in one process
+@cache  # one parser serves many command lines in a process
 def _parser(fancy: bool) -> Callable[..., Any]:
     app = typer.Typer(
         add_completion=False,

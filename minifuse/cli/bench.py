@@ -30,7 +30,7 @@ _server = partial(option, panel="Server")
 
 @dataclass(frozen=True)
 class BenchOptions(RunOptions):
-    """The options of `bench`: the workload of `run`, and the server that receives it."""
+    """The options of `bench`: those of `run` for the workload, and the server's address."""
 
     url: Annotated[str, _server("--url", "of a server with OpenAI's API", "URL")] = "http://127.0.0.1:8000"
     api_key: Annotated[str | None, _server("--api-key", "sent with each request", "KEY")] = None
@@ -75,10 +75,10 @@ def bench(options: BenchOptions) -> int:
 
 
 def summary(answers: Sequence[Any], goodput: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Return the metrics of `Timed` answers, by the keys of `vllm bench serve`.
+    """Return the metrics of `Timed` answers, with the keys of `vllm bench serve`.
 
     Args:
-        goodput: bounds in seconds, from `parse_goodput`.
+        goodput: latency bounds in seconds, from `parse_goodput`.
     """
     good = [one for one in answers if one.error is None]
     duration = max((one.ended_s for one in good), default=0.0)
@@ -112,13 +112,13 @@ def summary(answers: Sequence[Any], goodput: Mapping[str, float] | None = None) 
 
 
 def _is_good(one: Any, bounds: Mapping[str, float]) -> bool:
-    """Return whether an answer keeps all bounds; an answer of one token has no tpot."""
+    """Return whether an answer keeps all bounds; a missing latency keeps its bound."""
     values = ((getattr(one, f"{name}_s"), bound) for name, bound in bounds.items())
     return all(value is None or value <= bound for value, bound in values)
 
 
 def _statistics(name: str, values: Iterable[float]) -> dict[str, float | None]:
-    """Return mean, median, standard deviation and 99th percentile in milliseconds; None without values."""
+    """Return mean, median, standard deviation and 99th percentile, in ms; each None without values."""
     ascending = sorted(1e3 * value for value in values)
     if not ascending:
         return dict.fromkeys(f"{what}_{name}_ms" for what in ("mean", "median", "std", "p99"))

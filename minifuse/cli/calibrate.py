@@ -1,4 +1,4 @@
-"""`minifuse calibrate`: the cost of computing a chunk of KV again (Pensieve, 3.4.3.1)."""
+"""`minifuse calibrate`: measures the cost of recomputing a chunk of KV (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def calibrate(options: CalibrateOptions) -> int:
 
 
 def _show(measured: Measured, of: str, options: CalibrateOptions) -> None:
-    """Print medians and their spread, on stderr if the profile goes to standard output."""
+    """Print medians and their spread; on stderr if standard output carries the profile."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

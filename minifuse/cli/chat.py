@@ -1,4 +1,4 @@
-"""`minifuse chat`: a conversation, and what each turn reused of it."""
+"""`minifuse chat`: a conversation that shows how many tokens each turn reused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STATED = f"which of the state file's to go on with: {CONVERSATION}"
 
 @dataclass(frozen=True)
 class ChatOptions(RunOptions):
-    """The options of `chat`: those of `run` that mean something to a single user."""
+    """The options of `chat`: the options of `run` that apply to a single user."""
 
     technique: Annotated[
         str | None, option("--technique", f"see minifuse list: {TECHNIQUE}", "NAME", panel="Technique")
@@ -125,7 +125,7 @@ class _Chat:
                     continue
                 if exchange.answer.finish_reason is FinishReason.ABORTED:
                     if not self.on_terminal:
-                        return INTERRUPTED  # there is no user who would type something else
+                        return INTERRUPTED  # without a terminal, nobody can type another line
                     dealt_with()
         return self.code
 
@@ -151,7 +151,7 @@ class _Chat:
             except EOFError:
                 print(file=sys.stderr)
                 return
-            except KeyboardInterrupt:  # with nothing to end
+            except KeyboardInterrupt:  # the Ctrl-C had nothing to end
                 dealt_with()
                 print("\nCtrl-D ends the chat.", file=sys.stderr)
             except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`minifuse check STAGE`: put a stage through the laws, and show what it breaks."""
+"""`minifuse check STAGE`: tries a stage against the laws, and shows what it breaks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from minifuse.techniques import TECHNIQUES
 
 SCHEMA = "minifuse.check/1"
 UNDECIDED = 1
-QUICK_SCENARIOS, LEAST_SCENARIOS = 150, 2  # of all mixes together, and of one
-SCENARIOS = 25  # of each mix
+QUICK_SCENARIOS, LEAST_SCENARIOS = 150, 2  # scenarios of all mixes together, and the minimum of one mix
+SCENARIOS = 25  # scenarios of each mix
 
 
 def _limit(text: str, flag: str) -> float:
@@ -115,7 +115,7 @@ def _check_name(name: str) -> None:
 
 
 def _mixes(name: str, given: Mapping[str, str]) -> tuple[Any, Tally]:
-    """Find the mixes of a stage, and begin to count what is tried on them."""
+    """Find the mixes of a stage, and make a tally of what is tried."""
     try:
         from minifuse.testing import mixes as of
         from minifuse.testing.applies import unclaimed
@@ -137,7 +137,7 @@ def _mixes(name: str, given: Mapping[str, str]) -> tuple[Any, Tally]:
 
 
 def _search_reading(options: CheckOptions, mixes: Any, tally: Tally, status: Status) -> bool:
-    """Search, and note which options a plugin's stages never read. Return whether time ran out."""
+    """Search, and record which options a plugin's stages never read. Returns whether time ran out."""
     from minifuse.testing.drawn import own_options, recorded
 
     own = [option for _, row in mixes for option in own_options(row).items()]
@@ -149,7 +149,7 @@ def _search_reading(options: CheckOptions, mixes: Any, tally: Tally, status: Sta
 
 
 def _search(options: CheckOptions, mixes: Any, tally: Tally, status: Status) -> bool:
-    """Try scenarios, mix by mix. Return whether time ran out before the last."""
+    """Try scenarios, mix by mix. Returns whether time ran out before the end."""
     from minifuse.testing.search import NO_LIMIT, Limit, Search, compared_laws
 
     limit = NO_LIMIT if options.limit is None else Limit.of(options.limit, time.monotonic())
@@ -211,7 +211,7 @@ def _document(
     broken: dict[str, Any] | None = None,
     complete: bool = True,
 ) -> str:
-    """Write the verdict as JSON; `complete`: time did not run out."""
+    """Write the verdict as JSON. `complete` means that time did not run out."""
     return json.dumps(
         {
             "schema": SCHEMA,

@@ -1,4 +1,4 @@
-"""`minifuse compare`: the same requests through several techniques, and whether their answers agree."""
+"""`minifuse compare`: serves the same requests with several techniques, and compares the answers."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class CompareOptions(Options):
 
 @dataclass(frozen=True)
 class Result:
-    """How one technique served the requests. `differing`: answers unlike the first technique's."""
+    """How one technique served the requests."""
 
     run: ResolvedRun
     served: Served
     metrics: Metrics
-    differing: tuple[str, ...] | None  # None: all tokens are placeholders
-    groups: Groups | None  # by what --by names
-    trace_failure: str | None  # why the trace ends before the run does
+    differing: tuple[str, ...] | None  # answers that differ from the first technique's; None if tokens are placeholders
+    groups: Groups | None  # metrics per group of --by
+    trace_failure: str | None  # why the trace ends before the run
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ def _compare(options: CompareOptions, page: Page, runs: list[ResolvedRun], workl
         if results[-1].served.interrupted:
             break
     note_unevicted((one.run.choices, one.metrics) for one in results)
-    shown = page.write([one.name for one in results])  # before the table, whose reader may close the pipe
+    shown = page.write([one.name for one in results])  # before the table: its reader may close the pipe
     if options.json:
         print_result(json.dumps(_as_json(options, workload, results, failures)))
     elif results:
@@ -118,7 +118,7 @@ def _compare(options: CompareOptions, page: Page, runs: list[ResolvedRun], workl
 def _result(
     options: Options, run: ResolvedRun, workload: Workload, model: Any, trace: Path | None, before: list[Result]
 ) -> Result:
-    """Serve the requests with a technique; raise what its stages raise."""
+    """Serve the requests with a technique. Errors of its stages are raised."""
     metrics = RunningMetrics()
     engine = build_engine(run, model, trace, into=metrics.read)
     served = show_served(engine, run.row, workload, answers=False)
@@ -139,7 +139,7 @@ def _warm_up(run: ResolvedRun, workload: Workload, model: Any) -> None:
 
 
 def _check_files(options: CompareOptions) -> None:
-    """Refuse traces and a page that would be written over other files."""
+    """Refuse traces and a page that would overwrite other files."""
     traces: list[Path] = []
     if options.trace is not None:
         traces = [options.trace / f"{name}.jsonl" for name in options.techniques]
@@ -171,7 +171,7 @@ def _show(kind: str, results: list[Result], by: str | None) -> None:
 
 
 def _notes(results: list[Result]) -> list[str]:
-    """List the reasons why figures of the table cannot be compared."""
+    """List the reasons why numbers in the table cannot be compared."""
     complete = {one.name: sum(answer.complete for answer in one.served.answers) for one in results}
     fewer = [name for name, number in complete.items() if number < max(complete.values())]
     notes = [f"{all_of(fewer)} answered fewer requests than others."] if fewer else []
@@ -181,7 +181,7 @@ def _notes(results: list[Result]) -> list[str]:
 
 
 def _report_errors(options: Options, workload: Workload, runs: list[ResolvedRun], results: list[Result]) -> int:
-    """Say on stderr what is missing and which answers wrongly differ; return the exit code."""
+    """Report on stderr what is missing and which answers wrongly differ; return the exit code."""
     lost = [result.trace_failure for result in results if result.trace_failure is not None]
     for failure in lost:
         tell(f"error: {failure}")
@@ -216,7 +216,7 @@ def _techniques(names: Sequence[str]) -> list[Technique]:
 
 
 def _choices(rows: list[Technique], options: Options) -> list[Choices]:
-    """Give each technique its stage options; refuse an option that no technique has."""
+    """Apply the stage options to each technique; refuse an option that no technique has."""
     known = set().union(*(row.option_names for row in rows))
     for name in stage_options(options.set):
         if name not in known:
@@ -231,7 +231,7 @@ def _choices(rows: list[Technique], options: Options) -> list[Choices]:
 
 
 def _wrong(options: Options, workload: Workload, results: list[Result]) -> dict[str, list[str]]:
-    """Find answers that wrongly differ: any in reference numerics, greedy ones in float64."""
+    """Find differing answers that should agree: all in reference numerics, greedy ones in float64."""
     exact = options.numerics == "reference"
     if options.dtype != "float64" and not exact:
         return {}

@@ -1,4 +1,4 @@
-"""Options declared once, as fields of a dataclass.
+"""Declares options once, as fields of a dataclass.
 
     @dataclass(frozen=True)
     class Options:
@@ -23,7 +23,7 @@ import typer
 from minifuse.io.parsing import MANY, check_word, parse_int
 
 OptionsT = TypeVar("OptionsT")
-Parse = Callable[[str, str], Any]  # (the typed text, the flag) -> the value
+Parse = Callable[[str, str], Any]  # (typed text, flag) -> value
 
 
 def option(
@@ -38,7 +38,7 @@ def option(
     """Declare an option with a value."""
 
     def value(given: Any) -> Any:
-        if not isinstance(given, str):  # the default
+        if not isinstance(given, str):  # the default parser
             return given
         if choices:
             check_word(given, flag, choices)
@@ -71,9 +71,9 @@ class JsonOptions:
 def takes(
     options: type[OptionsT], without: Collection[str] = ()
 ) -> Callable[[Callable[[OptionsT], int]], Callable[..., int]]:
-    """Give a command a parameter for each field of its options.
+    """Decorate a command with a parameter for each field of its options.
 
-    A subclass's own fields come first. Fields in `without` get no parameter."""
+    A subclass's own fields come before inherited ones. Fields in `without` get no parameter."""
 
     def decorate(command: Callable[[OptionsT], int]) -> Callable[..., int]:
         def typed(**given: Any) -> int:
@@ -107,5 +107,5 @@ def whole(low: int = 1, high: int = MANY) -> Parse:
 
 
 def by_itself(parse: Callable[[str], Any]) -> Parse:
-    """Make an option's parser of one whose messages do not name the flag."""
+    """Make an option's parser from a function that takes only the text, not the flag."""
     return lambda text, flag: parse(text)

@@ -1,8 +1,8 @@
-"""Answers on stdout, and a live picture of the run on stderr.
+"""Prints answers on stdout, and draws a live picture of the run on stderr.
 
-Drawing takes at most two percent of the run: the time between two drawings is at least 0.1 s, and at least fifty times
-as long as the last drawing took. Answers that end between two drawings are printed with the next one, so that stdout
-and stderr do not mix on a terminal. Without a picture, answers are printed at once.
+Drawing takes at most two percent of the run: between two drawings lie at least 0.1 s, and at least fifty times the
+duration of the last drawing. Answers that end between two drawings are printed at the next drawing, so that stdout and
+stderr do not mix on a terminal. Without a picture, answers are printed at once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from minifuse.trace.log import Event
 
 MIN_GAP_S = 0.1
 COST_SHARE = 0.02
-AROUND_LANES = 12  # lines of the picture apart from lanes
+AROUND_LANES = 12  # lines of the picture that are no lanes
 
 
 def lanes(events: Iterable[Event], width: int, rows: int) -> Iterator[str]:
-    """Draw a run's lanes: running requests, then waiting ones, then the latest to end."""
+    """Draw the lanes of at most `rows` requests: running, then waiting, then latest to end."""
 
     def urgency(story: Story) -> tuple[bool, bool, float]:
         return story.ended_s is not None, story.admitted_s is None, -(story.ended_s or 0.0)
@@ -51,13 +51,13 @@ def lanes(events: Iterable[Event], width: int, rows: int) -> Iterator[str]:
 
 
 class Display:
-    """Counts what completed iterations report, and draws it now and then.
+    """Counts what completed iterations report, and draws the counts now and then.
 
     Args:
-        title: what is being served, such as `orca on tiny`.
-        engine: the running engine; its trace's header says how many bytes a slot of memory has.
-        live: draw the picture if stderr is a terminal. Give False if other lines are written to it.
-        lanes: draw a lane for each request, and leave the last picture standing. The trace must keep its events.
+        title: names what is being served, such as `orca on tiny`.
+        engine: the running engine, whose trace's header has the bytes per slot of memory.
+        live: whether to draw the picture if stderr is a terminal. Give False if other lines are written to stderr.
+        lanes: whether to draw a lane per request, and leave the last picture standing. The trace must keep its events.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Display:
         self._held: list[tuple[Console, Text]] = []
         self._next_s = 0.0
         self._running: set[str] = set()
-        self._made = self._ended = 0  # tokens or nodes, and requests
+        self._made = self._ended = 0  # tokens or nodes made, and requests ended
         self._began = time.perf_counter()
         self._report: StepReport | None = None
 
     def __enter__(self) -> Display:
         if self._is_live:
-            self._draw()  # before the run begins: the first drawing costs the most
+            self._draw()  # before the run begins, since the first drawing takes longest
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -105,25 +105,25 @@ class Display:
                 self._print_held()
 
     def answer(self, line: Text | None) -> None:
-        """Show the line of an answered request on stdout, if it has one."""
+        """Count an answered request, and print its line, if any, on stdout."""
         self._ended += 1
         if line is not None:
             self._print(self._out, line)
 
     def refused(self, request: Request, why: str) -> None:
-        """Say on stderr why a request was refused, unless many have the same cause."""
+        """Print on stderr why a request was refused, unless the same cause was printed often."""
         self._ended += 1
         if (sentence := self._refusals.sentence(request, why)) is not None:
             self._print(self._err, Text(f"error: {one_line(sentence)}"))
 
     def step(self, report: StepReport) -> None:
-        """Count an iteration that has completed, and draw if it is time."""
+        """Count a completed iteration, and draw if a drawing is due."""
         self._made += len(report.plan.work) if self._of_cells else sum(map(len, report.tokens.values()))
         self._running.update(report.plan.admitted)
         self._running.difference_update(report.finished, report.plan.evicted)
         self._report = report
         now = time.perf_counter()
-        due = now >= self._next_s or (self._held and not self._running)  # in a lull the next step may be far away
+        due = now >= self._next_s or (self._held and not self._running)  # if nothing runs, the next step may be far off
         if self._is_live and due:
             with uninterrupted():
                 self._draw()
@@ -136,7 +136,7 @@ class Display:
             self._print_held()
 
     def _print_held(self) -> None:
-        """Print what was held back; the terminal wraps lines."""
+        """Print the lines that were held back; the terminal wraps them."""
         while self._held:
             where, line = self._held[0]
             where.print(line, soft_wrap=True)
@@ -174,7 +174,7 @@ class Display:
             ProgressBar(self._total, self._ended, width=20),
             f"{self._ended}/{self._total} {self._unit}{time_left(self._ended, self._total, self._began)}",
         )
-        self._running &= self._engine.sequences.keys()  # without the aborted
+        self._running &= self._engine.sequences.keys()  # removes aborted requests
         waiting = len(self._engine.sequences) - len(self._running)
         speed = f"{self._made / now:,.0f}" if now > 0 else "-"
         figures = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
@@ -186,6 +186,6 @@ class Display:
             return Group(bar, figures)
         try:
             lines = [*lanes(self._engine.trace.kept(), self._err.width, max(3, self._err.height - AROUND_LANES))]
-        except MinifuseError as error:  # a stage of a plugin may have decided anything
+        except MinifuseError as error:  # a plugin's stage may have decided something that cannot be drawn
             lines = [str(error)]
         return Group(bar, figures, Text("\n".join(lines), no_wrap=True, overflow="crop"))

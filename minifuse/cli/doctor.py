@@ -1,4 +1,4 @@
-"""`minifuse doctor`: what minifuse needs, and how to get what is missing."""
+"""`minifuse doctor`: checks what minifuse needs, and says how to get what is missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MACHINE = 3
 
 @dataclass(frozen=True)
 class Check:
-    """One line: the subject, what was found, how bad that is, what to do."""
+    """A line of the report: subject, what was found, how bad it is, advice."""
 
     name: str
     found: str

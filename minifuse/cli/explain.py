@@ -1,4 +1,4 @@
-"""`minifuse explain NAME`: what a technique, a stage or a term is."""
+"""`minifuse explain NAME`: explains a technique, a stage, an option or a term."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage, stages
 from minifuse.techniques import MODELS, TECHNIQUES, Technique, fit, for_model
 
-SHOWN = {None: "none", True: "on", False: "off"}  # defaults as --set takes them
+SHOWN = {None: "none", True: "on", False: "off"}  # defaults, spelled as --set takes them
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Explanation:
     name: str
     what: str
     text: str = ""
-    facts: dict[str, list[str]] = field(default_factory=dict)  # lines, by what they are about
-    commands: list[str] = field(default_factory=list)  # that run it, each shown on a line of its own, however long
+    facts: dict[str, list[str]] = field(default_factory=dict)  # subject -> lines about it
+    commands: list[str] = field(default_factory=list)  # command lines that run it, each shown on one line, however long
 
 
 def explain(
@@ -56,7 +56,7 @@ def explain(
 
 
 def _explanations(name: str, plugins: str) -> list[Explanation]:
-    """Explain everything of this name, or else terms that contain it as a word."""
+    """Explain everything of this name; otherwise, terms that contain the name as a word."""
     kind_wanted, dot, bare = name.rpartition(".")
     wanted, kind_wanted = folded(bare), folded(kind_wanted)
     kinds = [kind for kind in KINDS if kind_wanted in ("", kind)]
@@ -69,7 +69,7 @@ def _explanations(name: str, plugins: str) -> list[Explanation]:
     ]
     called = [] if found else [one for one in _stage_options() if folded(one[2]["name"]) == wanted and one[0] in kinds]
     found += [_term(term) for term in terms() if term.is_called(folded(name))]
-    if called:  # no stage has that name: it would list its options itself
+    if called:  # if a stage had that name, its options would be listed already
         facts = {f"{kind} {stage_name}": _options([option], f"{kind}.") for kind, stage_name, option in called}
         found.append(Explanation(called[0][2]["name"], ", an option, for --set:", facts=facts))
     if found := found or [_term(term) for term in terms() if term.has_word(folded(name))]:
@@ -133,7 +133,7 @@ def _show(explanations: list[Explanation]) -> None:
 
 
 def where(cls: type[Any]) -> str:
-    """Name the module and the file of a stage, or of an attention's backend."""
+    """Return the module and the file of a stage, or of an attention's backend."""
     if cls.kind == "attention" and cls.tensors:
         module = cls.tensors.partition(":")[0]
         return f"{module} ({module.replace('.', '/')}.py)"
@@ -163,7 +163,7 @@ def _technique(row: Technique, plugins: str) -> Explanation:
 
 
 def _by_model(row: Technique, kind: Kind) -> dict[str, list[str]]:
-    """List a technique's stages of this kind, each with the models that it serves."""
+    """Return a technique's stages of this kind, each with the models it serves."""
     found: dict[str, list[str]] = {}
     for model in MODELS:
         if model in row.serves:
@@ -201,7 +201,7 @@ def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> list[str]
 
 
 def _command(kind: Kind, cls: type[Any], plugins: str) -> str:
-    """Write a command line that runs a stage, and exchanges few others."""
+    """Write a command line that runs a stage and exchanges few other stages."""
     model = next(model for model in MODELS if model in cls.serves)
     others = [other for other in KINDS if other != kind]
     choices = [[None, *stages(other)] for other in others]

@@ -1,4 +1,4 @@
-"""What went wrong, as one sentence and an exit code."""
+"""Turns errors into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from minifuse.io.parsing import quoted
 
 FAILED, MACHINE = 1, 3
 OUT_OF_MEMORY = re.compile("out of memory|(?:can't|cannot) allocate memory", re.IGNORECASE)
-TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
+TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable; if set, defects are shown with a traceback
 
 
 def told(error: BaseException) -> tuple[str, int]:
-    """Return an error's sentence and exit code; with `TRACEBACK` set, raise defects again.
+    """Return an error's sentence and exit code. If `TRACEBACK` is set, raise defects again.
 
     A `MinifuseError` has a sentence of its own. Anything else is a mistake of a plugin, if the error passed through its
     code, or a defect of minifuse.
@@ -24,7 +24,7 @@ def told(error: BaseException) -> tuple[str, int]:
     if lacking := _lacks_memory(error) or _lacks_memory(error.__cause__):
         if os.environ.get(TRACEBACK):
             raise error
-        if isinstance(error, StageFault):  # which says where
+        if isinstance(error, StageFault):  # its text says where
             lacking = one_sentence(error.what)
         return f"The machine has too little memory ({lacking}): free some, or ask for less at once.", MACHINE
     if isinstance(error, StageFault):
@@ -53,11 +53,11 @@ def told(error: BaseException) -> tuple[str, int]:
 
 
 def _lacks_memory(error: BaseException | None) -> str | None:
-    """Return what a failed allocation of Python or torch says; None for other errors."""
+    """Return the message if an allocation of Python or torch failed; None for other errors."""
     what = one_sentence(error)
     if isinstance(error, MemoryError):
         return what or type(error).__name__
-    return what if isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(what) else None  # torch has no one type
+    return what if isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(what) else None  # torch: any type
 
 
 def one_sentence(message: object) -> str:

@@ -14,7 +14,7 @@ from minifuse.cli.streams import is_stdout
 from minifuse.core.errors import UsageError
 
 STDOUT: Literal["-"] = "-"
-SQLITE = ("", "-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps
+SQLITE = ("", "-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps beside its own
 
 
 @contextmanager
@@ -30,10 +30,10 @@ def _refused_unless_written(text: str, flag: str, cannot: str, give: str) -> Ite
 
 
 def writable_file(text: str, flag: str) -> Path:
-    """Parse the path of a file that can be written, by opening it.
+    """Parse the path of a file; open it to check that it is writable.
 
     Raises:
-        UsageError: the file cannot be written, is standard output, or is a named pipe, which waits for a reader.
+        UsageError: the file cannot be written, is standard output, or is a named pipe (which would wait for a reader).
     """
     path = Path(text)
     if is_stdout(path):
@@ -46,7 +46,7 @@ def writable_file(text: str, flag: str) -> Path:
         if new:
             path.unlink()
         elif path.is_file():
-            _try_folder(path.resolve().parent)  # what replaces it is made beside it
+            _try_folder(path.resolve().parent)  # a replacement is written in the same folder
     return path
 
 
@@ -63,7 +63,7 @@ def writable_folder(text: str, flag: str) -> Path:
 
 
 def folder_to_be(text: str, flag: str) -> Path:
-    """Parse the path of a folder that can be written to, or does not exist."""
+    """Parse the path of a folder that either is writable or does not exist."""
     return writable_folder(text, flag) if os.path.lexists(text) else Path(text)
 
 
@@ -73,11 +73,11 @@ def _try_folder(folder: Path) -> None:
 
 
 def refuse_overwriting(written: Iterable[tuple[str, object]], read: Iterable[str | Path | None]) -> None:
-    """Refuse to write to a file that the command also reads, or writes twice.
+    """Refuse to write a file that the command also reads, or that two flags name.
 
     Args:
-        written: flags and their values; values that are no paths are ignored.
-        read: files, and folders of models. The files of plugins are always added.
+        written: pairs of a flag and its value; values that are no paths are ignored.
+        read: the files and model folders that the command reads. Plugins' files are always added.
 
     Raises:
         UsageError: two of these paths are the same file, by whatever names.
@@ -96,7 +96,7 @@ def refuse_overwriting(written: Iterable[tuple[str, object]], read: Iterable[str
 
 
 def _identity(path: Path) -> Hashable:
-    """Return what all names of one file have in common, whether or not it exists."""
+    """Return a key that all names of one file share; the file may be missing."""
     try:
         found = path.stat()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Findings of `minifuse reproduce`: as tables, as files, and the progress towards them."""
+"""Shows and writes the findings of `minifuse reproduce`, and the progress towards them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions, Experiment, Finding, Say
 
 SCHEMA, LIST_SCHEMA = "minifuse.reproduce/1", "minifuse.reproduce.list/1"
-PIPE_WIDTH = 160  # of tables where no terminal limits them
+PIPE_WIDTH = 160  # width of tables if there is no terminal
 
 
 def show_list(as_json: bool) -> None:
@@ -79,7 +79,7 @@ def _row(cells: list[str]) -> str:
 
 
 def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
-    """Write NAME.json and NAME.md; with another scale than the default, NAME-SCALE.json and .md.
+    """Write a finding to NAME.json and NAME.md; NAME-SCALE for another than the default scale.
 
     What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding. NAME.png, its picture, is
     written where matplotlib is installed.

@@ -1,4 +1,4 @@
-"""The terms of docs/glossary.md, which an installed package carries with it as `minifuse/glossary.md`."""
+"""Reads the terms of docs/glossary.md; an installed package has it as `minifuse/glossary.md`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ PLACES = places("glossary.md", "docs/glossary.md")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A row of the glossary: terms explained together."""
+    """A row of the glossary, which explains one or more terms."""
 
     names: tuple[str, ...]
     meaning: str
-    command: str | None  # that runs the mechanism, if the term names one
+    command: str | None  # a command that runs the mechanism that the term names, if any
     defined_in: str
     chapter: str
 
     def is_called(self, name: str) -> bool:
-        """Whether a folded name, or its singular, is one of the terms."""
+        """Return whether a folded name, or its singular, is one of the terms."""
         own = {folded(term) for term in self.names}
         return name in own or name.removesuffix("s") in own
 
     def has_word(self, name: str) -> bool:
-        """Whether a folded name is a word of one of the terms."""
+        """Return whether a folded name is a word in one of the terms."""
         return any(name in folded(term).split() for term in self.names)
 
 
 def folded(name: str) -> str:
-    """Fold a name for look-up: case, blanks, hyphens and underscores do not matter.
+    """Fold a name for look-up: ignore case, and treat hyphens and underscores as blanks.
 
     >>> folded("Graph_Padded"), folded("TTFT")
     ('graph padded', 'ttft')
@@ -44,7 +44,7 @@ def terms() -> tuple[Term, ...]:
     """Return every row of the glossary, in order.
 
     Raises:
-        MachineError: this installation lacks the file.
+        MachineError: this installation lacks the glossary.
     """
     path = shipped(PLACES, "The glossary is")
     found: list[Term] = []

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 SCHEMA = "minifuse.lab/1"
 HERE = "."
 REFERENCE = "(reference)"
-SHOWN = 30  # pairs
+SHOWN = 30  # pairs that are listed
 SEEDED = "of the workloads that are drawn; the course's secret, to see what will be graded"
 SECRET = "of the course, from which hidden workloads are drawn; without one, a new one"
 HANDED_IN = "what was handed in for one lab: folders with a solution.py each, or files"
 
 
 def _filled(text: str, flag: str) -> str:
-    """Parse a seed or secret; strip it, as a grader does when reading its file."""
+    """Parse a seed or secret; strip blanks, as a grader does when reading it."""
     if not (found := text.strip()):
         raise UsageError(f"{flag} is empty: give a text, from which workloads are drawn.")
     return found
@@ -175,7 +175,7 @@ def score(options: ScoreOptions) -> int:
         _print_json(lab=lab.number, costs=scored.costs, rows=scored.rows, baselines=scored.baselines, failed=failed)
     else:
         table = Table(box=None, pad_edge=False)
-        table.add_column("", overflow="fold")  # names of a class often begin alike
+        table.add_column("", overflow="fold")  # in one class, names often begin alike
         for name, better in scored.costs.items():
             table.add_column(f"{name}\n({better} is better)", justify="right")
         for name, row, baseline in scored.ranked:

@@ -1,4 +1,4 @@
-"""Where to look for a broken law: methods of the stages, and what to read."""
+"""Finds where to look after a broken law: methods, and what to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_PLACES = 3
 
 
 class Place(NamedTuple):
-    """Where to look: a method of a stage, and where it is written."""
+    """A place to look at: a method of a stage, its file and line."""
 
     method: str
     file: str
@@ -36,10 +36,10 @@ class Place(NamedTuple):
 
 
 def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
-    """Find the methods that should keep a law, or the line that raised an error.
+    """Find the methods that should keep a law, or the line that raised.
 
     Args:
-        kinds: the kinds of the stage under test; empty for a technique.
+        kinds: the kind of the stage under test, one or more if its name is shared; empty for a technique.
     """
     seen: Observation | None = broken.seen
     if seen is None:
@@ -62,7 +62,7 @@ def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
         places = [place for name in own or names if (place := _method(cls, name)) is not None]
         if own:
             found += places if written else [_class(cls), *places]
-        elif not found:  # of the likeliest stage at least what it inherits
+        elif not found:  # show at least what the likeliest stage inherits
             found += [_class(cls), *places[:1]] if places else []
     return found[:MOST_PLACES]
 
@@ -77,7 +77,7 @@ def _halves(kind: str, row: Technique) -> list[type[Any]]:
 
 
 def _method(cls: type[Any], name: str) -> Place | None:
-    """Find where a method is defined; None if not in Python."""
+    """Find where a method is defined; None if it is not written in Python."""
     owner = next((owner for owner in cls.__mro__ if name in vars(owner)), None)
     held: Any = None if owner is None else vars(owner)[name]
     function: Any = held.fget if isinstance(held, property) else getattr(held, "__func__", held)
@@ -88,7 +88,7 @@ def _method(cls: type[Any], name: str) -> Place | None:
 
 
 def _calls(cls: type[Any], name: str, seen: set[str]) -> Iterator[str]:
-    """Yield the methods of a class that its method `name` calls, directly or not."""
+    """Yield the methods of a class that its method `name` calls, directly or indirectly."""
     function = inspect.unwrap(getattr(cls, name, None) or object)
     for other in getattr(getattr(function, "__code__", None), "co_names", ()):
         if other not in seen and callable(getattr(cls, other, None)):
@@ -102,13 +102,13 @@ def _class(cls: type[Any]) -> Place:
 
 
 def _raised(error: BaseException, classes: Iterable[type[Any]]) -> Place | None:
-    """Return where an error last passed through the files of these classes or of plugins."""
+    """Return an error's innermost line in the files of these classes or of plugins."""
     files = {getattr(sys.modules[cls.__module__], "__file__", None) for cls in classes}
     files |= {*map(str, plugin_files())}
     place, traceback = None, error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if code.co_filename in files and code.co_name != "check_integrity":  # a memory's check of its own books
+        if code.co_filename in files and code.co_name != "check_integrity":  # skips a memory's check of its own state
             place = Place(code.co_qualname, _file(code.co_filename), traceback.tb_lineno)
         traceback = traceback.tb_next
     return place

@@ -1,4 +1,4 @@
-"""The options that `run` and `compare` share, and checks for contradictions among them."""
+"""Declares the options that `run` and `compare` share, and refuses contradictions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _stage_option(text: str, flag: str) -> str:
 
 
 def stage_options(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of --set, by `stage.option`.
+    """Return the values of --set, as `stage.option` -> text.
 
     Raises:
         UsageError: an option is given twice.
@@ -78,7 +78,7 @@ BY = _output("--by", "latencies of each user, priority or conversation", choices
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model is loaded, and as what."""
+    """Options that say which model is loaded, and in which form."""
 
     model: Annotated[str, _model("--model", MODEL, "MODEL")] = "tiny"
     dtype: Annotated[str, _model("--dtype", "data type to compute in", choices=DTYPE_BYTES)] = "float32"
@@ -87,7 +87,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Options(ModelOptions):
-    """The options that `run` and `compare` share. None: not given."""
+    """The options that `run` and `compare` share; None if not given."""
 
     numerics: Annotated[
         str, _model("--numerics", "reference: the same bits from all techniques, slowly", choices=("fast", "reference"))
@@ -145,7 +145,7 @@ class Options(ModelOptions):
 
     @property
     def settings(self) -> Settings:
-        """Return how a run is set up, without the options of its stages."""
+        """Return the `Settings` of a run, without its stage options."""
         return Settings(
             dtype=self.dtype,
             device=self.device,
@@ -161,7 +161,7 @@ class Options(ModelOptions):
         """Apply --set and --max-batch to a technique.
 
         Args:
-            known_only: leave out options that the technique lacks, instead of refusing them.
+            known_only: whether to ignore options that the technique lacks, instead of refusing them.
 
         Raises:
             UsageError: the technique lacks an option, or the option does not take the value.
@@ -174,15 +174,15 @@ class Options(ModelOptions):
 
 
 def refuse_contradictions(options: Options, source: Source, texts: Sequence[str] = ()) -> None:
-    """Refuse options that contradict each other or mean nothing to the model.
+    """Refuse options that contradict each other or have no effect on this kind of model.
 
     Args:
-        texts: typed prompts.
+        texts: the typed prompts.
 
     Raises:
         UsageError: options contradict each other; the message names them.
     """
-    simulated(options.hardware, options.clock)  # refused before prompts are read
+    simulated(options.hardware, options.clock)  # must be refused before prompts are read
     _refuse_for_model(options, source, texts)
     if texts and options.prompts is not None:
         raise UsageError(f'A typed prompt and --prompts "{options.prompts}" are both given: give one or the other.')
@@ -205,7 +205,7 @@ def refuse_contradictions(options: Options, source: Source, texts: Sequence[str]
 
 
 def _refuse_for_model(options: Options, source: Source, texts: Sequence[str]) -> None:
-    """Refuse options that mean nothing to the kind of model."""
+    """Refuse options that have no effect on this kind of model."""
     kind, named = request_kind(source.config.kind), source.config.kind
     if kind.of_cells and texts:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Outcomes of the tests of a lab, in words, pictures and pages, or as JSON."""
+"""Shows the outcomes of a lab's tests: in words, pictures and pages, or as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INDENT = 12
 
 
 def as_json(outcome: Outcome) -> dict[str, object]:
-    """Give an outcome as `lab check --json` prints it."""
+    """Return an outcome as `lab check --json` prints it."""
     test = {name: getattr(outcome.test, name) for name in ("name", "hidden", "says")}
     return {
         **test,
@@ -28,7 +28,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
 
 
 def show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
-    """Print a line per test; below a failed one, its case and what to read."""
+    """Print a line per test; below a failed test, its case and reading advice."""
     from rich.padding import Padding
 
     out = console()
@@ -39,7 +39,7 @@ def show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
         points = f"{one.points:g} of {one.test.points:g} points"
         out.print(f"{sign:<12}{one.test.name.replace('_', ' ')} ({points})", style=style)
         lines = [one.test.says]
-        if one.what in told:  # such as a mistake in the file's syntax, which no test gets past
+        if one.what in told:  # such as a syntax error in the file, which fails every test
             lines += ["As above."]
         elif not one.held:
             told.add(one.what)
@@ -65,6 +65,6 @@ def _page(folder: Path, outcome: Outcome) -> Path | None:
     page = folder / f"{outcome.test.name}.html"
     try:
         write_page([TracedRun("solution", outcome.events or [])], page)
-    except Exception:  # a stage may have decided anything
+    except Exception:  # a stage may have decided something that no page can show
         return None
     return page

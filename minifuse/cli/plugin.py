@@ -15,14 +15,14 @@ PREFIX = "minifuse_plugin_"
 
 
 def load_plugin(path: str) -> None:
-    """Import a file that registers stages or models; it may import modules beside it.
+    """Import a file that registers stages or models; it may import modules from its folder.
 
     Raises:
         UsageError: there is no such Python file, or its import fails.
         MachineError: the file is too long.
     """
     file = Path(path)
-    name = f"{PREFIX}{file.stem}"  # a plugin called queue.py must not take the place of Python's own
+    name = f"{PREFIX}{file.stem}"  # a plugin called queue.py must not replace Python's own module
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
     if spec is None or spec.loader is None:
         wrong = "is not a Python file" if file.exists() else "does not exist"
@@ -30,15 +30,15 @@ def load_plugin(path: str) -> None:
     if file.stat().st_size > MOST_LINE:
         raise too_long(f"The plugin {path!r}", MOST_LINE)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up by its name
+    sys.modules[name] = module  # dataclasses look up their module by name
     sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
     except (MinifuseError, KeyboardInterrupt, MemoryError):
         raise
-    except BaseException as error:  # SystemExit too: a plugin that calls exit() would end the run without a message
+    except BaseException as error:  # also SystemExit: a plugin that calls exit() would end the run without a message
         what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
-        itself = isinstance(error, SyntaxError)  # whose text names its place
+        itself = isinstance(error, SyntaxError)  # its text names the place
         place = None if itself else last_line(error.__traceback__, (file.parent.resolve(),))
         where = f" at {place}" if place else ""
         raise UsageError(f"The plugin {path!r} failed as it was imported ({what}){where}: correct it.") from None
@@ -50,7 +50,7 @@ def plugins() -> list[Path]:
 
 
 def plugin_files() -> list[Path]:
-    """Return the files of loaded plugins, and of modules imported from their folders."""
+    """Return the files of loaded plugins and of the modules imported from their folders."""
     if not (folders := _folders()):
         return []
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
@@ -63,7 +63,7 @@ def _folders() -> set[Path]:
 
 
 def plugin_frame(error: BaseException) -> str | None:
-    """Return a traceback's last line in a plugin, or in a module beside it."""
+    """Return an error's innermost line in a plugin or a module of its folder."""
     return last_line(error.__traceback__, _folders())
 
 

@@ -1,4 +1,4 @@
-"""`minifuse replay`: traces of one workload as a page that any browser opens."""
+"""`minifuse replay`: shows traces of one workload on a page that any browser opens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPLAYED = "write a page here that replays the run in any browser; as with --tra
 
 
 def _page_file(text: str, flag: str) -> Path:
-    """Parse the path of a page that can be written."""
+    """Parse the path of a page, and check that it can be written."""
     if text == STDOUT:
         raise UsageError(f"{flag} is -, and a page is a file that a browser opens: give it a name, such as page.html.")
     return writable_file(text, flag)
@@ -60,11 +60,11 @@ def replay(options: ReplayOptions) -> int:
 
 
 class Page:
-    """The page that a run leaves, and the files of its traces.
+    """The page that a run writes, and the files of its traces.
 
     Args:
         path: the file of the page; None if no page is wanted.
-        traces: the file of a trace, or a folder for the traces of several techniques; None if no trace is written.
+        traces: a trace's file, or a folder for the traces of several techniques; None if no trace is written.
     """
 
     def __init__(self, path: Path | None, traces: Path | None) -> None:
@@ -77,7 +77,7 @@ class Page:
         return self.traces / f"{technique}.jsonl"
 
     def write(self, techniques: Sequence[str]) -> bool:
-        """Make the page of these techniques; return False if it cannot be made."""
+        """Write the page of these techniques; return False if that fails."""
         if self.path is None:
             return True
         try:
@@ -95,7 +95,7 @@ class Page:
 
 @contextmanager
 def page_of(path: Path | None, traces: Path | None) -> Iterator[Page]:
-    """Yield the page of a run; traces that only the page needs are temporary."""
+    """Yield the page of a run; traces needed only by the page are temporary."""
     if path is None or traces is not None:
         yield Page(path, traces)
         return
@@ -104,7 +104,7 @@ def page_of(path: Path | None, traces: Path | None) -> Iterator[Page]:
 
 
 def _show_page(runs: Sequence[TracedRun], page: Path) -> None:
-    """Write a page, and say where it is and what a trace lacks."""
+    """Write a page; print where it is, and what a trace lacks."""
     write_page(runs, page)
     for run in runs:
         if run.notice is not None:

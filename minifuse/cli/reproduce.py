@@ -1,4 +1,4 @@
-"""`minifuse reproduce`: a figure of a paper measured again, beside the paper's numbers."""
+"""`minifuse reproduce`: measures a paper's figure again, next to the paper's numbers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from minifuse.papers.experiment import Experiment
 
 
-MIN_TOKENS = 4  # lengths are given down to a quarter of a request's tokens
+MIN_TOKENS = 4  # lengths of a quarter of a request's tokens must still be whole
 MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64
-MIN_REQUESTS = 8  # fewer have no percentiles
+MIN_REQUESTS = 8  # fewer requests have no percentiles
 LEAST_SHARE, FASTEST = 1e-3, 1e9
 LEAST_MINUTES, MOST_MINUTES = 1e-3, 60 * 24 * 7
 CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # options that not every figure takes
 
 
 def _rates(text: str, flag: str) -> tuple[float, ...]:
-    """Parse rates: shares of the peak (all up to `SHARE`), or requests per second."""
+    """Parse rates: shares of the peak if none exceeds `SHARE`, otherwise requests per second."""
     from minifuse.papers.experiment import SHARE
 
     parts = text.split(",")
@@ -132,7 +132,7 @@ def reproduce(options: FigureOptions) -> int:
             if options.out is not None:
                 try:
                     write(options.out, conditions.scale, row, finding, source)
-                except MinifuseError as error:  # what took hours is shown all the same
+                except MinifuseError as error:  # a result that took hours is shown even if it cannot be written
                     tell(f"error: {error}")
                     code = error.exit_code
             if not options.json:

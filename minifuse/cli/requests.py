@@ -1,4 +1,4 @@
-"""The requests of a run: typed, from a file, or synthetic."""
+"""Makes the requests of a run: typed, read from a file, or synthetic."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PROMPT_LENGTH, OUTPUT_LENGTH = Uniform(8, 64), Uniform(16, 128)
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests for a model; its tokenizer is loaded, its weights are not."""
+    """Requests for a model, whose tokenizer is loaded and whose weights are not."""
 
     source: Source
     tokenizer: Tokenizer | None
     requests: list[Request]  # neighbours of one group are the prompts of one request
-    expected: dict[str, str] = field(default_factory=dict)  # the right answer of each request that has one
+    expected: dict[str, str] = field(default_factory=dict)  # request -> right answer, if there is one
 
     @property
     def num_requests(self) -> int:
@@ -56,7 +56,7 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = (), b
 
     Args:
         texts: typed prompts.
-        begun: as for `read_jsonl`.
+        begun: conversations that already have a text, as for `read_jsonl`.
 
     Raises:
         UsageError: a file does not hold requests, or a workload does not suit the model.
@@ -73,7 +73,7 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = (), b
 
 
 def check_sampling(requests: Sequence[Request], options: Options) -> None:
-    """Refuse --top-k or --top-p if all requests are greedy; note those of a file.
+    """Refuse --top-k and --top-p if all requests are greedy; for a file, print a note.
 
     Raises:
         UsageError: an option was typed, and all requests are greedy.
@@ -95,7 +95,7 @@ def check_sampling(requests: Sequence[Request], options: Options) -> None:
 
 
 def note_priorities(workload: Workload, served: Iterable[Choices]) -> None:
-    """Say on stderr which techniques do not follow the priorities of requests."""
+    """Print on stderr which techniques ignore the requests' priorities."""
     others = [one.row for one in served if getattr(one.options["batching"], "order", None) != "priority"]
     if others and any(request.priority for request in workload.requests):
         names = all_of([row.name for row in others])
@@ -152,7 +152,7 @@ class _Maker:
         return Workload(self.source, self.tokenizer, requests, expected)
 
     def _encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
-        tokenizer = self.tokenizer or self.source.tokenizer()  # the latter raises, saying what is missing
+        tokenizer = self.tokenizer or self.source.tokenizer()  # the latter raises an error that says what is missing
         return tokenizer.encode(text, continues=continues)
 
     def _of_texts(self, texts: Sequence[str]) -> list[Request]:
@@ -172,7 +172,7 @@ class _Maker:
             name, lines = "standard input", _standard_input()
         else:
             name, lines = path, list(read_lines(Path(path)))
-        times = arrival_times(len(lines), self.arrival, self.seed)  # one for each line is enough
+        times = arrival_times(len(lines), self.arrival, self.seed)  # one newline per line is enough
         requests = read_jsonl(
             lines,
             self._encode,
@@ -191,7 +191,7 @@ class _Maker:
         ]
 
     def _limit(self, prompt: Sequence[int]) -> int:
-        """Limit an answer to the length of its prompt and some more tokens."""
+        """Return an answer's limit: the length of its prompt and some more tokens."""
         return len(prompt) + (self.kind.extra_tokens or 0)
 
     def _conversations(self, text: str) -> list[Request]:
@@ -215,7 +215,7 @@ class _Maker:
         return as_requests(found.conversations, asked.reaction, self.arrival, self.seed)
 
     def _crowd(self, text: str) -> tuple[list[Request], dict[str, str]]:
-        """Make tasks of the model tiny, and their right answers."""
+        """Make tasks that the model tiny has learnt, and their right answers."""
         from minifuse.model.tiny.tasks import crowd
         from minifuse.workload.talk import parse_talk, talk
 
@@ -237,8 +237,8 @@ class _Maker:
         return requests, {} if ignore_eos else expected  # with ignore_eos, the text goes on after the answer
 
     def _random(self) -> list[Request]:
-        """Make requests of random tokens, with lengths drawn from laws."""
-        stop_ids = RESERVED if self.kind.of_cells else self.defaults.stop_ids  # not to be drawn
+        """Make requests of random tokens, with random lengths."""
+        stop_ids = RESERVED if self.kind.of_cells else self.defaults.stop_ids  # tokens that prompts must not contain
         requests = synthetic(
             self.count,
             self.options.prompt_length or PROMPT_LENGTH,
@@ -255,7 +255,7 @@ class _Maker:
     def _completed(self, requests: list[Request]) -> list[Request]:
         """Give each request stop tokens, a limit, and a seed of its own.
 
-        With seeds of their own, equal prompts get different answers when sampled.
+        With different seeds, equal prompts get different answers when sampled.
         """
         return [
             replace(

@@ -42,8 +42,8 @@ SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
 WHY = "show for each iteration which requests it admits, and why each other that waits is not among them"
 LIVE = "draw a lane for each request on the terminal while it runs; elsewhere once, at the end"
-DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
-NAMED = 3  # requests, in a message
+DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the default technique, by kind of model
+NAMED = 3  # how many requests a message names
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED, FinishReason.NAN)
 
 _stage = partial(option, metavar="NAME", panel="Technique")
@@ -51,7 +51,7 @@ _stage = partial(option, metavar="NAME", panel="Technique")
 
 @dataclass(frozen=True)
 class RunOptions(Options):
-    """The options of `run`: one technique, its stages exchanged at will, its trace."""
+    """The options of `run`: the technique, stages to exchange, the trace, and the output."""
 
     texts: Annotated[Sequence[str], argument("PROMPT", "texts, each in quotes")] = ()
     state: Annotated[Path | None, STATE] = None
@@ -119,7 +119,7 @@ def _served(
             read(event)
 
     trace = result_stream() if options.trace == STDOUT else page.trace(row.name)
-    engine = build_engine(resolved, model, trace, into=None if options.live else into)  # lanes are drawn of all events
+    engine = build_engine(resolved, model, trace, into=None if options.live else into)  # lanes need kept events
     try:
         served = show_served(
             engine,
@@ -139,7 +139,7 @@ def _served(
     metrics = counted.result(options.goodput)
     groups = None if options.by is None else counted.grouped(options.by)
     note_unevicted([(resolved.choices, metrics)])
-    shown = page.write([row.name])  # before the metrics, whose reader may close the pipe
+    shown = page.write([row.name])  # before the metrics: their reader may close the pipe
     if options.json:
         result = {
             "schema": SCHEMA,
@@ -158,7 +158,7 @@ def _served(
     unstored = report_unstored(conversations)
     if engine.trace.failure:
         tell(f"error: {engine.trace.failure}")
-    if failures:  # told here: a broken pipe among them is the plugin's, not one of the reader of the answers
+    if failures:  # reported here: a BrokenPipeError among them comes from a plugin, not from the reader of the answers
         message, code = told(failures[0])
         tell(f"error: {message}")
         return code
@@ -167,13 +167,13 @@ def _served(
 
 
 def chosen(options: RunOptions, kind: str, default: str) -> Technique:
-    """Return the technique for this kind of model, with the stages that were exchanged."""
+    """Return the technique for this kind of model, with the stages that the options exchange."""
     row = technique(default if options.technique is None else options.technique)
     return mix_for(row, kind, batching=options.batching, memory=options.memory, attention=options.attention)
 
 
 def load(resolved: ResolvedRun) -> Any:
-    """Read the weights, or say that none are needed and take the outline.
+    """Load the model; if no weights are needed, say so and return its outline.
 
     Raises:
         ModelError: the checkpoint is not what its config.json says.
@@ -188,7 +188,7 @@ def load(resolved: ResolvedRun) -> Any:
 
 
 def load_weights(source: Source, load: Callable[[], Any]) -> Any:
-    """Read a model's weights by calling `load`, and choose torch's number of threads."""
+    """Load a model by calling `load`, and choose torch's number of threads."""
     with loading(source.name):
         return load_on_free_cores(source.config.num_parameters, load)
 
@@ -213,7 +213,7 @@ def show_served(
 ) -> Served:
     """Serve the requests; show progress and failures on stderr, answers on stdout.
 
-    `on_failure` and `conversations` are as for `serve`, `live` and `lanes` as for `Display`.
+    `on_failure` and `conversations` are passed to `serve`, `live` and `lanes` to `Display`.
     """
     from minifuse.cli.answers import answer_line
     from minifuse.cli.display import Display
@@ -230,7 +230,7 @@ def show_served(
                 shown.add(id(answer))
 
         served = serve(engine, workload.requests, show, display.step, on_failure, conversations=conversations)
-        for answer in served.answers:  # Ctrl-C may have come just before one was shown
+        for answer in served.answers:  # Ctrl-C may have come just before an answer was shown
             if id(answer) not in shown:
                 show(answer)
     if ended := [answer.request.id for answer in served.answers if answer.finish_reason is FinishReason.NAN]:

@@ -53,7 +53,7 @@ def _size(text: str, flag: str) -> int:
 
 @dataclass(frozen=True)
 class ServeOptions(RunOptions):
-    """The options of `serve`: those of `run` for the engine, and the server's own."""
+    """The options of `serve`: those of `run` for the engine, and options of the server."""
 
     technique: Annotated[
         str | None, option("--technique", f"see minifuse list: {TECHNIQUE}", "NAME", panel="Technique")
@@ -114,14 +114,17 @@ def serve(options: ServeOptions) -> int:
         gateway = _gateway(resolved, settings, options.replicas)
         host, port, *_ = opened.getsockname()
         tell(f"{source.name} with {resolved.row.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-        given_up = HttpServer(gateway, source, settings, opened, history).run()
+        try:
+            given_up = HttpServer(gateway, source, settings, opened, history).run()
+        except KeyboardInterrupt:  # before the server handles signals
+            return 0
     if given_up:
         tell(f"note: {counted(given_up, 'request')} had not ended by the deadline, and ended early.")
     return 0
 
 
 def _gateway(run: ResolvedRun, settings: ServerSettings, num_replicas: int | None) -> Callable[[Texts], Gateway]:
-    """Return what makes the gateway to an engine here, or to replicas on Ray."""
+    """Return a function that makes the gateway to an engine here or replicas on Ray."""
     if num_replicas is None:
         from minifuse.server.engine_gateway import EngineGateway
 
@@ -137,7 +140,7 @@ def _gateway(run: ResolvedRun, settings: ServerSettings, num_replicas: int | Non
 
 
 def _history(path: Path | None) -> AbstractContextManager[History | None]:
-    """Open the state file, if there is one, for a `with` block."""
+    """Open the state file, if any, for a `with` block."""
     if path is None:
         return nullcontext()
     from minifuse.serve.history import History  # SQLite takes a moment to import

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HELP = "keep conversations here, as SQLite, and go on with them: a turn is stored before its answer is shown"
 STATE = option("--state", HELP, "FILE", panel="Workload", parse=writable_file)
-NAMED = 3  # conversations, in a message
+NAMED = 3  # how many conversations a message names
 
 
 def open_state(
@@ -29,8 +29,8 @@ def open_state(
     """Open a state file's conversations for a `with` block; None without a file.
 
     Args:
-        conversations: the conversation of each request; None if the request belongs to none.
-        computes: whether a model runs. In virtual time without weights there are no tokens to store.
+        conversations: each request's conversation, or None if it belongs to no conversation.
+        computes: whether a model runs. Without one, as in virtual time without weights, there are no tokens to store.
 
     Raises:
         UsageError: the file cannot be used, no request names a conversation, or no model runs.
@@ -53,7 +53,7 @@ def open_state(
 
 
 def begun(state: Path | None) -> list[str]:
-    """List the conversations of a state file; raises as `History`."""
+    """List the conversations of a state file. Raises the errors of `History`."""
     if state is None or not state.exists() or not state.stat().st_size:
         return []
     from minifuse.serve.history import History
@@ -63,7 +63,7 @@ def begun(state: Path | None) -> list[str]:
 
 
 def report_unstored(conversations: Conversations | None) -> list[str]:
-    """Say on stderr which conversations have an answer that is not stored; return their names."""
+    """Print on stderr which conversations have an unstored answer; return their names."""
     failures = {} if conversations is None else conversations.failures
     for why in dict.fromkeys(failures.values()):
         names = first_few([repr(name) for name in failures if failures[name] == why], NAMED)

@@ -1,4 +1,4 @@
-"""One line on stderr that says what is being done, replaced as that changes."""
+"""Shows on one line of stderr what is being done; each change replaces the line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from minifuse.core.errors import one_line, shortened
 from minifuse.serve.interrupt import uninterrupted
 
 CLEAR = "\r\x1b[2K"
-GAP_S = 0.2  # between two lines that differ only in details
+GAP_S = 0.2  # the minimum time between two lines that differ only in details
 
 
 class Status:
-    """One line on a terminal; elsewhere, a new line for each step, without details.
+    """Keeps one line on a terminal; elsewhere, prints a line per step, without details.
 
-    This does not use rich: importing rich is part of what takes long.
+    This does not use rich, because importing rich itself takes long.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,7 +51,7 @@ class Status:
             self.show(f"{self._name}: {what}{details}")
 
     def show(self, text: str) -> None:
-        """Put a text on the line; without a terminal, do nothing."""
+        """Replace the line by this text; without a terminal, do nothing."""
         if self._live:
             self.clear()
             sys.stderr.write(shortened(one_line(text), get_terminal_size().columns - 1))

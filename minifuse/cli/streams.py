@@ -1,4 +1,4 @@
-"""The standard streams: repairs them, and keeps stdout for a command's result."""
+"""Repairs the standard streams, and keeps stdout for a command's result."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _result: ContextVar[TextIO | None] = ContextVar("result", default=None)  # stand
 def repair() -> None:
     """Replace closed streams, and an error stream that cannot be written to.
 
-    The number of a closed stream would be given to the next file that is opened, for example a trace, and printed text
-    would be written to that file. A message that cannot be written to stderr is lost without an error.
+    Otherwise the next file that is opened, for example a trace, would get the number of the closed stream, and printed
+    text would end up in that file. A message that cannot be written to stderr is lost without an error.
     """
     for number in (STDIN, STDOUT, STDERR):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number: this one
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its code
+            stream.reconfigure(errors="backslashreplace")  # characters that a terminal cannot show are shown as codes
     if sys.stderr is None or _number(sys.stderr) == STDERR:
         errors = io.BufferedWriter(_Lossy(STDERR, "w", closefd=False))
         sys.stderr = io.TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
     for stream, number in ((sys.stdout, STDOUT), (sys.stderr, STDERR)):
         if stream is not None and _number(stream) == number:
-            stream.close = stream.flush  # type: ignore[method-assign]  # a plugin's close() would close it for all
+            stream.close = stream.flush  # type: ignore[method-assign]  # a plugin must not close it for all
 
 
 class _Lossy(io.FileIO):
@@ -58,7 +58,7 @@ def has_stdout() -> bool:
 
 
 def is_stdout(path: Path) -> bool:
-    """Return whether a path is standard output, by whatever name; /dev/null is not."""
+    """Return whether a path is standard output under any name; /dev/null never is."""
     number = _number(result_stream())
     try:
         there, ours = path.stat(), os.fstat(-1 if number is None else number)
@@ -68,7 +68,7 @@ def is_stdout(path: Path) -> bool:
 
 
 def silence() -> None:
-    """Discard what a broken stream still holds: its last flush would fail again."""
+    """Discard the buffer of a broken stream: the flush at exit would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -81,9 +81,9 @@ def silence() -> None:
 
 @contextmanager
 def result_alone() -> Iterator[None]:
-    """Redirect to stderr whatever the block and its child processes print.
+    """Redirect to stderr everything that the block and its child processes print.
 
-    Only what is written to `result_stream` goes to standard output: one valid document, whatever a plugin prints.
+    Only text written to `result_stream` goes to standard output, so that no print of a plugin spoils the document.
     """
     stdout = result = sys.stdout
     number = None
@@ -101,7 +101,7 @@ def result_alone() -> Iterator[None]:
         sys.stdout = stdout
         if number is not None:
             os.dup2(number, STDOUT)
-            with suppress(OSError):  # `print_result` has raised it, or a trace has told of it
+            with suppress(OSError):  # `print_result` has raised this error, or the trace has reported it
                 result.close()
 
 
@@ -119,5 +119,5 @@ def _number(stream: TextIO) -> int | None:
     """Return a stream's file descriptor; None if the stream is in memory, as in tests."""
     try:
         return stream.fileno()
-    except (OSError, ValueError):  # ValueError: it has been closed
+    except (OSError, ValueError):  # ValueError: the stream has been closed
         return None

@@ -1,4 +1,4 @@
-"""Metrics as tables: those of one run, and those of several techniques side by side."""
+"""Shows metrics as tables: of one run, or of several techniques side by side."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from minifuse.show.figures import in_bytes, in_time, plain
 from minifuse.show.summary import LABEL_WIDTH
 from minifuse.trace.metrics import Groups, Metrics
 
-BUSY = 0.25  # cores used by other processes: from here on tables mention them
+BUSY = 0.25  # tables mention cores used by other processes from this number on
 
 
 def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
-    """Write the most important metrics as (label, value)."""
+    """Return the most important metrics as pairs (label, value)."""
     requests, tokens, kv, goodput = (metrics[name] for name in ("requests", "tokens", "kv", "goodput"))
     reasons = [f"{requests[reason.value]} {reason.value}" for reason in FinishReason if requests[reason.value]]
     moves = [
@@ -62,7 +62,7 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
             else "none",
         ),
     ]
-    if metrics["nodes"]:  # without the rows that do not apply to graphs of cells
+    if metrics["nodes"]:  # leaves out rows that do not apply to cell graphs
         table = [(label, value) for label, value in table if not value.startswith("-") and label != "KV moves"]
     sent = metrics["transfers"]
     if sent["to_host"]["bytes"] or sent["to_device"]["bytes"]:
@@ -95,7 +95,7 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def is_busy(metrics: Metrics) -> bool:
-    """Return whether other processes used so much of the machine that times say little."""
+    """Return whether other processes used too much of the machine for times to be reliable."""
     return (metrics["other_cores"] or 0.0) >= BUSY
 
 
@@ -109,7 +109,7 @@ def _amount(found: Mapping[str, float | None], prefix: str) -> str:
     return plain(found[f"{prefix}tokens"], " tokens") if size is None else in_bytes(size)
 
 
-Column = tuple[str, str, float]  # the head, where the metric is, and its factor
+Column = tuple[str, str, float]  # the column's head, the path of the metric, and a factor
 
 
 def _median_and_tail(head: str, name: str) -> tuple[Column, Column]:
@@ -167,7 +167,7 @@ def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str, width
     """Make a line for each technique: name, metrics, differing answers.
 
     Args:
-        rows: name, metrics, number of differing answers (None: they cannot differ).
+        rows: per technique its name, its metrics, and its number of differing answers (None if they cannot differ).
         kind: the kind of the model.
         width: the width of a line, in characters.
     """
@@ -183,15 +183,15 @@ GROUP_LEGEND = {
     "transformer": "TTFT, ITL (between two tokens), queue (arrival to first start), norm.: ms.",
     "cells": "e2e, queue (arrival to first start): ms.",
 }
-MOST_GROUPS = 20  # that are shown
+MOST_GROUPS = 20  # columns that are shown
 
 
 def by_group(runs: Mapping[str, Groups], by: str, kind: str, width: int) -> list[Table | str]:
     """Make a line for each group of each run, and a legend.
 
     Args:
-        runs: the groups of each technique; a single run has the name "".
-        by: user, priority or conversation.
+        runs: technique -> its groups; the name of a single run is "".
+        by: what the groups are: "user", "priority" or "conversation".
         kind: the kind of the model.
         width: the width of a line, in characters.
     """
@@ -208,15 +208,15 @@ def by_group(runs: Mapping[str, Groups], by: str, kind: str, width: int) -> list
 
 
 def groups_as_json(groups: Groups | None, by: str | None) -> dict[str, Any]:
-    """Return the groups under `groups`, each with its name under `by`; nothing without groups."""
+    """Return {"groups": ...}, each group with its name under `by`; {} without groups."""
     return {} if groups is None else {"groups": [{str(by): name, **metrics} for name, metrics in groups.items()]}
 
 
 def cut_to(width: int, heads: Sequence[str], rows: Sequence[Sequence[str]], named: bool = True) -> list[Table]:
-    """Cut a table between columns into tables of this width, each with the first column.
+    """Cut a wide table between columns into narrow ones, each with the first column.
 
     Args:
-        heads: column heads of two lines each; neighbours may share the first line, which is shown once.
+        heads: column heads of two lines each; if neighbours share the first line, it is shown once.
         named: whether the first column has names, not numbers.
 
     >>> [len(table.columns) for table in cut_to(9, ["\\na", "\\nb", "\\nc"], [["one", "2.5", "3.5"]])]
@@ -253,7 +253,7 @@ def _heads(columns: Sequence[Column]) -> list[str]:
 
 
 def _figures(metrics: Metrics, columns: Sequence[Column]) -> list[str]:
-    """Write the metrics of these columns; a dash where one is missing."""
+    """Write the metrics of these columns, with a dash for each missing metric."""
     figures = []
     for _, path, factor in columns:
         value: Any = metrics
@@ -264,7 +264,7 @@ def _figures(metrics: Metrics, columns: Sequence[Column]) -> list[str]:
 
 
 def _number(value: float | None, factor: float) -> str:
-    """Write a number with three digits, or with all digits of a larger whole part."""
+    """Write a number with three digits, or more if its whole part has more."""
     if value is None:
         return "-"
     value *= factor

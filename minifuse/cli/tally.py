@@ -1,4 +1,4 @@
-"""How far `minifuse check` has come."""
+"""Counts how far `minifuse check` has come."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """Counts of scenarios tried, mixes and laws, and what no scenario met."""
+    """Counts the scenarios, mixes and laws tried, and what no scenario tested."""
 
     mixes: int = 0
     laws: dict[str, int] = field(default_factory=dict)  # law -> the number of mixes that it applies to
     left_out: dict[str, str] = field(default_factory=dict)  # law that applies to no mix -> what the stages lack
     uncut: list[str] = field(default_factory=list)  # policies that always have a budget, and do not declare `cuts`
-    unclaimed: list[str] = field(default_factory=list)  # what the policy claims nothing about
-    tried: dict[str, int] = field(default_factory=dict)  # scenarios, by mix
+    unclaimed: list[str] = field(default_factory=list)  # properties about which the policy claims nothing
+    tried: dict[str, int] = field(default_factory=dict)  # mix -> scenarios tried
     unread: list[str] = field(default_factory=list)  # options that a stage of a plugin never read
     hits: dict[str, list[Hits]] = field(default_factory=dict)  # memory -> the hits of each mix with it
 
     @property
     def unfound(self) -> list[str]:
-        """Return the memories of plugins that kept KV which no newcomer ever found."""
+        """Return plugins' memories that kept KV, but never let a new request find any."""
         own = self._of_plugins().items()
         return [name for name, hits in own if any(one.kept for one in hits) and not any(one.found for one in hits)]
 
     @property
     def uncompared(self) -> dict[str, tuple[int, int]]:
-        """Count runs that the law second life does not compare, and all runs, by memory.
+        """Count, per memory, the runs that the law second life left out, and all runs.
 
-        Only memories of plugins without an option `keep` are counted: the law turns that option off.
+        Only plugins' memories without an option `keep` are counted: if there is one, the law turns it off.
         """
         told = {}
         for name, hits in self._of_plugins().items():
@@ -62,11 +62,11 @@ class Tally:
 
     @property
     def untried(self) -> int:
-        """Count the mixes that no scenario was tried on."""
+        """Count the mixes on which no scenario was tried."""
         return self.mixes - sum(number > 0 for number in self.tried.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Give the counts as plain values."""
+        """Return the counts as plain values."""
         names = ("left_out", "unclaimed", "uncut", "unread", "unfound", "uncompared", "scenarios")
         counts = {name: getattr(self, name) for name in names}
         return {"laws": [*self.laws], "in_mixes": self.laws, "mixes": self.tried, **counts}

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-LEAST_WIDTH = 40  # of tables: narrower, they would be letters below one another
-LEAST_S = 1.0  # of a run, before it tells how long it will take
-UNITS = {"transformer": ("tokens", "KV"), "cells": ("nodes", "states")}  # of work and of memory, by kind of model
+LEAST_WIDTH = 40  # of tables: narrower ones would show single letters below one another
+LEAST_S = 1.0  # how long a run takes before it says how much time is left
+UNITS = {"transformer": ("tokens", "KV"), "cells": ("nodes", "states")}  # units of work and of memory, by kind of model
 
 
 def console(stderr: bool = False) -> Console:
-    """Make a console, without colours on a pipe or with NO_COLOR set."""
+    """Make a console; it has no colours on a pipe or if NO_COLOR is set."""
     from rich.console import Console  # costs a fifth of the time that --help takes
 
     class PipeConsole(Console):
         def on_broken_pipe(self) -> None:
-            raise  # called while the error is handled; rich itself would end the program
+            raise  # raises the error being handled; rich would end the program
 
     stream = sys.stderr if stderr else sys.stdout
     plain = bool(os.environ.get("NO_COLOR")) or not stream.isatty()
@@ -37,20 +37,20 @@ def console(stderr: bool = False) -> Console:
 
 
 def tell(message: str) -> None:
-    """Print a note or an error on stderr, as one line, whatever it quotes."""
+    """Print a note or an error on one line of stderr, whatever it quotes."""
     print(shortened(one_line(message), 2 * LONGEST), file=sys.stderr, flush=True)
 
 
 def counted(requests: Iterable[Request]) -> str:
-    """Name what is counted: requests, or prompts if a request has several."""
+    """Return "requests", or "prompts" if a request has several prompts."""
     return "requests" if all(request.group is None for request in requests) else "prompts"
 
 
 def time_left(done: int, total: int, began: float) -> str:
-    """Write `, about 40 s left`; nothing while too little is known.
+    """Write `, about 40 s left`, or "" while too little is known.
 
     Args:
-        began: the time of the start, as from `time.perf_counter`.
+        began: when the work started, by `time.perf_counter`.
     """
     elapsed = time.perf_counter() - began
     if not 0 < done < total or elapsed < LEAST_S:

@@ -1,4 +1,4 @@
-"""`minifuse trace`: what a trace tells, as text, as JSON, or for Perfetto."""
+"""`minifuse trace`: summarises a trace, as text, as JSON, or for Perfetto."""
 
 from __future__ import annotations
 

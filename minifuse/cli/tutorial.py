@@ -17,13 +17,13 @@ from minifuse.io.output import write_whole
 from minifuse.io.shipped import places, shipped
 
 PLACES = places("tutorials", "tutorials")
-SERVERS = {"notebook": "jupyter notebook", "jupyterlab": "jupyter lab"}  # module -> the command that a user types
+SERVERS = {"notebook": "jupyter notebook", "jupyterlab": "jupyter lab"}  # module -> its command
 INSTALL = "pip install -e '.[tutorials]' -c constraints.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A chapter of the course: its source, and beside it the executed notebook."""
+    """A chapter of the course: its source, and the executed notebook in the same folder."""
 
     source: Path
 
@@ -47,7 +47,7 @@ def chapters() -> list[Chapter]:
     """Return every chapter, in order.
 
     Raises:
-        MachineError: this installation lacks them.
+        MachineError: this installation lacks the chapters.
     """
     place = shipped(PLACES, "The tutorials are")
     return [Chapter(source) for source in sorted(place.glob("[0-9][0-9]_*.py"))]
@@ -81,12 +81,12 @@ def tutorial(options: TutorialOptions) -> int:
 
 
 def _is_terminal() -> bool:
-    """Return whether a user is at a terminal, and so can stop a server."""
+    """Return whether a user at a terminal could stop a server."""
     return sys.stdout.isatty()
 
 
 def _chapter(text: str, known: list[Chapter]) -> Chapter:
-    """Find the chapter of this number, which may lack its zero."""
+    """Find the chapter with this number; the leading zero may be missing."""
     numbers = [one.number for one in known]
     number = text.zfill(2)
     if number not in numbers:
@@ -97,7 +97,7 @@ def _chapter(text: str, known: list[Chapter]) -> Chapter:
 def _copied(chapter: Chapter) -> Path:
     """Copy the notebook to the current folder.
 
-    A copy that exists already is kept: it may hold a student's work."""
+    An existing copy is kept: it may hold a student's work."""
     copy = Path(chapter.notebook.name)
     if copy.exists():
         tell(f"note: {copy} is here already, and is left as it is: move it away for a new copy.")

@@ -1,4 +1,4 @@
-"""The verdict of `minifuse check`, on one screen and as JSON."""
+"""Writes the verdict of `minifuse check`, on one screen or as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NARROWEST, WIDEST = 40, 80
 MOST_DECISIONS = 3
-LONGEST = 3 * WIDEST - 10  # characters of what happened
+LONGEST = 3 * WIDEST - 10  # characters of the text that says what happened
 QUICK = "the laws that were tried on it: all that one run shows, and on each scenario one of those that compare runs"
 
 
@@ -33,8 +33,8 @@ def held_text(name: str, tally: Tally, stopped: bool, *, quick: bool) -> str:
     """Write the verdict on a stage that kept the laws.
 
     Args:
-        stopped: whether time ran out before all was tried.
-        quick: whether each scenario met only a part of the laws.
+        stopped: whether time ran out before everything was tried.
+        quick: whether each scenario was tried on only some of the laws.
     """
     laws = QUICK if quick else f"all {len(tally.laws)} laws"
     end = f"{tally}, where time ran out." if stopped else f"{tally}."
@@ -100,11 +100,11 @@ def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, a
 
 
 def _run(seen: Observation, what: str, width: int, places: bool) -> list[str]:
-    """Draw a run as a timeline, and write the last decisions in it."""
+    """Draw a run as a timeline, and write its last decisions below."""
     try:
         picture = timeline(seen, what, width)
         decisions = decided(seen, MOST_DECISIONS, places)
-    except Exception:  # a stage may have decided anything
+    except Exception:  # a stage may have decided something that cannot be drawn
         last = seen.proposals[-1] if seen.proposals else "nothing"
         return _wrapped(shortened(f"proposed: {last}", LONGEST), 4, width)
     lines = [*picture, *_wrapped(f"({legend(picture)})", width=width), ""]
@@ -112,7 +112,7 @@ def _run(seen: Observation, what: str, width: int, places: bool) -> list[str]:
 
 
 def _width() -> int:
-    """Return the columns that a verdict takes on this terminal."""
+    """Return the width of a verdict on this terminal."""
     return max(NARROWEST, min(WIDEST, get_terminal_size().columns))
 
 
@@ -126,7 +126,7 @@ def _wrapped(text: str, indent: int = 0, width: int | None = None) -> list[str]:
 
 
 def _where(seen: Observation) -> str:
-    """Name the mix, the settings, and what is unusual about the requests."""
+    """Describe the case: the mix, the settings, and what is unusual about the requests."""
     case = seen.case
     usual = {option["name"]: option["default"] for option in case.row.described_options()}
     settings = ", ".join(f"{name}={value}" for name, value in case.settings.items() if value != usual[name])
@@ -149,7 +149,7 @@ def _where(seen: Observation) -> str:
 
 
 def brief(text: str) -> str:
-    """Write requests as their ids, plans as their steps, and work as its spans.
+    """Shorten a message: requests to their ids, plans to their steps, work to its spans.
 
     >>> brief("Request(id='r0', prompt=(1, 2), max_new_tokens=3) got (4,), the oracle (5,)")
     'r0 got (4,), the oracle (5,)'
@@ -166,7 +166,7 @@ def brief(text: str) -> str:
 
 
 def broken_json(broken: LawBroken, kinds: list[Kind]) -> dict[str, Any]:
-    """Give a broken law as plain values."""
+    """Return a broken law as plain values."""
     seen: Observation | None = broken.seen
     told = {
         "law": broken.law,

@@ -1,4 +1,4 @@
-"""`minifuse run --why`: who each iteration admits, and why others wait."""
+"""`minifuse run --why`: shows whom each iteration admits, and why others wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minifuse.core.errors import one_line
 from minifuse.show.figures import first_few
 from minifuse.trace.log import Event
 
-SHOWN = 8  # ids on a line
+SHOWN = 8  # the maximum number of ids on a line
 
 
 class WhyLines:
@@ -22,16 +22,16 @@ class WhyLines:
                 r3 r4 not considered: worker 0 admits none behind r2
                 admits none in the next 18 iterations for the same reasons
 
-    Repeated decisions are counted, and not written again.
+    Repeated decisions are not written again, only counted.
     """
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
-        self._said: list[str] = []  # of the last iteration, without its time and number
+        self._said: list[str] = []  # the last iteration's text, without its time and number
         self._repeated = 0
 
     def read(self, event: Event) -> None:
-        """Take the next event."""
+        """Write what the next event of the trace decided."""
         if event["event"] == "step":
             who = f"step {event['step']} of worker {event['worker']}"
             decided = [*_decided("admits", event["admitted"]), *_decided("evicts", event["evicted"])]

@@ -1,4 +1,4 @@
-"""Checks what an attention lays out, and what its backend makes of it (docs/stages.md)."""
+"""Checks the layouts of an attention, and what its backend returns (docs/stages.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH = ("token_ids", "positions", "waves", "sampled", "last_tokens", "real")
 
 
 def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> None:
-    """Raise `Wrong` unless a layout covers the work in memory's waves and shape."""
+    """Raise `Wrong` unless a layout covers all work, and fits memory's waves and shape."""
     check_form(layout, Layout)
     check_cover("a Layout whose waves are ", layout.waves, len(work))
     check_lanes("a Layout whose lanes are ", layout.lanes, len(work))
@@ -31,7 +31,7 @@ def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> N
 
 
 def check_batch(batch: Any, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-    """Raise `Wrong` unless a batch has the rows of its plan. This reads no tensor."""
+    """Raise `Wrong` unless a batch has the rows of its plan. Reads no tensor's values."""
     if not all(hasattr(batch, name) for name in BATCH):
         raise Wrong(shown(batch), "give a Batch (minifuse.attention.batch)")
     sampled, rows = [plan.work[i].sequence for i in sampled_work(plan, sequences)], plan.num_computed

@@ -1,4 +1,4 @@
-"""Checks what a user's own stages return, as an observer of the loop."""
+"""Observes the loop, and checks what a user's own stages return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Checks(RunObserver):
     """Raises `StageFault` when a stage returns what its contract does not allow.
 
     Args:
-        all_stages: check minifuse's own stages, too.
+        all_stages: whether to check minifuse's own stages, too.
     """
 
     def __init__(self, batching: Batching, memory: Memory, attention: Attention, *, all_stages: bool = False) -> None:
@@ -31,22 +31,22 @@ class Checks(RunObserver):
         self.checks_batching = all_stages or not is_own(type(batching))
         self.checks_memory = all_stages or not is_own(type(memory))
         self.checks_attention = all_stages or not is_own(type(attention))
-        self._known: dict[str, Known] = {}  # of every sequence that was admitted and has not ended
-        self._worker = 0  # of the last proposal
+        self._known: dict[str, Known] = {}  # every sequence that was admitted and has not ended
+        self._worker = 0  # the worker of the last proposal
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is None or not (self.checks_batching or self.checks_memory):
             return proposal
         if self.checks_memory and isinstance(proposal, Proposal):
             self._check_missing([str(work.sequence) for work in proposal.work], requests)
-        # minifuse's own policies pass on the reasons of a room: then memory is at fault.
+        # minifuse's own policies pass on the reasons that a room gives: a wrong reason is then memory's fault.
         stage, method = (self.batching, "propose") if self.checks_batching else (self.memory, "room")
         with returned_by(stage, method):
             check_proposal(proposal, self.batching, self.memory, requests, self._known, worker)
         self._worker = worker
         if is_own(type(self.batching)):
             return proposal
-        return replace(proposal, room=None)  # `place` tries it again: the room may be of an earlier one
+        return replace(proposal, room=None)  # `place` tries it again: its room may be from an earlier proposal
 
     def _check_missing(self, names: Iterable[str], requests: Requests) -> None:
         for sequence in [requests.sequences[name] for name in names if name in requests.sequences]:
@@ -74,7 +74,7 @@ class Checks(RunObserver):
             self._move(plan.moves)
 
     def _move(self, moves: Collection[Any]) -> None:
-        """Forget where sequences lie if anything is moved."""
+        """If there are moves, forget where all sequences lie."""
         for known in self._known.values() if moves else ():
             known.place = None
 
@@ -108,7 +108,7 @@ class Checks(RunObserver):
         return None
 
     def _fault_of_memory(self, requests: Requests) -> StageFault | None:
-        """Ask memory again what it tells a policy: a wrong answer may be the cause."""
+        """Check again what memory tells a policy: a wrong answer may have caused the error."""
         try:
             self._check_missing(requests.sequences, requests)
             with returned_by(self.memory, "room"):
@@ -121,7 +121,7 @@ class Checks(RunObserver):
 
 
 def checks_of(batching: Batching, memory: Memory, attention: Attention) -> tuple[Checks, ...]:
-    """Return the checks that these stages need: none if all are minifuse's own."""
+    """Return the checks that these stages need; no checks if all are minifuse's own."""
     if all(is_own(type(stage)) for stage in (batching, memory, attention)):
         return ()
     return (Checks(batching, memory, attention),)

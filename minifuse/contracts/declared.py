@@ -1,4 +1,4 @@
-"""What a stage's class must declare, checked when it is registered."""
+"""Checks, when a stage is registered, what its class declares."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from minifuse.core.errors import UsageError
 from minifuse.io.parsing import did_you_mean
 
 SERVED = {"transformer", "cells"}
-WAYS = {"memory": ("offers",), "attention": ("reads",)}  # how KV may lie: these members have no default
+WAYS = {"memory": ("offers",), "attention": ("reads",)}  # members that say how KV may lie; they have no default
 
 
 def nearest(name: str, cls: type[Any]) -> str | None:
-    """Find the member of a class with the most similar name, such as a misspelling.
+    """Find the member of a class that is named most like `name`: perhaps a misspelling.
 
     >>> # nearest("propose", a class with `def propse`) is "propse"
     """
@@ -23,7 +23,7 @@ def nearest(name: str, cls: type[Any]) -> str | None:
 
 
 def defaults(protocol: type[Any]) -> dict[str, Any]:
-    """Return a protocol's members that have a value or a body: the defaults of stages."""
+    """Return the members for which a protocol has a default: a value or a body."""
     names = {name for name in dir(protocol) if not name.startswith("_")} - protocol.__abstractmethods__
     return {name: getattr(protocol, name) for name in names}
 
@@ -61,25 +61,25 @@ def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
 
 
 def _is_orderless(cls: type[Any]) -> bool:
-    """Return whether a policy ranks by its options, but has options without a rank."""
+    """Return whether a policy inherits a rank by its options, but its options have none."""
     owner = _owner(cls, "rank")
     return owner is not None and is_own(owner) and hasattr(owner.Options, "rank") and not hasattr(cls.Options, "rank")
 
 
 def claims_no_order(cls: type[Any]) -> bool:
-    """Return whether a policy has its own rank, but inherits its claim on overtaking."""
+    """Return whether a policy has its own rank, but inherits `overtaken_at_most`."""
     rank, claim = _owner(cls, "rank"), _owner(cls, "overtaken_at_most")
     return rank is not None and claim is not None and rank is not claim and issubclass(rank, claim)
 
 
 def _owner(cls: type[Any], member: str) -> type[Any] | None:
-    """Return which of a class and its bases defines a member, or None."""
+    """Return the class or base class that defines a member, or None."""
     return next((base for base in cls.__mro__ if member in vars(base)), None)
 
 
 def _named(cls: type[Any]) -> str:
     """Name a class with its file and line.
 
-    Finding them in the source takes long, so only refusals use this.
+    Finding the line takes long, so only refusals use this.
     """
     return f"The class {cls.__qualname__} ({class_site(cls)})"

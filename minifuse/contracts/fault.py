@@ -21,13 +21,13 @@ from minifuse.core.errors import (
     WrongReturn,
 )
 
-NOTED = (MinifuseError, LookupError, ValueError)  # errors about a request or a time; other errors are about the code
-NOTES = {  # method -> what is easily forgotten about it
+NOTED = (MinifuseError, LookupError, ValueError)  # errors about a request or a time; others are about code
+NOTES = {  # method -> a hint at what is easily forgotten about the method
     "propose": "what cannot be done now waits, with a Reason",
     "release": "it is called for one that runs, one that waits, and one that was refused and never admitted",
     "missing": "it is asked of requests that wait, too",
 }
-ALLOWED: dict[str, tuple[type[BaseException], ...]] = {  # what a method may raise
+ALLOWED: dict[str, tuple[type[BaseException], ...]] = {  # method -> errors that it may raise
     "check": (RequestRefused, UsageError, MachineError),
     "receive": (RequestRefused,),
     "backend": (UsageError, MachineError),
@@ -37,7 +37,7 @@ LONGEST = 120  # characters of a value in a sentence
 
 
 class Wrong(LawBroken):
-    """A stage returned what is not allowed: what was found, what is allowed, the law."""
+    """A stage returned what `law` forbids: `found`, where `allowed` says what to return."""
 
     def __init__(self, found: str, allowed: str, law: str = "contract") -> None:
         super().__init__(law, f"{found}: {allowed}")
@@ -52,12 +52,12 @@ class Hung(BaseException):
 
 
 def is_own(cls: type[Any]) -> bool:
-    """Whether a class is minifuse's own."""
+    """Return whether a class is minifuse's own."""
     return cls.__module__.partition(".")[0] == "minifuse"
 
 
 def shown(value: Any) -> str:
-    """Show a value on one line, cut if long, whatever its `repr` does."""
+    """Write a value on one line, shortened if long, even if its `repr` raises."""
     if inspect.isgenerator(value):
         return "a generator (a function with a `yield` returns one)"
     if inspect.iscoroutine(value):
@@ -91,7 +91,7 @@ def class_site(cls: type[Any]) -> str:
 
 
 def method_site(cls: type[Any], name: str) -> str:
-    """Name a method with its file and line, or its class's if inherited from minifuse.
+    """Name a method with its file and line; the class's line if minifuse defines it.
 
     >>> # "Mine.propose (mine.py, line 20)", "Mine.propose (inherited from QueuePolicy; mine.py, line 12)"
     """
@@ -106,9 +106,9 @@ def method_site(cls: type[Any], name: str) -> str:
 
 
 def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str | None:
-    """Return the last line in these folders that an error passed through, or None.
+    """Return the innermost line in these folders that an error passed through, or None.
 
-    Installed packages below a folder, and minifuse itself, do not count.
+    Packages installed below a folder do not count, nor does minifuse itself.
     """
     place = None
     for frame, line in walk_tb(traceback):
@@ -119,7 +119,7 @@ def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str
 
 
 def _is_in(file: str, folders: Collection[Path]) -> bool:
-    if file.startswith("<"):  # "<frozen importlib._bootstrap>" would be below the working directory
+    if file.startswith("<"):  # "<frozen importlib._bootstrap>" would be taken for a file in the working directory
         return False
     path = Path(file).resolve()
     return any(
@@ -128,10 +128,10 @@ def _is_in(file: str, folders: Collection[Path]) -> bool:
 
 
 def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> StageFault:
-    """Make the fault of a method that raised what is not allowed, or hung.
+    """Make the fault of a method that raised a forbidden error, or hung.
 
     Args:
-        note: what is easily forgotten of this method, or the likely cause.
+        note: a hint at the likely cause, or at what is easily forgotten about this method.
     """
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     place = last_line(error.__traceback__, () if file is None else (Path(file).resolve().parent,))
@@ -145,12 +145,12 @@ def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> S
 
 
 def blamed(error: BaseException, *stages: Any) -> StageFault | None:
-    """Return the fault of the user's stage that raised an error, or None.
+    """Return a fault that names the user's stage that raised an error, or None.
 
-    The fault names the innermost method that is written in the stage's file, or else the outermost that the stage
+    The fault names the innermost method that is written in the stage's file, otherwise the outermost that the stage
     inherits. An error that the method may raise is no fault.
     """
-    if isinstance(error, (StageFault, KeyboardInterrupt)):  # whatever else a stage raises is its own fault
+    if isinstance(error, (StageFault, KeyboardInterrupt)):  # any other error that a stage raises is the stage's fault
         return None
     if isinstance(error, WrongReturn):
         site = method_site(type(error.stage), error.method)
@@ -175,7 +175,7 @@ def blamed(error: BaseException, *stages: Any) -> StageFault | None:
 
 @contextmanager
 def returned_by(stage: Any, method: str) -> Iterator[None]:
-    """Run a block of checks: a `Wrong` becomes a `StageFault` that names the method."""
+    """Run a block of checks; turn a `Wrong` into a `StageFault` that names the method."""
     try:
         yield
     except Wrong as wrong:
@@ -184,7 +184,7 @@ def returned_by(stage: Any, method: str) -> Iterator[None]:
 
 
 def call_check(stage: Any, *arguments: Any) -> None:
-    """Call a stage's `check`. Raise `StageFault` if it returns something: it refuses by raising."""
+    """Call a stage's `check`. Raise `StageFault` if it returns something instead of raising."""
     result = stage.check(*arguments)
     if result is not None:
         with returned_by(stage, "check"):
@@ -193,10 +193,10 @@ def call_check(stage: Any, *arguments: Any) -> None:
 
 @contextmanager
 def blaming(*stages: Any) -> Iterator[None]:
-    """Run a block that calls stages: what a user's stage raises becomes a `StageFault`."""
+    """Run a block that calls stages; turn errors of users' stages into `StageFault`."""
     try:
         yield
-    except BaseException as error:  # SystemExit, too: a stage that calls exit() must not end the run
+    except BaseException as error:  # this includes SystemExit: a stage that calls exit() must not end the run
         if fault := blamed(error, *stages):
             raise fault from error
         raise
@@ -209,7 +209,7 @@ def _name_of(code: CodeType, cls: type[Any]) -> str | None:
 
 
 def forgotten_base(cls: type[Any]) -> str:
-    """Hint that an `__init__` does not call its base class's; "" if it does."""
+    """Return a hint that an `__init__` does not call its base's; "" if it does."""
     owner, *bases = (base for base in cls.__mro__ if "__init__" in vars(base))
     code = getattr(vars(owner)["__init__"], "__code__", None)
     if code is None or is_own(owner) or bases[0] is object or {"super", "__init__"} & {*code.co_names}:

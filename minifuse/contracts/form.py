@@ -21,16 +21,17 @@ PLAIN = {int, str}
 class Form(NamedTuple):
     """An annotated type, taken apart."""
 
-    kind: Any  # the class of such a value; `UnionType` if `parts` are alternatives, `Literal` if they are values
-    parts: tuple[Any, ...]  # the types of what it is made of: items, or fields
-    names: tuple[str, ...] = ()  # of its fields
+    kind: Any  # the value's class; `UnionType` if `parts` are alternatives, `Literal` if they are values
+    parts: tuple[Any, ...]  # the types of its items, or of its fields
+    names: tuple[str, ...] = ()  # the names of its fields
     plain: bool = False  # whether it is a named tuple of texts and whole numbers
 
 
 def check_form(value: Any, hint: Any, what: str = "") -> None:
     """Raise `Wrong` unless a value, and everything in it, has the annotated type.
 
-    A list in place of a tuple is wrong, since it could change later; so is a number of numpy, which no trace can hold.
+    A list in place of a tuple is wrong, since it could change later. A number of numpy is wrong, since no trace can
+    hold it.
 
     Args:
         what: names the value in the message.
@@ -55,12 +56,12 @@ def _form(hint: Any) -> Form:
 
 
 def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
-    """Return the path to a wrong value, the value, and its right type; or None."""
+    """Find a part of a wrong type: its path, the part, the right type."""
     kind, parts, names, plain = _form(hint)
     if kind is UnionType:
         for part in parts:
             misfit = _misfit(value, part)
-            if misfit is None or misfit[0]:  # this is its class, whatever is wrong inside
+            if misfit is None or misfit[0]:  # the value has this class, even if something inside is wrong
                 return misfit
         return "", value, hint
     if not _is(value, kind, parts):
@@ -82,7 +83,7 @@ def _misfit(value: Any, hint: Any) -> tuple[str, Any, Any] | None:
 
 
 def _is(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
-    """Return whether a value is of this class; numbers must be Python's own, not bools."""
+    """Return whether a value has this class. Numbers must be Python's own, not bools."""
     if kind is int or kind is float:
         return type(value) is int or (kind is float and isinstance(value, float))
     if kind is Literal:
@@ -91,7 +92,7 @@ def _is(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
 
 
 def _told(hint: Any) -> str:
-    """Write an annotation without the names of modules.
+    """Write an annotation without module names.
 
     >>> _told(tuple[Span, ...]), _told(float | None)
     ('tuple[Span, ...]', 'float | None')

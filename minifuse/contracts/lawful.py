@@ -1,4 +1,4 @@
-"""Checks every run: the sequences that a proposal names, and the moves of a plan."""
+"""Checks every run for wrong sequences in a proposal and wrong moves in a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)
 
 
 class Lawful(Observer):
-    """Raises `LawBroken` if a plan must not begin. The cost grows with the plan."""
+    """Raises `Wrong`, before a plan begins, if its sequences or moves break a law."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is not None and proposal.work:
@@ -26,11 +26,11 @@ class Lawful(Observer):
 
 
 def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None:
-    """Raise `Wrong` if a proposal admits, evicts or schedules a sequence in a wrong phase.
+    """Raise `Wrong` if a proposal admits, evicts or schedules a sequence that it must not.
 
-    No sequence may be evicted, or scheduled again, while a plan of its own runs. With a depth above one, a plan may
-    continue a sequence whose last plan is queued on the same worker; the nodes of a cell graph may be divided among
-    workers.
+    Besides being in the right phase, a sequence with a plan in flight may be neither evicted nor scheduled again. There
+    are two exceptions: with a depth above one, a plan may continue a sequence whose last plan is queued on the same
+    worker, and several workers may compute nodes of one cell graph.
     """
     sequences, in_flight = requests.sequences, requests.in_flight
     names = {work.sequence for work in proposal.work}
@@ -47,7 +47,7 @@ def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None
 
 
 def _in_order(worker: int, name: str, in_flight: InFlight) -> bool:
-    """Whether all plans that use a sequence are queued on this worker, in order."""
+    """Return whether all plans that use a sequence are queued on this worker, in order."""
     if in_flight.depth == 1:
         return False
     own = [one for one in in_flight.running.values() if one.worker == worker and name in one.sequences]
@@ -55,7 +55,7 @@ def _in_order(worker: int, name: str, in_flight: InFlight) -> bool:
 
 
 def _check_changes(worker: int, proposal: Proposal, names: set[str], requests: Requests) -> None:
-    """Raise `Wrong` unless admitted sequences wait, and evicted ones run and have no work."""
+    """Raise `Wrong` unless admitted sequences are waiting, and evicted ones admitted and without work."""
     for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
         for one in some:
             if requests.sequences.get(one.id) is not one:
@@ -76,12 +76,12 @@ def _wrong(worker: int, what: str) -> Wrong:
 
 
 def by_layer(move: Move) -> bool:
-    """Whether a move is made layer by layer, beside the waves."""
+    """Return whether a move is made layer by layer, while waves are attended."""
     return move.moment in ("before", "after")
 
 
 def check_move(move: Move, num_waves: int) -> None:
-    """Raise `Wrong` if a plan of `num_waves` waves (0: without work) cannot make a move."""
+    """Raise `Wrong` if a plan of `num_waves` waves (0 without work) cannot make a move."""
     behind = move.moment == "behind"
     if move.source_tier == move.target_tier == "host":
         allowed = "move KV on the device, or to or from it"

@@ -12,7 +12,7 @@ from minifuse.contracts.fault import Wrong, class_site, forgotten_base, is_own, 
 from minifuse.contracts.form import check_form
 from minifuse.core.errors import MachineError, UsageError
 
-ATTRIBUTES: dict[str, tuple[tuple[str, Any, int], ...]] = {  # name, type, and the least whole number
+ATTRIBUTES: dict[str, tuple[tuple[str, Any, int], ...]] = {  # name, type, and the minimum of a whole number
     "batching": (
         ("workers", int, 1),
         ("depth", int, 1),
@@ -30,10 +30,10 @@ def make_stage(protocol: type[Any], cls: Any, *arguments: Any) -> Any:
     """Make a stage by calling its class with `arguments`.
 
     Args:
-        protocol: what a stage of its kind must have.
+        protocol: the members that a stage of this kind must have.
 
     Raises:
-        UsageError: the stage cannot be made, or lacks something, or refuses an option itself.
+        UsageError: the stage cannot be made, lacks a member, or refuses an option itself.
     """
     if is_own(cls):
         return cls(*arguments)
@@ -62,12 +62,12 @@ def _check_attributes(kind: str, stage: Any, *arguments: Any) -> None:
         check_form(value, hint, f"a stage whose {name}")
         if isinstance(value, int) and not least <= value <= most:
             raise Wrong(f"a stage whose {name} is {value}", f"give a whole number from {least} to {most}")
-        if hint is str and value and ":" not in value:  # a backend of an attention
+        if hint is str and value and ":" not in value:  # the attribute names an attention's backend
             raise Wrong(f"a stage whose {name} is {value!r}", "give 'module:class'")
 
 
 def _called(protocol: type[Any], cls: type[Any]) -> dict[str, Any]:
-    """Return the methods that minifuse calls: the protocol's, and those of minifuse's own bases."""
+    """Return the methods that minifuse calls: those of the protocol and of minifuse's bases."""
     bases = [base for base in (*protocol.__mro__, *cls.__mro__) if is_own(base)]
     return {
         name: member
@@ -78,19 +78,19 @@ def _called(protocol: type[Any], cls: type[Any]) -> dict[str, Any]:
 
 
 def _check_spelling(cls: type[Any], called: dict[str, Any]) -> None:
-    """Raise `UsageError` if the name of a method is nearly that of a called one."""
+    """Raise `UsageError` if a method has nearly the name of a method that minifuse calls."""
     own = {name for base in cls.__mro__ if not is_own(base) for name in vars(base)}
     inherited = {name for base in cls.__mro__ if is_own(base) for name in vars(base)}
     for name in sorted(own - inherited - called.keys()):
         if name.startswith("_") or not inspect.isroutine(getattr(cls, name)):
             continue
         for meant in difflib.get_close_matches(name, called.keys() - own, 1, 0.8):
-            if not name.startswith(meant):  # `proposed` is another word
+            if not name.startswith(meant):  # `proposed` is no misspelling of `propose`
                 raise UsageError(f"{method_site(cls, name)} is never called: did you mean {meant!r}? Rename it.")
 
 
 def _check_signature(stage: Any, name: str, called: Callable[..., Any]) -> None:
-    """Raise `UsageError` unless a stage has this method, with the arguments of `called`."""
+    """Raise `UsageError` unless a stage has this method and it takes the arguments of `called`."""
     cls, method = type(stage), getattr(stage, name)
     if not callable(method):
         what = f"{cls.__qualname__} ({class_site(cls)}) has {shown(method)} in place of the method {name!r}"
@@ -98,12 +98,12 @@ def _check_signature(stage: Any, name: str, called: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):
-        return  # it is not written in Python
+        return  # the method is not written in Python
     parameters = [*inspect.signature(called).parameters.values()][1:]
     words = [one.name for one in parameters if one.kind is WORD]
     needed = [one.name for one in parameters if one.kind is WORD and one.default is one.empty]
     many = [one.name.removesuffix("s") for one in parameters if one.kind is one.VAR_POSITIONAL]
-    for given in (needed + many, words + many + many):  # the shortest call, and the longest
+    for given in (needed + many, words + many + many):  # the call with the fewest arguments, and with the most
         try:
             signature.bind(*given)
         except TypeError as error:

@@ -22,7 +22,7 @@ from minifuse.core.requests import Requests
 from minifuse.core.shapes import Rectangle, Region, StateRows
 from minifuse.core.unfolded import unfolded
 
-PLACES: dict[str, Any] = {  # by what a memory offers
+PLACES: dict[str, Any] = {  # types of place, by what a memory offers
     "extents": Extent,
     "slots": Extent,
     "rectangle": Extent | Runs,
@@ -36,7 +36,7 @@ SHAPES: dict[str, type[Any]] = {"rectangle": Rectangle, "slots": Region}
 def check_placement(
     placement: Any, proposal: Proposal, memory: Any, requests: Requests, known: Mapping[str, Known]
 ) -> None:
-    """Raise `Wrong` unless places fit the work and the shape; note where nodes are written."""
+    """Raise `Wrong` if a placement breaks its contract. Adds nodes' slots to `known`."""
     check_form(placement, Placement)
     if len(placement.places) != len(proposal.work):
         count = f"{len(placement.places)} places for {len(proposal.work)} pieces of work"
@@ -48,7 +48,7 @@ def check_placement(
     placed = list(zip(proposal.work, placement.places, strict=True))
     for work, place in placed:
         last = known[work.sequence].place if stayed else None
-        if last is None or place != last or place.capacity < work.stop:  # otherwise it is unchanged, as most are
+        if last is None or place != last or place.capacity < work.stop:  # else unchanged, as most are
             _check_place(work, place, kinds, last, memory.layers_in_turn * memory.capacity)
     _check_shape(memory, placement, proposal)
     for start, stop in placement.waves or proposal.waves or (Span(0, len(placed)),):
@@ -65,7 +65,7 @@ def check_placement(
 
 
 def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacity: int) -> None:
-    """Raise `Wrong` unless a place has room for its work, and keeps what was written.
+    """Raise `Wrong` unless a place has room for its work, and keeps written KV.
 
     Args:
         kinds: the types of place that the memory offers.
@@ -97,7 +97,7 @@ def _runs(place: Any) -> Iterable[tuple[int, int]]:
 
 
 def _check_shape(memory: Any, placement: Placement, proposal: Proposal) -> None:
-    """Raise `Wrong` unless the shape is offered, lies in memory, and computes the work."""
+    """Raise `Wrong` unless memory offers and contains the shape, and it covers the work."""
     shape: Any = placement.shape
     wanted = [SHAPES[offer] for offer in sorted(memory.offers) if offer in SHAPES]
     if shape is None:
@@ -122,7 +122,7 @@ def _check_shape(memory: Any, placement: Placement, proposal: Proposal) -> None:
 
 
 def _is_inside(shape: Shape, work: Work, place: Place) -> bool:
-    """Whether a shape computes this work where it lies."""
+    """Return whether a shape computes this work at its place."""
     if isinstance(shape, StateRows):
         return isinstance(place, State) and shape.offset <= place.slot < shape.offset + shape.rows
     slots = place.slots(work.start, work.stop)
@@ -138,7 +138,7 @@ def _is_inside(shape: Shape, work: Work, place: Place) -> bool:
 
 
 def _check_written(placed: list[tuple[Work, Place]]) -> dict[int, Work]:
-    """Return the work that writes each slot. Raise `Wrong` if a wave writes one twice."""
+    """Return the work that writes each slot. Raise `Wrong` if two pieces write one."""
     writer: dict[int, Work] = {}
     for work, place in placed:
         for slot in place.slots(work.start, work.stop):
@@ -153,7 +153,7 @@ def _check_read(work: Work, place: Place, writer: dict[int, Work], written: list
     """Raise `Wrong` if a text reads a slot that another sequence writes.
 
     Args:
-        written: all slots of `writer`, ascending.
+        written: the slots in `writer`, ascending.
     """
     left = work.start
     for first, length in _runs(place):
@@ -166,7 +166,7 @@ def _check_read(work: Work, place: Place, writer: dict[int, Work], written: list
 
 
 def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, int]) -> None:
-    """Raise `Wrong` unless a node reads the slots that its source nodes were written to."""
+    """Raise `Wrong` unless a node reads the slots to which its sources were written."""
     needed = tuple([slots.get(node) for node in graph.topology.reads[work.start]])
     if place.reads != needed:
         allowed = f"the nodes that it reads were written to the slots {needed}"
@@ -174,7 +174,7 @@ def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, in
 
 
 def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
-    """Raise `Wrong` if a plan of `num_waves` waves (0: without work) cannot make these moves."""
+    """Raise `Wrong` if a plan of `num_waves` waves (0 without work) cannot make these."""
     check_form(moves, tuple[Move, ...])
     sizes = {"device": memory.layers_in_turn * memory.capacity, "host": memory.host_capacity}
     for move in moves:
@@ -190,7 +190,7 @@ def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
 
 
 def check_usage(usage: Any, memory: Any) -> None:
-    """Raise `Wrong` unless the numbers of a usage fit each other and the memory."""
+    """Raise `Wrong` unless the numbers of a usage are consistent, and fit the memory."""
     check_form(usage, KVUsage)
     device, host = usage.reserved + usage.kept, usage.host + usage.kept_on_host
     fits = usage.used <= usage.reserved and device <= usage.capacity and host <= memory.host_capacity
@@ -202,7 +202,7 @@ def check_usage(usage: Any, memory: Any) -> None:
 
 
 def check_missing(spans: Any, sequence: Sequence) -> None:
-    """Raise `Wrong` unless these spans are in order, and end with the text."""
+    """Raise `Wrong` unless these spans are in order, and end where the text ends."""
     check_form(spans, tuple[Span, ...])
     if sequence.graph is not None:
         return

@@ -18,21 +18,21 @@ from minifuse.core.requests import Requests
 from minifuse.core.stages import Memory
 from minifuse.core.unfolded import unfolded
 
-DONE, IN_THIS_WAVE = -1, -2  # instead of the worker that a node is planned on
+DONE, IN_THIS_WAVE = -1, -2  # stand in the place of the worker on which a node is planned
 
 
 @dataclass(slots=True)
 class Known:
     """What is known of an admitted sequence from its plans."""
 
-    length: int  # in tokens, at admission or when its last plan completed
-    stop: int = 0  # the end of its last work
-    workers: dict[int, int] = field(default_factory=dict)  # planned node -> its worker; DONE: it has run
-    slots: dict[int, int] = field(default_factory=dict)  # where each node was written: `check_placement` notes it
-    place: Place | None = None  # where it lay in its last plan; None: something was moved since
+    length: int  # in tokens, at admission or at the end of the last plan
+    stop: int = 0  # where its last work ends, in tokens
+    workers: dict[int, int] = field(default_factory=dict)  # planned node -> its worker, or DONE if it has run
+    slots: dict[int, int] = field(default_factory=dict)  # node -> its slot, from `check_placement`
+    place: Place | None = None  # its place in its last plan; None if anything was moved after that plan
 
     def plan(self, work: Work, place: Place, worker: int) -> None:
-        """Note work of a worker's next plan, and its place."""
+        """Record work of the next plan on this worker, and the work's place."""
         self.stop = max(self.stop, work.stop)
         if isinstance(place, State):
             self.workers[work.start] = worker
@@ -40,7 +40,7 @@ class Known:
             self.place = place
 
     def complete(self, work: Work, length: int) -> None:
-        """Note that a plan with this work has run; the sequence has `length` tokens."""
+        """Record that a plan with this work has run; the sequence now has `length` tokens."""
         self.length = length
         if work.start in self.workers:
             self.workers[work.start] = DONE
@@ -49,7 +49,7 @@ class Known:
 def check_proposal(
     proposal: Any, policy: Any, memory: Memory, requests: Requests, known: Mapping[str, Known], worker: int
 ) -> None:
-    """Raise `Wrong` unless a proposal has the right form, and work that memory misses."""
+    """Raise `Wrong` unless a proposal is well-formed and computes only what memory lacks."""
     check_form(proposal, Proposal)
     for name, one in known.items():
         if name in requests.sequences and len(requests.sequences[name]) != one.length:
@@ -74,7 +74,7 @@ def check_proposal(
         raise Wrong(f"a Proposal that evicts and {policy.workers} workers", "a policy that evicts has one worker")
     check_cover("a Proposal whose waves are ", proposal.waves, len(proposal.work))
     _check_work(proposal, requests)
-    if requests.sequences[proposal.work[0].sequence].graph is None:  # all requests to a model are texts, or none is
+    if requests.sequences[proposal.work[0].sequence].graph is None:  # a model has only texts, or only cell graphs
         _check_texts(proposal, memory, requests, known)
     else:
         _check_nodes(proposal, requests, known, worker)
@@ -97,7 +97,7 @@ def _check_work(proposal: Proposal, requests: Requests) -> None:
 
 
 def _check_texts(proposal: Proposal, memory: Memory, requests: Requests, known: Mapping[str, Known]) -> None:
-    """Raise `Wrong` unless work on a text is the first missing tokens, each once."""
+    """Raise `Wrong` unless a text's work is its first missing tokens, each token once."""
     spans: dict[str, list[Span]] = {}
     for work in proposal.work:
         if work.cell != TRANSFORMER:
@@ -106,7 +106,7 @@ def _check_texts(proposal: Proposal, memory: Memory, requests: Requests, known: 
     for name, given in spans.items():
         sequence = requests.sequences[name]
         missing = memory.missing(sequence)
-        if name in requests.in_flight.num_plans:  # with a depth above one it goes on from what it has planned itself
+        if name in requests.in_flight.num_plans:  # a depth above one: the policy goes on from its last plan
             stop = known[name].stop
             missing = (Span(stop, max(stop + 1, len(sequence.request.prompt))),)
         left = _tokens(missing)

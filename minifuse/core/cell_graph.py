@@ -68,7 +68,7 @@ class Topology:
 
     def __init__(self, cells: tuple[str, ...], inputs: tuple[tuple[Output | None, ...], ...]) -> None:
         self.cells = cells  # the cell of each node
-        # For each node: its inputs that are an `Output`, the nodes they come from, and those nodes without repetition.
+        # For each node: its inputs that are an `Output`, the nodes that these come from, and the same nodes, each once.
         self.wires = tuple(tuple(Wire(i, *x) for i, x in enumerate(of_one) if x is not None) for of_one in inputs)
         self.reads = tuple(tuple(wire.node for wire in wired) for wired in self.wires)
         self.sources = tuple(tuple(dict.fromkeys(read)) for read in self.reads)
@@ -93,7 +93,7 @@ class Topology:
 
     @cached_property
     def reported(self) -> dict[int, int]:
-        """Return the number under which each result is reported: its own."""
+        """Number the results: each is reported under its own node number."""
         return {number: number for number in self.results}
 
     @cached_property
@@ -114,9 +114,9 @@ class Topology:
     def most_held(self) -> int:
         """Bound the number of states held at one time, whatever the order of computation.
 
-        A state is held from when its node is computed until all its readers have been. In a chain or a tree every node
-        has at most one reader. The held nodes then lie on different paths from a leaf to the root: there are at most
-        as many as leaves. The same holds for the nodes being computed. In other graphs all nodes may be held.
+        A state is held from the computation of its node until all its readers are computed. In a chain or a tree every
+        node has at most one reader. The held nodes then lie on different paths from a leaf to the root, so they are at
+        most as many as the leaves. The same bound holds for nodes being computed. In other graphs all may be held.
 
         >>> Topology(("a", "a", "a"), ((None,), (Output(0),), (Output(1),))).most_held
         2
@@ -127,7 +127,7 @@ class Topology:
 
     @cached_property
     def levels(self) -> dict[tuple[int, str], tuple[int, ...]]:
-        """Return the nodes of each depth and cell.
+        """Group the nodes by depth and cell.
 
         A node's depth is the number of nodes on the longest path to it.
 
@@ -143,7 +143,7 @@ class Topology:
 
     @cached_property
     def most_held_by_levels(self) -> int:
-        """Count the most states held at one time when computing level by level."""
+        """Return the maximum number of states held at one time when computing level by level."""
         unread = [len(readers) for readers in self.readers]
         held = most = 0
         for nodes in self.levels.values():
@@ -157,7 +157,7 @@ class Topology:
 
     @cached_property
     def parts(self) -> tuple[tuple[tuple[int, ...], dict[int, int], frozenset[int]], ...]:
-        """Return each subgraph's nodes, each node's number of sources inside, and the sources outside."""
+        """Return each subgraph's nodes, how many inside sources each node has, and the outside sources."""
         found = []
         for nodes in self.subgraphs:
             inside = set(nodes)
@@ -199,7 +199,7 @@ class Topology:
 
     @cached_property
     def changes(self) -> dict[int, int]:
-        """Count, for each node, the most changes of cell on a path to it."""
+        """Return, for each node, the maximum number of cell changes on a path to it."""
         found: dict[int, int] = {}
         for node in self.order:
             changes = [found[source] + (self.cells[source] != self.cells[node]) for source in self.sources[node]]
@@ -212,7 +212,7 @@ _topology = lru_cache(1024)(Topology)
 
 @dataclass(frozen=True)
 class CellGraph:
-    """The nodes of a request, in any order; nodes that no other reads are results."""
+    """The nodes of a request, in any order. Nodes that no other reads are results."""
 
     nodes: tuple[Node, ...]
 

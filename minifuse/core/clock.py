@@ -1,4 +1,4 @@
-"""Time, in seconds since the run began: real, or virtual."""
+"""Clocks in seconds since the run began: one real, one virtual."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Engine:
     def __post_init__(self) -> None:
         self.requests = self.make_requests()
         self.in_flight = self.requests.in_flight
-        self._idle: list[Proposal] = []  # proposals without work, of workers that could take more
+        self._idle: list[Proposal] = []  # proposals without work, from workers that could take another plan
 
     def make_requests(self) -> Requests:
         return Requests(self.batching, self.memory, self.reader, self.arrivals)
@@ -40,7 +40,7 @@ class Engine:
         return self.requests.now
 
     def submit(self, *prompts: Request) -> None:
-        """Take in the prompts of a request. Raise `RequestRefused` if it cannot be served."""
+        """Submit one request, given as its prompts. Raise `RequestRefused` if it cannot be served."""
         self.requests.submit(prompts, self.now)
 
     def run(self) -> Iterator[StepReport]:
@@ -49,13 +49,13 @@ class Engine:
             yield from self.turn()
 
     def turn(self) -> list[StepReport]:
-        """Run one turn of the loop; return the iterations that it completes, if any."""
+        """Run one turn of the loop; return the reports of the iterations completed."""
         self.requests.receive()
         self.dispatch()
         return self.collect() if self.requests.unfinished else []
 
     def dispatch(self) -> None:
-        """Propose, place, lay out and submit for each worker that can take more."""
+        """Plan work for each worker that can take more: propose, place, lay out, submit."""
         self._idle, now = [], self.now
         for worker in range(self.batching.workers):
             while self.in_flight.has_room(worker):
@@ -117,7 +117,7 @@ class Engine:
         return report
 
     def written(self, completion: Completion) -> KVUsage:
-        """Tell memory and the policy that a plan has run. Returns memory in use."""
+        """Tell memory and the policy that a plan has run. Returns the memory in use."""
         plan, ran, _ = completion
         leaving = self.in_flight.leaving
         produced = {name: new for name, new in ran.tokens.items() if name not in leaving} if leaving else ran.tokens

@@ -46,7 +46,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def brief(value: object) -> str:
-    """Show what was given as Python writes it, short enough for a sentence."""
+    """Write a value as Python does, shortened to fit a sentence."""
     try:
         text = repr(value)
     except ValueError:  # Python spells no number of more than 4300 digits
@@ -98,7 +98,7 @@ class StageFault(LawBroken):
     """A user's stage returned or raised what its contract does not allow (docs/stages.md).
 
     `what` is the sentence: the class, the method, its file and line, what it returned or raised, and what is allowed.
-    `law` is "contract", or the law that a check in the stage's own code, or in code it called, found broken.
+    `law` is "contract", or the law whose check failed during the stage's call.
     """
 
     def __init__(self, what: str, law: str = "contract") -> None:

@@ -12,7 +12,7 @@ class Running(NamedTuple):
 
     worker: int
     submitted_s: float
-    sequences: Collection[str]  # that have work in the plan, or are admitted by it
+    sequences: Collection[str]  # sequences that have work in the plan, or are admitted by it
 
 
 class InFlight:
@@ -20,11 +20,11 @@ class InFlight:
 
     def __init__(self, workers: int, depth: int) -> None:
         self.depth = depth
-        self.num_launched = 0  # plans since the run began
-        self.running: dict[int, Running] = {}  # by step
-        self.num_running = [0] * workers  # plans of each worker
+        self.num_launched = 0  # plans submitted since the run began
+        self.running: dict[int, Running] = {}  # step -> plan
+        self.num_running = [0] * workers  # each worker's plans in flight
         self.num_plans: dict[str, int] = {}  # sequence -> how many plans in flight use it
-        self.leaving: dict[str, Sequence] = {}  # finished; their memory is freed when no plan in flight uses it
+        self.leaving: dict[str, Sequence] = {}  # finished; their memory is freed once no plan in flight uses it
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
 
     def __bool__(self) -> bool:

@@ -10,9 +10,9 @@ from minifuse.core.report import Ran, StepReport
 class Measured(NamedTuple):
     """What a plan cost apart from computation: messages, copies and transfers."""
 
-    moving_s: float = 0.0  # that computation waited for the plan's moves, also those within the device
+    moving_s: float = 0.0  # how long computation waited for the plan's moves, including those within the device
     num_messages: int = 0  # collective calls between the ranks of a tensor parallel run
-    message_bytes: int = 0  # that each rank contributed to these calls
+    message_bytes: int = 0  # what each rank contributed to these calls
     num_gathers: int = 0  # inputs of batched cells that had to be copied together first
     gathered_rows: int = 0
     gathering_s: float = 0.0
@@ -20,7 +20,7 @@ class Measured(NamedTuple):
     to_host_s: float = 0.0
     to_device_bytes: int = 0
     to_device_s: float = 0.0
-    exposed_s: float = 0.0  # that computation waited for transfers: the plan's own, or others in flight
+    exposed_s: float = 0.0  # how long computation waited for transfers, the plan's own or others in flight
 
     @property
     def hidden_s(self) -> float:

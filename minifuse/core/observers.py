@@ -20,24 +20,24 @@ class RunObserver(Observer):
     """An observer that follows requests, too. Times are in seconds."""
 
     def requested(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """Note a submitted request or an arrived turn. `measured`: it arrives later than asked for."""
+        """Record a submitted request or an arrived turn. `measured`: its arrival time was not given."""
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
-        """Note a refusal: on arrival if `received`, else at submission."""
+        """Record a refusal: on arrival if `received`, otherwise at submission."""
 
     def aborted(self, request_id: str, end_s: float) -> None:
-        """Note that a request was aborted."""
+        """Record that a request was aborted."""
 
 
 class Observers(RunObserver):
-    """Passes each event to the observers that override its method, in their order."""
+    """Passes each event to the observers that override its method, in the given order."""
 
     def __init__(self, *observers: Observer) -> None:
         for event in EVENTS:
             ignored = getattr(RunObserver, event)
             told = [getattr(one, event) for one in observers if getattr(type(one), event, ignored) is not ignored]
             tell = _proposed if event == "proposed" else _tell
-            if told:  # mostly only one, which is called directly: an iteration has many events
+            if told:  # usually a single observer, called directly: an iteration has many events
                 setattr(self, event, told[0] if len(told) == 1 else partial(tell, told))
 
 
@@ -53,14 +53,14 @@ def _proposed(listeners: list[Any], worker: int | None, proposal: Proposal, requ
 
 
 class Watchdog(Observer):
-    """Ends a run whose policy wakes a thousand times while nothing arrives, runs or ends.
+    """Ends a run whose policy keeps waking itself and never proposes work.
 
-    One wake is enough to end a wait: a policy knows when a window closes, or when a priority is due.
+    The limits are generous: a policy knows when its window closes, so one wake is enough to end a wait.
     """
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
-        self.num_wakes = 0  # in a row, in vain
+        self.num_wakes = 0  # in a row, each without work to propose
 
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
         self.num_wakes = self.num_wakes + 1 if in_vain else 0

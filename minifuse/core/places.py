@@ -12,7 +12,7 @@ from minifuse.core.plan import Extent, Plan
 class Runs(NamedTuple):
     """KV of one sequence in several runs of consecutive slots, filled in turn.
 
-    There is a gap between two runs, or the text wraps around from the end of a rectangle's row to its beginning.
+    A gap separates two runs, or the text wraps around from the end of a rectangle's row to the row's beginning.
 
     >>> Runs(((10, 3), (20, 4))).slots(2, 5)  # tokens 0 to 2 in slots 10 to 12, the others from slot 20 on
     [12, 20, 21]
@@ -57,7 +57,7 @@ class Pages(NamedTuple):
 
 
 class State(NamedTuple):
-    """The slots that a node reads (one for each `Output`), and the one it writes.
+    """The slots that a node reads (one for each `Output`), and the slot it writes.
 
     A slot holds all outputs of one node.
     """
@@ -75,7 +75,7 @@ class State(NamedTuple):
 
 
 class Reuse(NamedTuple):
-    """Counts the tokens of an admitted sequence whose KV was found, by tier."""
+    """Counts, per tier, the tokens of an admitted sequence whose KV was found there."""
 
     sequence: str
     on_device: int
@@ -87,7 +87,7 @@ class Reuse(NamedTuple):
 
 
 def runs_in(place: Extent | Runs) -> tuple[tuple[int, int], ...]:
-    """Return the first slot and the length of each run of a place."""
+    """Return the first slot and the length of each run of slots in a place."""
     return place.runs if isinstance(place, Runs) else (place,)
 
 
@@ -100,7 +100,7 @@ def runs_of(plan: Plan) -> list[tuple[tuple[int, int], ...]]:
 
 
 def extents_of(plan: Plan) -> tuple[Extent, ...]:
-    """Return the places. Raise `LawBroken` unless each has consecutive slots."""
+    """Return a plan's places. Raise `LawBroken` unless each has consecutive slots."""
     for place in plan.places:
         if not isinstance(place, Extent):
             raise LawBroken("layout", f"step {plan.step} has {place} where consecutive slots are read")

@@ -59,7 +59,7 @@ class Extent(NamedTuple):
 
 
 class Shape(Protocol):
-    """What is computed whole, idle rows included (`minifuse/core/shapes.py`)."""
+    """A region that is computed in full, idle rows included (`minifuse/core/shapes.py`)."""
 
     @property
     def num_tokens(self) -> int: ...
@@ -74,7 +74,7 @@ class Move(NamedTuple):
     num_tokens: int
     source_tier: Tier = "device"
     target_tier: Tier = "device"
-    moment: Moment = "first"  # before all work, before or after a wave, or behind all plans
+    moment: Moment = "first"  # when: before all work, before or after `wave`, or behind all plans
     wave: int = 0
 
     @property
@@ -95,9 +95,9 @@ class Reason(NamedTuple):
 
 
 class Room(Protocol):
-    """A trial of memory's books; `Memory.place` commits what a policy settles on it.
+    """Lets a policy try decisions on memory's free room; `Memory.place` commits them.
 
-    A newcomer gets room for its longest answer, or, if `growing`, for what it needs now.
+    An admitted sequence gets room for its longest answer, or, if `growing`, only for what it needs now.
     """
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None: ...  # why it does not fit
@@ -107,20 +107,20 @@ class Room(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a batching policy wants to run next; a proposal without work waits.
+    """What a batching policy wants to run next; without work, the worker waits.
 
-    In phase `PREPROCESSING` prompts are computed separately, perhaps without the last token, and become `READY`.
+    In phase `PREPROCESSING` the work is prompts, perhaps without their last token; the sequences then become `READY`.
     """
 
     work: tuple[Work, ...] = ()
-    admit: tuple[Sequence, ...] = ()  # newcomers, in order; `Memory.place` gives them places
-    reasons: tuple[Reason, ...] = ()  # why others wait
+    admit: tuple[Sequence, ...] = ()  # sequences to admit, in order; `Memory.place` gives them places
+    reasons: tuple[Reason, ...] = ()  # why other sequences wait
     wake_at: float | None = None  # when to ask again at the latest
     phase: Phase = Phase.RUNNING
-    evict: tuple[Sequence, ...] = ()  # they leave the device before any newcomer is admitted
-    growing: bool = False  # newcomers get what they need now, and may be evicted later
-    waves: tuple[Span, ...] = ()  # of cell graphs: ranges of work that are computed in turn; empty: all at once
-    room: Room | None = field(default=None, repr=False, compare=False)  # the trial in which this was settled
+    evict: tuple[Sequence, ...] = ()  # sequences that leave the device before any is admitted
+    growing: bool = False  # admitted sequences get only what they need now, and may be evicted
+    waves: tuple[Span, ...] = ()  # for cell graphs: ranges of work that are computed in turn; empty: all at once
+    room: Room | None = field(default=None, repr=False, compare=False)  # where this was tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Placement:
     """Where memory put a proposal's work: a place for each piece."""
 
     places: tuple[Place, ...]
-    shape: Shape | None = None  # the shape that the places form; attention may compute it whole
+    shape: Shape | None = None  # the shape that the places form; attention may compute it in full
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()  # ranges of work whose KV is on the device in turn; empty: all KV is there at once
     reused: tuple[tuple[str, int, int], ...] = ()  # tokens found in memory: sequence, on the device, on the host
@@ -139,8 +139,8 @@ class Layout:
     """How attention computes the work of an iteration."""
 
     waves: tuple[Span, ...] = ()  # ranges of work that are attended in turn; empty: all at once
-    shape: Shape | None = None  # what is computed whole; None is ragged: the work and nothing else
-    lanes: tuple[tuple[int, ...], ...] = ()  # of a packed kernel: each lane attends these pieces of work in turn
+    shape: Shape | None = None  # what is computed in full; None is ragged: only the work is computed
+    lanes: tuple[tuple[int, ...], ...] = ()  # for a packed kernel: each lane attends these pieces of work in turn
 
 
 RAGGED = Layout()

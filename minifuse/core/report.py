@@ -1,4 +1,4 @@
-"""What came of a plan: tokens, memory in use, the report of an iteration."""
+"""What a plan produced: tokens, memory in use, the report of an iteration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ NOT_FINITE = -2  # instead of a token, where the largest logit is NaN or infinit
 class TokenLogprobs(NamedTuple):
     """The log-probability of a sampled token, and the likeliest tokens with theirs.
 
-    All are of the model's own distribution, before temperature, top-k and top-p. `top` has the likeliest first.
+    All come from the model's own distribution, before temperature, top-k and top-p. `top` begins with the likeliest.
     """
 
     logprob: float
@@ -25,7 +25,7 @@ class Ran(NamedTuple):
 
     tokens: Mapping[str, tuple[int, ...]]
     measured: Any = None  # what it cost apart from computation (`minifuse/core/measured.py`)
-    results: Mapping[str, Mapping[int, Any]] = {}  # of cell graphs: the outputs that no other node reads, by node
+    results: Mapping[str, Mapping[int, Any]] = {}  # for cell graphs: the outputs that no other node reads, by node
     not_finite: tuple[str, ...] = ()  # sequences without a next token: their largest logit was NaN or infinite
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = {}  # of each new token, for requests that ask for them
 
@@ -42,7 +42,7 @@ class KVUsage(NamedTuple):
     """Counts memory in tokens or states; KV in both tiers counts as on the device."""
 
     used: int  # written and still needed
-    reserved: int  # set aside, written or not
+    reserved: int  # set aside for sequences, written or not
     capacity: int
     host: int = 0  # only on the host
     kept: int = 0  # written, and kept for later requests, on the device: it may be reclaimed at any time
@@ -56,7 +56,7 @@ class StepReport:
     plan: Plan
     started_s: float
     ended_s: float
-    tokens: Mapping[str, tuple[int, ...]]  # what the sequences took in, up to the end of an answer
+    tokens: Mapping[str, tuple[int, ...]]  # each sequence's new tokens, up to the end of its answer
     finished: Mapping[str, FinishReason]
     usage: KVUsage  # while the iteration ran: sequences that finished with it are still counted
     measured: Any = None

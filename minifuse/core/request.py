@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Any
 
 MAX_NEW_TOKENS = 256
-DEFAULT: int = None  # type: ignore[assignment]  # stands for MAX_NEW_TOKENS, or for what the context has room for
+DEFAULT: int = None  # type: ignore[assignment]  # stands for MAX_NEW_TOKENS, or for the context's room if less
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn: greedily at temperature 0."""
+    """How the next token is sampled; greedily at temperature 0."""
 
     temperature: float = 0.0
     top_k: int = 0  # how many of the likeliest tokens to keep; 0: all
@@ -42,13 +42,13 @@ class Request:
     ignore_eos: bool = False  # the answer has max_new_tokens tokens, whatever they are
     sampling: Sampling = GREEDY
     arrival_s: float = 0.0  # since the run began
-    priority: int = 0  # the highest first, under a policy with order=priority
+    priority: int = 0  # the highest is served first, under a policy with order=priority
     conversation: str | None = None
-    after: str | None = None  # the request whose text it continues
+    after: str | None = None  # the request whose text this one continues
     delay_s: float = 0.0
     group: str | None = None
     user: str | None = None  # who asks; metrics can be grouped by user
-    problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
+    problem: str | None = None  # why the request cannot be read; the engine refuses it with this sentence
     structure: Any = None  # what a model of cells unfolds besides the prompt: a tree, or whatever its `unfold` reads
     clip: bool = field(default=False, compare=False)  # lower max_new_tokens to what the context has room for
     logprobs: int | None = None  # report each token's log-probability, and this many of the likeliest tokens
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def max_cached(self) -> int:
-        """Return how many tokens need KV, at most: the last one is never fed back."""
+        """Return how many tokens need KV, at most: the last token is never fed back."""
         return self.max_length - 1
 
 
@@ -74,7 +74,7 @@ class Phase(Enum):
 
     RECEIVED = "received"
     PREPROCESSING = "preprocessing"  # its prompt, except for the last token, is computed separately (Flover)
-    READY = "ready"  # preprocessing is done: the next iteration takes it in
+    READY = "ready"  # preprocessed; it joins the next iteration
     RUNNING = "running"
     SUSPENDED = "suspended"  # evicted, until it runs again (Pensieve, 3.4.3.5)
     FINISHED = "finished"
@@ -103,7 +103,7 @@ class Sequence:
     phase: Phase = Phase.RECEIVED
     finish_reason: FinishReason | None = None
     ended_s: float = math.nan
-    num_history: int = 0  # leading tokens of the prompt: the text of earlier turns
+    num_history: int = 0  # how many leading tokens of the prompt are the text of earlier turns
     graph: Any = None  # the cell graph that it unfolds into (`minifuse/core/unfolded.py`); texts have none
     results: dict[int, Any] = field(default_factory=dict)  # outputs of a graph, by node
 
@@ -129,7 +129,7 @@ class Sequence:
     def take(self, tokens: tuple[int, ...], num_pieces: int, results: Mapping[int, Any] | None) -> tuple[int, ...]:
         """Add a plan's tokens, up to the answer's end. Returns the tokens added.
 
-        `Unfolded` counts the plan's pieces of work and keeps its results; a text ignores both.
+        `Unfolded` also counts the plan's pieces of work and keeps `results`; a text ignores both.
         """
         if len(tokens) == 1:  # as in most iterations
             self.tokens.append(tokens[0])

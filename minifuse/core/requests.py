@@ -30,12 +30,12 @@ class Requests:
         return bool(self.arrivals or self.sequences or self.in_flight)
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
-        """Take in the prompts of a request. Raise `RequestRefused` if one cannot be served."""
+        """Check and queue one request's prompts. Raise `RequestRefused` unless all can be served."""
         fitted = [self.reader.fit(request) for request in prompts]
         for request in fitted:
             self.reader.check(request)
         self.memory.check(*fitted)
-        self.arrivals.add(prompts, now)  # they are fitted again on arrival: earlier turns may precede them
+        self.arrivals.add(prompts, now)  # unfitted: they are fitted again on arrival, after any earlier turns
 
     def receive(self) -> None:
         """Begin to serve the requests whose arrival time has come."""
@@ -51,7 +51,7 @@ class Requests:
         self.batching.receive(sequence)
 
     def reach(self, event_s: float) -> None:
-        """Advance time to an event, receiving earlier arrivals each at its own time.
+        """Advance time to an event; receive earlier arrivals, each at its own time.
 
         Requests that arrived while a plan ran are received before its end, as in virtual time.
         """
@@ -61,7 +61,7 @@ class Requests:
         self.now = max(self.now, event_s)
 
     def start(self, plan: Plan) -> dict[str, Sequence]:
-        """Start a plan that is about to be submitted. Returns the sequences in its work."""
+        """Record that a plan is about to be submitted. Returns the sequences in its work."""
         for name in plan.evicted:
             self.sequences[name].phase = Phase.SUSPENDED
         for name in plan.admitted:
@@ -106,7 +106,7 @@ class Requests:
         return StepReport(plan, started_s, ended_s, tokens, finished, usage, ran.measured, ran.logprobs, discarded)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a sequence. Its memory is freed when no plan in flight uses it."""
+        """End a sequence. Its memory is freed once no plan in flight uses it."""
         sequence.phase = Phase.FINISHED
         sequence.finish_reason, sequence.ended_s = reason, self.now
         self.batching.release(sequence)
@@ -124,7 +124,7 @@ class Requests:
 
 
 class Observer:
-    """Follows the loop (trace, checks, watchdog). An error that it raises ends the run."""
+    """Follows the loop, as traces and checks do. Its errors end the run."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:  # None: nothing runs
         return proposal  # perhaps with more reasons
@@ -133,4 +133,4 @@ class Observer:
     def planned(self, plan: Plan, placement: Placement) -> None: ...
     def completed(self, report: StepReport, requests: Requests) -> None: ...
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
-        """Note a wait that began at `requests.now`; `in_vain`: only a policy's `wake_at` ended it."""
+        """Record a wait that began at `requests.now`; `in_vain`: only a policy's `wake_at` ended it."""

@@ -1,4 +1,4 @@
-"""Shapes computed whole: a rectangle of columns, a region of buffers, rows of states."""
+"""Shapes computed in full: a rectangle of columns, a region of buffers, rows of states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Rectangle(NamedTuple):
     as the batch runs. [begin, stop) is the window of columns in use, no wider than the stride. Tokens that no `Work`
     covers are padding, or belong to finished rows, and count as idle.
 
-    >>> Rectangle(offset=10, rows=3, stride=8, start=4, stop=6).slot(1, 5)  # of 3 x 2 tokens computed
+    >>> Rectangle(offset=10, rows=3, stride=8, start=4, stop=6).slot(1, 5)  # row 1, column 5: 10 + 1 * 8 + 5
     23
 
     The window moves without copies (Baton, 4.1 and 4.2). Here columns 0 to 4 have been released, so that column 8 takes
@@ -25,7 +25,7 @@ class Rectangle(NamedTuple):
     >>> moved = Rectangle(offset=0, rows=2, stride=8, start=8, stop=9, begin=5)
     >>> [moved.slot(0, column) for column in range(5, 9)]
     [5, 6, 7, 0]
-    >>> moved.place(1, Span(5, 6), Span(7, 9))  # of the second row, with a gap in column 6
+    >>> moved.place(1, Span(5, 6), Span(7, 9))  # a sequence in row 1, with a gap in column 6
     Runs(runs=((13, 1), (15, 1), (8, 1)))
     """
 
@@ -79,7 +79,7 @@ class Region(NamedTuple):
     """Adjacent buffers [offset, offset + size) of `width` KV slots; each computes one token.
 
     `offset` and `size` are the paper's buffer_offset and buffer_size (Flover, Fig. 4), counted in buffers. A buffer
-    that is no `Work`'s extent is computed all the same, and counts as idle (Fig. 5).
+    without `Work` is computed all the same, and counts as idle (Fig. 5).
     """
 
     offset: int
@@ -97,7 +97,7 @@ class StateRows(NamedTuple):
     Each of the `steps` waves computes a node in every row [offset, offset + rows), and leaves its state there. A row
     whose chain has no node in a wave is computed all the same, and counts as idle.
 
-    >>> StateRows(offset=0, rows=3, steps=5).num_tokens  # chains of 2, 3 and 5 nodes need 10
+    >>> StateRows(offset=0, rows=3, steps=5).num_tokens  # 3 rows x 5 waves; chains of 2, 3 and 5 nodes need 10
     15
     """
 

@@ -1,8 +1,8 @@
 """What the loop asks of the stages, of the model, and of the executor.
 
-A technique is a batching policy, a memory and an attention. `minifuse/stages.py` has all that a stage declares, and the
-register; `docs/stages.md` says for each method who calls it and when. `now` is the time in seconds since the run began.
-A stage must define the abstract methods; the others do nothing unless it overrides them.
+A technique is a batching policy, a memory and an attention. `minifuse/stages.py` lists all that a stage declares, and
+registers stages; `docs/stages.md` says who calls each method, and when. `now` is in seconds since the run began.
+A stage must define the abstract methods; the other methods do nothing unless the stage overrides them.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,7 @@ def option(default: Any, help: str, **how: Any) -> Any:
 
 
 class Memory(Protocol):
-    """Decides where every token's KV lives. The only owner of slots, each of one token."""
+    """Decides where every token's KV lives. Owns all slots; a slot holds one token."""
 
     capacity: int  # slots
     host_capacity: int = 0  # slots of the second tier, for what is swapped out
@@ -35,9 +35,9 @@ class Memory(Protocol):
     @abstractmethod
     def missing(self, sequence: Sequence) -> tuple[Span, ...]: ...  # tokens to compute before the next is sampled
     @abstractmethod
-    def room(self) -> Room: ...  # a trial of what is free now
+    def room(self) -> Room: ...  # lets a policy try decisions
     @abstractmethod
-    def place(self, proposal: Proposal, now: float) -> Placement: ...  # commits what was settled in proposal.room
+    def place(self, proposal: Proposal, now: float) -> Placement: ...  # commits what was tried on proposal.room
     @abstractmethod
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage: ...  # the KV of a plan is written
     @abstractmethod
@@ -57,7 +57,7 @@ class Batching(Protocol):
     def receive(self, sequence: Sequence) -> None: ...  # a request has arrived
     @abstractmethod
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal: ...  # changes only the policy's queues
-    def commit(self, plan: Plan, now: float) -> None: ...  # a plan has completed; its tokens are not written down yet
+    def commit(self, plan: Plan, now: float) -> None: ...  # a plan has completed; its tokens are not recorded yet
     @abstractmethod
     def release(self, sequence: Sequence) -> None: ...  # it has finished, or was aborted
 
@@ -82,7 +82,7 @@ class Arrivals(Protocol):
 
     @property
     def next_s(self) -> float | None: ...  # when the next request arrives, as far as is known
-    def add(self, prompts: tuple[Request, ...], now: float) -> Any: ...  # they do not arrive before now
+    def add(self, prompts: tuple[Request, ...], now: float) -> Any: ...  # none arrives before `now`
     def due(self, now: float) -> Iterator[tuple[Request, int]]: ...  # arrived by now, each with its `num_history`
 
 

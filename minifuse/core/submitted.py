@@ -35,14 +35,14 @@ def check_are_requests(given: Iterable[object]) -> None:
 
 
 def check_name(text: str, what: str) -> str:
-    """Return the name of a conversation or user. Raise `UsageError` unless UTF-8 can spell it."""
+    """Return the name of a conversation or user. Raise `UsageError` unless UTF-8 can encode it."""
     if not text or not fits_utf8(text):
         raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
     return text
 
 
 def plain(value: Any) -> Any:
-    """Turn numbers and arrays of numpy or torch into Python's; leave other values."""
+    """Convert numbers and arrays of numpy or torch to Python's; return other values unchanged."""
     as_list = getattr(value, "tolist", None)
     return as_list() if callable(as_list) else value
 
@@ -56,7 +56,7 @@ def read(request: Request) -> Request:
     """Check a request's types; return it with Python's own numbers and token ids.
 
     Raises:
-        RequestRefused: the type of a field is not the declared one, or a number fits no tensor.
+        RequestRefused: the type of a field is not the declared one, or a number does not fit into a tensor.
     """
     given = {name: getattr(request, name) for name in NUMBERS}
     values = {name: plain(value) for name, value in given.items() if type(value) not in OWN_NUMBERS}

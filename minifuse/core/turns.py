@@ -13,7 +13,7 @@ from minifuse.core.stages import Arrivals
 from minifuse.core.submitted import check_prompts, read
 
 LARGEST = 10**12  # seconds, and levels of priority
-Stored = Callable[[Request], tuple[int, ...]]  # its conversation's text from earlier runs; may raise `RequestRefused`
+Stored = Callable[[Request], tuple[int, ...]]  # its conversation's text in earlier runs; may raise `RequestRefused`
 ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)  # to the end
 WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
@@ -22,7 +22,7 @@ class Turns(Arrivals):
     """Keeps track of submitted requests, and of those still to arrive.
 
     A request that follows another arrives `delay_s` after the other has ended, with the other's text in front of its
-    prompt. It is refused if the other was. The first request of a conversation continues the text that `stored`
+    prompt. It is refused if the other was refused. The first request of a conversation continues the text that `stored`
     returns, which is empty by default. Set `stored` before adding requests.
 
     >>> arrivals = Turns()
@@ -58,12 +58,12 @@ class Turns(Arrivals):
         return tuple([self._in_turn(read(prompt)) for prompt in prompts])
 
     def _in_turn(self, request: Request) -> Request:
-        """Let a request of a conversation follow the last one, unless it names another."""
+        """Make a request follow its conversation's last one, unless its `after` names another."""
         last = None if request.after is not None else self.last(request.conversation)
         return request if last is None else replace(request, after=last)
 
     def last(self, conversation: str | None) -> str | None:
-        """Return a conversation's last request that has, or will have, a text; or None."""
+        """Return a conversation's last request that has or will have a text, or None."""
         turns = self._turns.get(conversation) if isinstance(conversation, str) else None
         return turns[-1] if turns else None
 
@@ -120,7 +120,7 @@ class Turns(Arrivals):
             )
 
     def refuse(self, prompts: tuple[Request, ...]) -> None:
-        """Note requests that were refused when they were submitted."""
+        """Record requests that were refused when they were submitted."""
         self._refused.update(prompt.id for prompt in prompts if isinstance(prompt.id, str))
 
     def add(self, prompts: tuple[Request, ...], now: float) -> list[tuple[Request, int]]:
@@ -184,7 +184,7 @@ class Turns(Arrivals):
     def forget(self, name: str) -> None:
         """Forget a request that has ended and that no other follows.
 
-        From now on, its conversation continues what `stored` returns.
+        From now on, its conversation continues the text that `stored` returns.
         """
         sequence = self._finished.pop(name, None)
         self._submitted.pop(name, None)
@@ -209,7 +209,7 @@ class Turns(Arrivals):
         return found
 
     def _end_without_text(self, request: Request) -> None:
-        """End a request without a text; its conversation continues from the request before."""
+        """End a request without a text; its conversation continues from the previous request."""
         self._without_text.add(request.id)
         if request.conversation is not None:
             self._leave(request.conversation, request.id)
@@ -227,7 +227,7 @@ class Turns(Arrivals):
         return found
 
     def _why_not_followed(self, sequence: Sequence) -> str:
-        """Say why no request can follow one that has ended; "" if one can."""
+        """Say why no request can follow an ended one; "" if one can."""
         if sequence.finish_reason in WITHOUT_ANSWER:
             return "which was refused" if sequence.finish_reason is FinishReason.REFUSED else "which was interrupted"
         if sequence.id in self._without_text:

@@ -13,7 +13,7 @@ from minifuse.core.request import FinishReason, Sequence
 
 @dataclass(eq=False)
 class Unfolded(Sequence):
-    """A request to a model of cells, being served; its last node ends it."""
+    """A request to a model of cells, being served; it ends with its last node."""
 
     num_nodes_done: int = 0
 
@@ -25,7 +25,7 @@ class Unfolded(Sequence):
         return taken
 
     def why_finished(self) -> FinishReason | None:
-        """Return why it is finished (as a text, or with its last node), or None."""
+        """Return why it is finished: its text has ended, or all nodes are computed."""
         reason = super().why_finished() if self.num_new else None
         is_done = self.graph is not None and self.num_nodes_done == len(self.graph)
         return FinishReason.STOP if reason is None and is_done else reason

@@ -1,4 +1,4 @@
-"""Computes plans of cells with torch: gathers, computes, writes each batch (BatchMaker, 2.4.3)."""
+"""Computes plans of cells with torch: gathers, computes and writes each batch (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from minifuse.execute.streams import Streams
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import CellType
 
-MOST_WIRINGS = 1024  # topologies whose wirings are kept: not all, since nearly every tree has its own
+MOST_WIRINGS = 1024  # how many topologies' wirings are kept; nearly every tree has a topology of its own
 
-Wiring = dict[int, int]  # position of an input that is a state -> the field it lies in, in the order of `State.reads`
+Wiring = dict[int, int]  # position of a state among the inputs -> the field that holds it, as in `State.reads`
 
 
 class Issued:
@@ -36,8 +36,8 @@ class Issued:
 
     def __init__(self, device: torch.device) -> None:
         self._computed = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
-        self._produced: list[tuple[Seq[Work], Tensor]] = []  # work, the token of each
-        self._results: list[tuple[Seq[tuple[str, int]], tuple[Tensor, ...]]] = []  # (sequence, node), outputs
+        self._produced: list[tuple[Seq[Work], Tensor]] = []  # work, and the token of each piece
+        self._results: list[tuple[Seq[tuple[str, int]], tuple[Tensor, ...]]] = []  # nodes by row, and outputs
         self._copies, self._rows, self._gathering_s = 0, 0, 0.0
 
     def gathered(self, rows: int, seconds: float) -> None:
@@ -47,7 +47,7 @@ class Issued:
         self._gathering_s += seconds
 
     def say(self, work: Seq[Work], tokens: Tensor) -> None:
-        """Copy to the host the token that each piece of work produces."""
+        """Copy the tokens that these pieces of work produce to the host."""
         self._produced.append((work, tokens.to("cpu", non_blocking=True)))
 
     def result(self, nodes: Seq[tuple[str, int]], outputs: tuple[Tensor, ...]) -> None:
@@ -60,7 +60,7 @@ class Issued:
             self._computed.record()
 
     def ran(self) -> Ran:
-        """Wait for the device. Returns all tokens and results."""
+        """Wait for the device; return all tokens and results."""
         if self._computed is not None:
             self._computed.synchronize()
         produced: dict[str, list[int]] = {}
@@ -84,9 +84,9 @@ class _Batch(NamedTuple):
     kind: CellType
     work: Seq[Work]
     places: Seq[State]
-    inputs: list[tuple[Any, ...]]  # of each node
+    inputs: list[tuple[Any, ...]]  # the inputs of each node
     wirings: list[Wiring]
-    wiring: Wiring | None  # the same for all nodes; None: the nodes' wirings differ
+    wiring: Wiring | None  # the wiring that all nodes share; None if their wirings differ
     reported: dict[int, int]  # row whose outputs are results -> the number under which they are reported
     issued: Issued
 
@@ -110,7 +110,7 @@ class CellRunner:
         A GPU computes plans later, in the order issued; a CPU computes before this returns.
 
         Returns:
-            A function that waits for what the plan produces.
+            A function that waits for the plan, and returns what it produced.
         """
         issued = Issued(self.model.device)
         with self._streams.of(plan.worker):
@@ -119,9 +119,9 @@ class CellRunner:
         return issued.ran
 
     def _issue(self, plan: Plan, sequences: dict[str, Sequence], issued: Issued) -> None:
-        """Compute one wave after the other.
+        """Compute the waves of a plan in turn.
 
-        An empty wave has the type of the wave before it.
+        An empty wave takes the cell type of the wave before it.
         """
         kind: CellType | None = None
         for start, stop in plan.waves:
@@ -144,7 +144,7 @@ class CellRunner:
             )
             if isinstance(plan.shape, StateRows):
                 outputs = self._padded(batch, plan.shape)
-            elif work:  # an empty wave is computed only as idle rows, in a rectangle
+            elif work:  # an empty wave needs computing only in `StateRows`, where its rows are idle
                 inputs = [self._input(batch, position) for position in range(len(kind.inputs))]
                 outputs = self.model.run(kind.name, *inputs)
             if work:
@@ -175,7 +175,7 @@ class CellRunner:
         return tuple([output.index_select(0, index) for output in outputs])
 
     def _write(self, batch: _Batch, outputs: tuple[Tensor, ...]) -> None:
-        """Write a batch's outputs as states, each in its field; note its tokens and results."""
+        """Write a batch's outputs as states, each in its field; record tokens and results."""
         slots = tuple([place.slot for place in batch.places])
         for field, output in zip(self.model.field_of[batch.kind.name], outputs, strict=True):
             self.storage.write(field, slots, output)
@@ -187,7 +187,7 @@ class CellRunner:
             batch.issued.result(nodes, tuple(output.index_select(0, index) for output in outputs))
 
     def _wire(self, topology: Topology) -> tuple[Wiring, ...]:
-        """Find which inputs of each node are states, and the fields that they lie in.
+        """Find which inputs of each node are states, and the fields that hold them.
 
         >>> # an LSTM (word, h, c -> h, c) with h and c in fields 0 and 1: {}, then {1: 0, 2: 1} for later nodes
         """
@@ -197,7 +197,7 @@ class CellRunner:
         )
 
     def _input(self, batch: _Batch, position: int) -> Tensor:
-        """Read one input of all nodes, [nodes, *shape]; count a gather."""
+        """Read one input of all nodes, [nodes, *shape]; count a gather if one was needed."""
         start = time.perf_counter()
         if batch.wiring is None:
             found, copied = self._mixed(batch, position)
@@ -212,7 +212,7 @@ class CellRunner:
         return found
 
     def _mixed(self, batch: _Batch, position: int) -> tuple[Tensor, bool]:
-        """Read an input that not all nodes read from the same field of states.
+        """Read an input whose field of states differs between nodes.
 
         At first, rows without a state in the first field are read from the slot that is always zero. Then states in
         other fields, and constants other than `Zeros`, are copied to their rows.

@@ -1,15 +1,15 @@
-"""Finds what each copy waits for, and what waits for it (Pensieve; FluidInfer).
+"""Finds what each copy waits for, and what waits for the copy (Pensieve; FluidInfer).
 
 KV of an evicted sequence is swapped out, and swapped in when the sequence is admitted again. KV that is on the device
-for a single wave is uploaded before the wave; what the wave wrote is offloaded. Moves of one moment are made in the
-order of the plan, and moves and waves that touch the same slots never change their order:
+for a single wave is uploaded before the wave; the KV that the wave wrote is offloaded after it. Moves of one moment are
+made in the order of the plan. Moves and waves that touch the same slots never change their order:
 
-| moment | made | the plan waits |
+| moment | when the move is made | when the plan waits for the move |
 |---|---|---|
-| first | in all layers at once, before anything is computed | for all of it |
-| before | layer by layer, as soon as its slots allow | wave `wave` attends in layer i once layer i is copied |
+| first | in all layers at once, before anything is computed | before it computes |
+| before | layer by layer, as soon as its slots allow | in layer i, wave `wave` waits for the copy of layer i |
 | after | layer by layer, once wave `wave` has attended in layer i | at its end, or where a slot is needed earlier |
-| behind | while other plans run, by a plan without work (`Memory.ahead`) | no plan does |
+| behind | while other plans run, by a plan without work (`Memory.ahead`) | never |
 
 >>> # Move("swap_out", 0, 8, 4, target_tier="host"): blocking, before the plan computes
 >>> # Move("swap_in", 8, 0, 4, "host", moment="before"): layer i of the attention waits for layer i only
@@ -28,7 +28,7 @@ from minifuse.core.places import Pages
 from minifuse.core.plan import Move, Place, Plan
 
 Slot = tuple[str, int]  # (tier, number of a slot or of a block of slots)
-Actor = int  # the number of a copy, or ~wave
+Actor = int  # the number of a copy; for wave w, ~w
 
 
 class Copy(NamedTuple):
@@ -48,16 +48,17 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
     """List the copies that are made layer by layer, in program order.
 
     In each layer, program order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1,
-    and so on. A copy overlaps only with what touches other slots, so results are those of program order.
+    and so on. A copy overlaps only with waves and copies that touch other slots, so the results are the same as if
+    everything ran in program order.
 
-    >>> # a reads and writes slots 0..4 in wave 0, b 8..12 in wave 1, c 0..4 in wave 2:
-    >>> #   after 0:  swap_out 0..4           begins = 0, needed = 2: runs beside wave 1
-    >>> #   before 1: swap_in to 8..12        begins = -1, needed = 1: runs beside wave 0
-    >>> #   before 2: swap_in to 0..4         begins = 0, needed = 2, follows the swap_out: runs beside wave 1
-    >>> # and if all layers have the same slots, before 1 of layer 1: begins = 1, when layer 0 has attended wave 1 of 3
+    >>> # Sequence a reads and writes slots 0..4 in wave 0, b slots 8..12 in wave 1, c slots 0..4 in wave 2:
+    >>> #   after 0:  swap_out 0..4           begins = 0, needed = 2: overlaps with wave 1
+    >>> #   before 1: swap_in to 8..12        begins = -1, needed = 1: overlaps with wave 0
+    >>> #   before 2: swap_in to 0..4         begins = 0, needed = 2, follows the swap_out: overlaps with wave 1
+    >>> # If the layers share slots (`in_turn`), "before 1" of layer 1 has begins = 1: after wave 1 of layer 0.
 
     Args:
-        in_turn: all layers have the same slots of the device, one after the other.
+        in_turn: whether all layers use the same slots of the device, one after the other.
     """
     in_order = sorted((move for move in plan.moves if by_layer(move)), key=_moment)  # stable: the plan's order is kept
     alike = groupby(in_order, lambda move: (_moment(move), move.source_tier, move.target_tier))
@@ -65,7 +66,7 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
     num_waves, end = len(plan.waves), num_layers * len(plan.waves)
     if in_turn or any(_moment(move) for move in in_order):
         waits = _beside_the_waves(plan, groups, end, 1 + in_turn)
-    else:  # the usual case: no wave is in their way
+    else:  # the usual case: no copy waits for a wave
         waits = [_Waits((), range(number), 0) for number in range(len(groups))]
     made: list[Copy] = []
     for layer in range(num_layers):
@@ -79,7 +80,7 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
 
 
 def timetable(found: list[Copy]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """List, for each wave, the copies that begin after it, and the copies it needs."""
+    """List, for each wave, the copies that begin after the wave, and those it needs."""
     begun: defaultdict[int, list[int]] = defaultdict(list)
     needed: defaultdict[int, list[int]] = defaultdict(list)
     for number, copy in enumerate(found):
@@ -94,9 +95,9 @@ def _moment(move: Move) -> int:
 
 
 class _Waits(NamedTuple):
-    """What a copy waits for, and the wave that waits for it.
+    """What a copy waits for, and the wave that waits for the copy.
 
-    Waves and copies are numbered from the first one of the copy's own layer; numbers below 0 are of the layer before.
+    Waves and copies are numbered from the first one of the copy's own layer; negative numbers are in the layer before.
     """
 
     waves: Seq[int]
@@ -105,12 +106,12 @@ class _Waits(NamedTuple):
 
 
 def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_layers: int) -> list[_Waits]:
-    """Find what each copy waits for: earlier users of its blocks (or slots, without blocks).
+    """Find what each copy waits for: earlier users of its blocks, or of its slots.
 
     Args:
         end: the number of all waves.
-        num_layers: layers to look at, one after the other, on the same slots of the device. Two are enough: every layer
-            touches the same slots, so a copy of the second layer meets everything that can be in its way.
+        num_layers: how many layers that share slots to look at. Two are enough: every layer touches the same slots, so
+            a copy of the second layer already meets everything that it can have to wait for.
     """
     unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
     num_waves, last = len(plan.waves), num_layers - 1
@@ -122,7 +123,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
     writers: defaultdict[Slot, set[Actor]] = defaultdict(set)
 
     def act(actor: Actor, reads: Iterable[Slot], writes: Iterable[Slot]) -> set[Actor]:
-        """Note what an actor reads and writes; return earlier actors that it must not overtake."""
+        """Record what an actor reads and writes; return earlier actors that it must not overtake."""
         before: set[Actor] = set()
         for slot in reads:
             before |= writers[slot]
@@ -135,9 +136,9 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
     in_order: list[tuple[float, Actor]] = [(_moment(group[0]), number) for number, group in enumerate(groups)]
     in_order += [(_BETWEEN + 2 * wave, ~wave) for wave in range(num_waves)]
     in_order.sort()
-    needed: dict[Actor, int] = {}  # the first wave that waits for each
+    needed: dict[Actor, int] = {}  # actor -> the first wave that waits for it
     for layer in range(num_layers):
-        before: list[set[Actor]] = []  # for each copy of this layer
+        before: list[set[Actor]] = []  # what each copy of this layer waits for
         for _, actor in in_order:
             if actor < 0:
                 wave = layer * num_waves + ~actor
@@ -159,7 +160,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
     return found
 
 
-_BETWEEN = 0.5  # a wave is attended between the moves before it, 2 * wave, and the moves after it, 2 * wave + 1
+_BETWEEN = 0.5  # moves before a wave have moment 2 * wave, moves after it 2 * wave + 1; the wave lies between
 
 
 def _of_wave(plan: Plan, wave: int, unit: int, moved: set[Slot]) -> tuple[set[Slot], set[Slot]]:

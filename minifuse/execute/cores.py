@@ -1,7 +1,7 @@
-"""The processor cores: how many this process may use, and how many others use.
+"""Finds how many processor cores this process may use, and how many others use.
 
-A library of parallel loops (OpenMP, beneath torch) lets its threads wait for each other by spinning. Where other
-processes hold the cores, threads spin for one that cannot run: a run then takes a hundred times as long.
+OpenMP, which torch uses for parallel loops, lets threads wait for each other by spinning. If other processes hold the
+cores, threads spin while the thread that they wait for cannot run: a run then takes a hundred times as long.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-PROC = Path("/proc")  # Linux; elsewhere what others do is not known
-SHORTEST_S = 0.1  # use is told in steps of 0.01 s on every core: over less time it is not known well
-SMALLEST_SHARED = 30_000_000  # parameters: 5 million are as fast on one core, 82 million 1.5 times as fast on two
+PROC = Path("/proc")  # on Linux only; elsewhere the use by others is unknown
+SHORTEST_S = 0.1  # use is counted in steps of 0.01 s per core: over less time the average is too coarse
+SMALLEST_SHARED = 30_000_000  # parameters: a second core speeds up 82 million 1.5 times, 5 million not at all
 
 
 def usable_cores() -> set[int]:
@@ -47,7 +47,7 @@ def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
 def used_by_others() -> float | None:
     """Return the seconds that other processes used this process's cores; None if unknown.
 
-    Only the difference between two calls has a meaning. Child processes of this one do not count as others.
+    Only the difference between two calls has a meaning. Child processes of this process do not count as others.
     """
     ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1
     try:
@@ -59,7 +59,7 @@ def used_by_others() -> float | None:
     mine = {f"cpu{number}" for number in usable_cores()}
     for name, *counts in map(str.split, lines):
         if name in mine:
-            user, nice, system, _, _, *interrupts = map(int, counts[:8])  # without idle and waiting for disks
+            user, nice, system, _, _, *interrupts = map(int, counts[:8])  # without idle and disk-waiting times
             busy += user + nice + system + sum(interrupts)
     busy -= sum(int(used) for stat in children for used in stat.rpartition(")")[2].split()[11:13])
     return busy / ticks - sum(os.times()[:4])
@@ -77,7 +77,7 @@ class OtherWork:
         self._begin = used_by_others()
 
     def cores(self) -> float | None:
-        """Return the average since creation; None if unknown, or after too short a time."""
+        """Return the average since creation; None if unknown, or if too little time has passed."""
         end, seconds = used_by_others(), time.perf_counter() - self._began_s
         if self._begin is None or end is None or seconds < SHORTEST_S:
             return None
@@ -98,8 +98,8 @@ def share_cores(num_parameters: int, others: float | None) -> None:
     The number of threads never grows: the user may have chosen it (OMP_NUM_THREADS).
 
     Args:
-        num_parameters: of the model; an iteration reads them all.
-        others: cores that other processes use; None: not known.
+        num_parameters: parameters of the model; an iteration reads them all.
+        others: how many cores other processes use; None if unknown.
     """
     import torch
 

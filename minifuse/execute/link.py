@@ -1,4 +1,4 @@
-"""Models, in virtual time, the link that works while the device computes (Pensieve)."""
+"""Simulates the link between device and host, which works while the device computes (Pensieve)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from minifuse.core.measured import Measured
 from minifuse.core.plan import Move, Plan, Tier
 from minifuse.execute.copies import Copy, copies, timetable
 
-Way = Tier | None  # the tier that a copy goes to from the other; None: within the device
+Way = Tier | None  # the tier that a copy goes to; None if it stays within the device
 
 
 def way_of(move: Move) -> Way:
-    """Return the tier that a move goes to from the other; None within the device."""
+    """Return the tier that a move goes to; None if it stays within the device."""
     return move.target_tier if move.crosses else None
 
 
 def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, float]) -> Measured:
-    """Count the bytes that moves carry each way; add the `seconds` that they take."""
+    """Count the bytes that moves carry each way; report them with the given `seconds`."""
     num_bytes = Counter[Way]()
     for move in moves:
         num_bytes[way_of(move)] += move.num_tokens * bytes_per_token
@@ -39,24 +39,24 @@ class Link:
     """Carries moves between the tiers, one after the other, while plans compute.
 
     A plan waits for all its `first` moves before it computes, and layer by layer for its moves before a wave. With L
-    layers, C seconds of computing, and T seconds of transfers that serve layer 0 first, layer i may compute, for C/L,
-    once i + 1 shares of T/L have arrived:
+    layers, C seconds of computing, and T seconds of transfers, layer 0 first: layer i computes for C/L, but not before
+    i + 1 shares of T/L have arrived:
 
         end = max over i of (i + 1) T/L + (L - i) C/L,  so that  exposed = end - C = max(T/L, T + C/L - C)
 
-    The time for which the link is still busy when the plan begins is added. With several waves, a layer first computes
-    all but its attention; then each wave waits for its copies, and attends. Moves `behind` everything use the link
-    while no plan waits for it, those to the device first; a move that has begun is not stopped.
+    If the link is still busy when the plan begins, that time is added. With several waves, a layer first computes all
+    but its attention; then each wave waits for its copies, and attends. Moves `behind` everything use the link while no
+    plan waits for it, moves to the device first; a move that has begun is not stopped.
 
     >>> # 4 layers, computing 8 s: transfers of 4 s expose max(1, 4 + 2 - 8) = 1 s, and of 12 s max(3, 12 + 2 - 8) = 6 s
 
     Args:
-        bytes_per_token: of one slot of KV.
-        bandwidth: bytes per second; without a limit, transfers take no time.
-        num_layers: of the model.
-        attention: gives the seconds of a plan's computing that each wave's attention takes; None: the waves share all
-            seconds, by tokens.
-        in_turn: all layers have the same slots of the device (`Memory.layers_in_turn`).
+        bytes_per_token: bytes of one slot of KV.
+        bandwidth: bytes per second; if infinite, transfers take no time.
+        num_layers: layers of the model.
+        attention: returns how many of a plan's seconds each wave's attention takes. If None, the waves divide all the
+            seconds in proportion to their tokens.
+        in_turn: whether all layers use the same slots of the device (`Memory.layers_in_turn`).
     """
 
     bytes_per_token: int = 0
@@ -69,15 +69,15 @@ class Link:
     def __post_init__(self) -> None:
         self._token_s = self.bytes_per_token / self.bandwidth
         self._free_s = 0.0  # when the link will have carried all moves that have begun
-        self._queue: list[_Queued] = []  # moves not begun: to the device first, then in the order given
-        self._landing: list[tuple[float, Plan]] = []  # plans whose moves have all begun, and when they land
+        self._queue: list[_Queued] = []  # moves that have not begun, to the device first, each way in given order
+        self._landing: list[tuple[float, Plan]] = []  # plans whose moves have all begun, and when these complete
 
     def seconds(self, moves: Iterable[Move]) -> float:
         """Return how long these moves keep the link busy."""
         return self._token_s * sum(move.num_tokens for move in moves if move.crosses)
 
     def carried(self, plan: Plan) -> Measured:
-        """Count the plan's bytes, and how long they keep the link busy, each way."""
+        """Count, each way, the plan's bytes and how long they keep the link busy."""
         ways: tuple[Way, ...] = ("host", "device")
         seconds = {way: self.seconds(move for move in plan.moves if move.target_tier == way) for way in ways}
         return traffic(plan.moves, self.bytes_per_token, seconds)
@@ -88,7 +88,7 @@ class Link:
         carried = self.carried(plan)
         if not any(move.crosses for move in plan.moves):
             return carried
-        # From here on times are counted from now: adding small durations to a large time would round them.
+        # From here on, times are relative to `now`: adding small durations to a large time would round them.
         first_s = self.seconds(move for move in plan.moves if move.moment == "first")
         link = max(0.0, self._free_s - now)
         exposed_s = link + first_s if first_s else 0.0
@@ -103,7 +103,7 @@ class Link:
         """Compute a plan from time 0, with a link that is free from `link` on.
 
         Returns:
-            The seconds by which the plan ends later than without copies, and when the link is free again.
+            By how many seconds the copies delay the plan's end, and when the link is free again.
         """
         num_layers, num_waves, clock = self.num_layers, len(plan.waves), 0.0
         of_one_layer = layered[: len(layered) // num_layers]
@@ -116,7 +116,7 @@ class Link:
                 wave = turn % num_waves
                 clock += 0.0 if wave else layer_s
                 clock = max([clock, *(copied[number] for number in needed.get(turn, ()))]) + attention[wave]
-            for number in begun.get(turn, ()):  # goes on the link, in order
+            for number in begun.get(turn, ()):  # carried by the link, in order
                 ready = max([clock, *(copied[before] for before in layered[number].follows)])
                 if shares[number]:
                     ready = link = max(link, ready) + shares[number]
@@ -124,11 +124,11 @@ class Link:
         return max(0.0, max([clock, *copied.values()]) - computing_s), link
 
     def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
-        """Divide a plan's computing into seconds outside attention, and of each wave's attention.
+        """Return the seconds outside attention, then the seconds of each wave's attention.
 
-        A single wave takes all.
+        A single wave takes all the seconds.
 
-        >>> # 10 s, in which three waves attend for 2, 3 and 1 s: 4, 2, 3 and 1
+        >>> # a plan of 10 s, in which three waves attend for 2, 3 and 1 s: [4, 2, 3, 1]
         """
         if len(plan.waves) == 1:
             return [0.0, computing_s]
@@ -139,7 +139,7 @@ class Link:
         return [computing_s - sum(waves), *waves]
 
     def behind(self, plan: Plan, now: float) -> None:
-        """Queue the moves of a plan without work behind everything more urgent."""
+        """Queue the moves of a plan without work, behind everything more urgent."""
         self.advance(now)
         for i, move in enumerate(sorted(plan.moves, key=_goes_out), 1):
             is_last = i == len(plan.moves)
@@ -147,9 +147,9 @@ class Link:
         self._queue.sort(key=lambda queued: queued.goes_out)  # stable: each way stays in the order given
 
     def next_landing(self) -> float:
-        """Return when the next plan without work lands, if nothing else uses the link.
+        """Return when the moves of the next plan without work complete, if nothing delays them.
 
-        Infinity means that there is none.
+        Returns infinity if there is no such plan.
         """
         if self._landing:
             return self._landing[0][0]
@@ -161,7 +161,7 @@ class Link:
         return math.inf
 
     def landed(self, now: float) -> list[Plan]:
-        """Take the plans without work that have landed by now, in order of landing."""
+        """Remove and return the plans without work whose moves have completed by now, in order."""
         self.advance(now)
         plans = [plan for lands_s, plan in self._landing if lands_s <= now]
         del self._landing[: len(plans)]
@@ -172,7 +172,7 @@ class Link:
         while self._queue:
             _, plan, since_s, seconds, is_last = self._queue[0]
             begins = max(self._free_s, since_s)
-            if begins >= now and begins + seconds > now:  # a plan that begins just now may need the link first
+            if begins >= now and begins + seconds > now:  # a plan that begins right now goes first
                 return
             del self._queue[0]
             self._free_s = begins + seconds
@@ -187,7 +187,7 @@ class _Queued(NamedTuple):
     plan: Plan
     since_s: float
     seconds: float
-    is_last: bool  # of its plan
+    is_last: bool  # whether it is the last move of its plan
 
 
 def _goes_out(move: Move) -> bool:

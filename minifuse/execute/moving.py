@@ -1,4 +1,4 @@
-"""Computes plans while making their moves, a stream for each worker (Pensieve; Flover, V)."""
+"""Computes plans while making their moves, with a stream per worker (Pensieve; Flover, V)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AttendingBesideMoves:
         self.batch = attention.batch
         self._attention = attention
         self._moves = moves
-        self._turn = 0  # waves attended, of all layers
+        self._turn = 0  # waves attended so far, counted through all layers
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         self._moves.before(self._turn)
@@ -50,7 +50,7 @@ class MovingRunner:
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         """Compute a plan, and wait for its moves.
 
-        For a plan without work, this waits until its moves have landed; `transfers.behind` itself does not wait.
+        For a plan without work, this waits until its moves are complete; `transfers.behind` itself does not wait.
         """
         if not plan.work:
             return self.transfers.behind(plan).result()
@@ -63,12 +63,12 @@ class MovingRunner:
                 ran = self.run.compute(plan, sequences, AttendingBesideMoves(attention, moves))
                 ran = ran._replace(measured=moves.end())
             if self.transfers.on_gpu and not ran.tokens:
-                torch.cuda.current_stream().synchronize()  # nothing was sampled: KV may not be written yet
+                torch.cuda.current_stream().synchronize()  # without sampling, nothing has waited for the KV yet
         return ran
 
 
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> MovingRunner:
-    """Make the runner of these stages, with KV tensors of the memory's size."""
+    """Make a runner for these stages, with KV tensors of the memory's size."""
     cache = TieredStorage(
         model.config, memory.capacity, model.dtype, model.device, memory.host_capacity, memory.layers_in_turn
     )

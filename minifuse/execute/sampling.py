@@ -1,4 +1,4 @@
-"""Samples the next token from its logits, options, seed and position, whatever the batch.
+"""Samples tokens from logits, options, seed and position, independently of the batch.
 
 The Gumbel-max trick (Gumbel, 1954): argmax(logits / temperature + noise) follows the softmax exactly. A counter-based
 hash makes the noise of each (seed, position, token).
@@ -16,7 +16,7 @@ from minifuse.model.operators import Operators
 
 
 def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Operators) -> list[int]:
-    """Sample a token id for each row of [rows, vocab_size]; NOT_FINITE stands for none."""
+    """Sample a token id per row of [rows, vocab_size]; NOT_FINITE if a row has none."""
     greedy = ops.argmax(logits)
     drawn = [row for row, p in enumerate(params) if not p.greedy]
     if not drawn:
@@ -24,7 +24,7 @@ def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Oper
     chosen = [params[row] for row in drawn]
     temperature = torch.tensor([[p.temperature] for p in chosen], dtype=torch.float64, device=logits.device)
     likeliest = logits[drawn].double()
-    scaled = (likeliest - likeliest.amax(-1, keepdim=True)) / temperature  # at most 0: cannot overflow
+    scaled = (likeliest - likeliest.amax(-1, keepdim=True)) / temperature  # values of at most 0 cannot overflow
     if any(p.top_k or p.top_p < 1.0 for p in chosen):
         scaled = keep_top(scaled, [p.top_k for p in chosen], [p.top_p for p in chosen])
     tokens = ops.gumbel_argmax(scaled, [p.seed for p in chosen], [positions[row] for row in drawn])
@@ -36,19 +36,19 @@ def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Oper
 def keep_top(scaled: Tensor, top_k: Seq[int], top_p: Seq[float]) -> Tensor:
     """Keep the `top_k` likeliest tokens, then the fewest that reach `top_p`; set others to -inf."""
     vocab = scaled.shape[-1]
-    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)  # of equals, the lowest ids are kept
+    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)  # among equal logits, the lowest ids are kept
     k = torch.tensor([[k or vocab] for k in top_k], device=scaled.device)
     p = torch.tensor(top_p, dtype=scaled.dtype, device=scaled.device)[:, None]
     ordered = ordered.masked_fill(torch.arange(vocab, device=scaled.device) >= k, float("-inf"))
     probabilities = ordered.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # a token is kept if the likelier ones do not reach p
+    before = probabilities.cumsum(-1) - probabilities  # a token is kept if the likelier tokens together do not reach p
     dropped = (before >= p) & (p < 1.0)
     dropped[:, 0] = False
     return torch.empty_like(scaled).scatter_(-1, order, ordered.masked_fill(dropped, float("-inf")))
 
 
 def logprobs(logits: Tensor, tokens: Seq[int], asked: Mapping[int, int]) -> dict[int, TokenLogprobs]:
-    """Return the log-probability of each sampled token, and of the likeliest ones.
+    """Return the log-probabilities of each sampled token and of the likeliest tokens.
 
     Args:
         logits: [rows, vocab_size].

@@ -15,12 +15,12 @@ def on_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -
 
 
 class StateStorage:
-    """Keeps one tensor [capacity + 1, *shape] for each field; a slot is one row.
+    """Keeps a tensor [capacity + 1, *shape] per field; a slot is one row.
 
     The last row is always zero.
 
     Args:
-        fields: the shape of each field, without the batch dimension, and its dtype.
+        fields: the shape (without the batch dimension) and the dtype of each field.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class StateStorage:
         self.fields = [torch.zeros(capacity + 1, *shape, dtype=dtype, device=device) for shape, dtype in fields]
 
     def read(self, field: int, slots: tuple[int, ...]) -> tuple[Tensor, bool]:
-        """Return the states in these slots, [len(slots), *shape], and whether they had to be gathered.
+        """Return the states in these slots, [len(slots), *shape], and whether they were gathered.
 
-        Consecutive slots in order, such as (3, 4, 5), are a view, and nothing is copied; (3, 5, 4) and (3, 5) are
+        Consecutive slots in order, such as (3, 4, 5), are returned as a view; (3, 5, 4) and (3, 5) are
         gathered.
         """
         tensor, first = self.fields[field], slots[0]

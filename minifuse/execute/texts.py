@@ -39,7 +39,7 @@ class TorchRunner:
     def compute(self, plan: Plan, sequences: dict[str, Sequence], attention: AttentionBackend) -> Ran:
         """Sample a token of every sequence whose work reached its last token.
 
-        `attention` is the runner's own, or a wrapper of it that waits for the plan's moves.
+        `attention` is the runner's own, or wraps it to wait for the plan's moves.
         """
         names, logits = self.logits(plan, sequences, attention)
         sampled = [sequences[name] for name in names]

@@ -18,9 +18,9 @@ class TieredStorage(KVStorage):
     Attention clears what other sequences left: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.
 
     Args:
-        num_slots: slots of the device, each for one token's KV of all layers.
-        layers_in_turn: as `Memory.layers_in_turn`: 1, or the number of layers; then the device has that many times as
-            many slots, each for one layer's KV at a time.
+        num_slots: slots of the device; a slot holds one token's KV in all layers.
+        layers_in_turn: 1, or the number of layers, as in `Memory.layers_in_turn`. In the second case the device has
+            that many times more slots, and a slot holds the KV of only one layer at a time.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class TieredStorage(KVStorage):
         num_host_slots: int = 0,
         layers_in_turn: int = 1,
     ) -> None:
-        self.in_turn = layers_in_turn > 1  # all layers have the same slots of the device, one after the other
+        self.in_turn = layers_in_turn > 1  # whether all layers use the same slots of the device, one after the other
         apart = replace(config, num_layers=config.num_layers // layers_in_turn)
         super().__init__(apart, layers_in_turn * num_slots, dtype, device)
         views = (self.keys, self.values, self._keys_across, self._values_along)
@@ -43,7 +43,7 @@ class TieredStorage(KVStorage):
         self.host_keys, self.host_values = (torch.zeros(shape, dtype=dtype, pin_memory=pinned) for _ in "kv")
 
     def move(self, move: Move, layer: int | None = None) -> None:
-        """Copy the slots of a move, which may overlap, in one layer or in all."""
+        """Copy a move's slots in one layer or in all; source and target may overlap."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         source = slice(move.source, move.source + move.num_tokens)
         target = slice(move.target, move.target + move.num_tokens)
@@ -51,8 +51,8 @@ class TieredStorage(KVStorage):
             read = (host if move.source_tier == "host" else device)[layers, source]
             written = (host if move.target_tier == "host" else device)[layers, target]
             if layer is not None and read.is_cpu and written.is_cpu:
-                # Usually in another thread, during the computing. There, torch would start threads of its own:
-                # these then got in the way of the computing threads, and whole runs took half as long again.
+                # This usually runs in another thread while plans compute. There, torch would start further threads,
+                # which disturbed the computing threads: whole runs took 1.5 times as long.
                 memmove(written.data_ptr(), read.data_ptr(), read.nbytes)
                 continue
             overlap = not move.crosses and abs(move.source - move.target) < move.num_tokens

@@ -14,7 +14,7 @@ SLEEP = 20_000_000  # cycles, about 10 ms: the GPU sleeps while the launches beh
 def take_turns(runs: Mapping[str, Callable[[int], T]], rounds: int, first: int = 0) -> dict[str, list[T]]:
     """Run every contender once per round, and return the results of each.
 
-    Each round begins with another contender, so that a machine that grows slower treats all alike.
+    Each round begins with a different contender, so that a machine that slows down treats all alike.
 
     Args:
         runs: called with the number of the round.
@@ -37,9 +37,9 @@ def take_turns(runs: Mapping[str, Callable[[int], T]], rounds: int, first: int =
 def time_in_turns(
     runs: Mapping[str, Callable[[], object]], rounds: int, device: str = "cpu"
 ) -> dict[str, tuple[float, ...]]:
-    """Return the seconds of every run, after a round that does not count.
+    """Time every run, after a warm-up round that does not count. Returns seconds.
 
-    On a GPU, these are the GPU's own seconds, without launches.
+    On a GPU, the GPU's own clock is used; launch times do not count.
     """
     clock = _gpu_seconds if device == "cuda" else _seconds
 
@@ -51,7 +51,7 @@ def time_in_turns(
 
 
 def timed(run: Callable[[], object], rounds: int, device: str = "cpu") -> float:
-    """Return the median seconds of a computation, after a run that does not count."""
+    """Return the median seconds of a computation, after a warm-up that does not count."""
     return median(time_in_turns({"": run}, rounds, device)[""])
 
 

@@ -23,20 +23,20 @@ from minifuse.execute.streams import Streams
 from minifuse.kernels.operators import TORCH, KVTensors
 from minifuse.model.operators import Operators
 
-# Urgency of a copy: a plan waits for it; behind everything, to the device; behind everything, to the host.
+# The urgency of a copy: a plan waits for it; it is `behind`, to the device; it is `behind`, to the host.
 WAITED, FETCH, STORE = range(3)
 
 
 class MovesOfPlan:
     """Makes the moves of one plan while its waves attend, layer by layer.
 
-    `before` and `after` are called around each wave of each layer; waves are numbered through all layers.
+    Call `before` and `after` around each wave of each layer; waves are numbered through all layers.
 
-    >>> # moves = MovesOfPlan(transfers, plan)               the moves that come first are done, the others begin
-    >>> # for each turn, a wave of a layer:
-    >>> #     moves.before(turn)                             wait for what the wave needs in this layer
+    >>> # moves = MovesOfPlan(transfers, plan)               makes the `first` moves, begins others
+    >>> # for each turn (a wave of a layer):
+    >>> #     moves.before(turn)                             waits for the copies that the wave needs in this layer
     >>> #     ...attend...
-    >>> #     moves.after(turn)                              begin the copies that waited for the wave
+    >>> #     moves.after(turn)                              begins the copies that waited for the wave
     >>> # measured = moves.end()
     """
 
@@ -45,8 +45,8 @@ class MovesOfPlan:
         self._transfers = transfers
         self._copies = copies(plan, transfers.num_layers, in_turn=transfers.cache.in_turn)
         self._begun_by, self._needed_by = timetable(self._copies)
-        self._marks: dict[int, Mark] = {}  # of the copies that have begun
-        self._waits: list[Callable[[], float]] = []  # for each copy waited for, the seconds that computing waited
+        self._marks: dict[int, Mark] = {}  # a mark for each copy that has begun
+        self._waits: list[Callable[[], float]] = []  # for each copy waited for, returns how long computing waited
         self._seconds: defaultdict[Way, float] = defaultdict(float)
         for way, moves in groupby((move for move in plan.moves if move.moment == "first"), way_of):
             self._seconds[way] += transfers.at_once(list(moves))
@@ -55,18 +55,18 @@ class MovesOfPlan:
         self.after(-1)
 
     def before(self, turn: int) -> None:
-        """Let what comes next wait for the copies that a wave of a layer needs."""
+        """Make the next computation wait for the copies that this wave of a layer needs."""
         for number in self._needed_by.get(turn, ()):
             self._waits.append(self._transfers.wait(self._marks[number]))
 
     def after(self, turn: int) -> None:
-        """Begin the copies that waited until a wave of a layer had attended."""
+        """Begin the copies that waited for this wave of a layer."""
         for number in self._begun_by.get(turn, ()):
             copy = self._copies[number]
             self._marks[number] = self._transfers.start(copy, [self._marks[before] for before in copy.follows])
 
     def end(self) -> Measured:
-        """Wait for every copy; return what was carried, and how long computing was held up."""
+        """Wait for every copy; return what was carried, and how long computing waited."""
         self.before(len(self._plan.waves) * self._transfers.num_layers)  # the copies that no wave needs
         if self._transfers.on_gpu:
             torch.cuda.current_stream().synchronize()
@@ -78,7 +78,7 @@ class MovesOfPlan:
 
 
 class CopyThread:
-    """Makes copies in a thread, always the most urgent first (Pensieve: retrieval before eviction)."""
+    """Makes copies in a thread, the most urgent first (Pensieve: retrieval before eviction)."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "minifuse-copies")
@@ -108,12 +108,12 @@ class CopyThread:
 
 
 class PlanTransfers:
-    """Schedules the moves of all plans on one KV cache; the cache's `move` copies.
+    """Schedules the moves of all plans on one KV cache; `cache.move` does the copying.
 
-    On a GPU, copies that run during the computing go to one stream for each direction, with events in each layer. On a
-    CPU they go to a thread, since torch's copies release the interpreter. That thread also makes the moves `behind`
-    everything (on a GPU through the streams), layer by layer, when no plan waits for a copy. Moves to the device come
-    first, so that nothing is swapped out ahead of time while something is still to be fetched ("retrieval before
+    On a GPU, copies that overlap with computing go to one stream per direction, with events in each layer. On a CPU
+    they go to a thread, because torch releases the interpreter lock while it copies. That thread also makes the moves
+    `behind` everything (on a GPU through the streams), layer by layer, while no plan waits for a copy. It makes moves
+    to the device first: nothing is swapped out ahead of time before all has been fetched ("retrieval before
     eviction").
     """
 
@@ -128,7 +128,7 @@ class PlanTransfers:
         self._fetched: _Timed | None = None  # on a GPU, the last copy to the device
 
     def behind(self, plan: Plan) -> Future[Ran]:
-        """Begin the moves of a plan without work; the future resolves once all have landed."""
+        """Begin the moves of a plan without work; the future resolves when all are complete."""
         pieces: list[tuple[Way, Future[float]]] = []
         urgency = STORE
         for way, group in groupby(sorted(plan.moves, key=lambda move: move.target_tier), way_of):  # to the device first
@@ -146,7 +146,7 @@ class PlanTransfers:
         return self.thread.submit(urgency, landed)
 
     def _copy_behind(self, moves: Seq[Move], layer: int) -> float:
-        """Copy one layer in the copy thread. Returns the seconds that it took."""
+        """Copy moves in one layer, in the copy thread. Returns how many seconds that took."""
         if not self.on_gpu:
             return self.copy(moves, layer)
         with torch.inference_mode():
@@ -157,16 +157,16 @@ class PlanTransfers:
         return copied.result()
 
     def copy(self, moves: Seq[Move], layer: int) -> float:
-        """Copy moves in one layer, on a CPU. Returns the seconds that it took.
+        """Copy moves in one layer, on a CPU. Returns how many seconds that took.
 
-        Plain torch, whatever the operators: the interpreter of Triton's kernels has one thread.
+        This uses plain torch, whatever `operators` is: the interpreter of Triton's kernels has only one thread.
         """
         begins = time.perf_counter()
         TORCH.move(self.cache, moves, layer)
         return time.perf_counter() - begins
 
     def start(self, copy: Copy, follows: list[Mark]) -> Mark:
-        """Start a copy, to be made after the computing issued before and the copies `follows`.
+        """Start a copy, made after all computing issued so far and the copies `follows`.
 
         The thread makes these copies in the order in which they were started.
         """
@@ -176,7 +176,7 @@ class PlanTransfers:
         return self._on_stream(copy.moves, copy.layer, torch.cuda.current_stream().record_event(), *events)
 
     def wait(self, mark: Mark) -> Callable[[], float]:
-        """Let the next computation wait for a copy; return a function giving the seconds waited."""
+        """Make the next computation wait for a copy; return a function giving the seconds waited."""
         if isinstance(mark, _Timed):
             begins = _recorded()
             torch.cuda.current_stream().wait_event(mark.ends)
@@ -200,7 +200,7 @@ class PlanTransfers:
         return copied
 
     def at_once(self, moves: list[Move]) -> float:
-        """Copy moves in all layers while the caller waits. Returns the seconds that it took."""
+        """Copy moves in all layers while the caller waits. Returns how many seconds that took."""
         begins = time.perf_counter()
         self.operators.move(self.cache, moves)
         if self.on_gpu:

@@ -1,4 +1,4 @@
-"""Runs plans in virtual time: a cost model says how long each takes."""
+"""Runs plans in virtual time: a cost model says how long each plan takes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
 class VirtualExecutor:
     """Runs plans in virtual time.
 
-    `cost` gives the seconds of a plan's computing, `run` its tokens (of a model, or placeholders).
+    `cost` returns how many seconds a plan computes. `run` returns the plan's tokens: a model's tokens or placeholders.
 
-    `link` carries what a plan's moves transfer between the tiers; by default in no time. Transfer time that does not
-    overlap with computing is added to the plan's seconds. A plan without work is run, and ends, when its moves have
-    landed.
+    `link` carries the transfers of a plan's moves between the tiers; by default they take no time. Transfer time that
+    does not overlap with computing is added to the plan's seconds. A plan without work occupies no worker, and ends
+    when its moves are complete.
 
     A worker runs its plans in order. Each worker has a device of its own, or all share one (`shared`): while k plans
     run, each gets a k-th of it. Several together may be faster than one alone, by the factor `together`.
 
-    >>> # two plans of 4 s each on one device, the second begun 2 s after the first: 2 s alone, then at half speed;
-    >>> # the first ends at 2 + 2 * 2 = 6 s, the second, with 2 s left and alone again, at 8 s
+    >>> # Two plans of 4 s share a device; the second begins 2 s after the first. The first runs 2 s alone, then at
+    >>> # half speed: it ends at 2 + 2 * 2 = 6 s. The second then has 2 s left, runs alone, and ends at 8 s.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class VirtualExecutor:
         self._run = run
         self._shared, self._together = shared, together
         self._on_close = on_close
-        # What a plan's end is compared with: the time itself, or, on a shared device, the device time that a plan would
-        # have got by `_now` if it had run from the start.
+        # A plan ends when `_served` reaches the plan's end. `_served` is the time itself or, on a shared device, the
+        # device time that a plan would have received by `_now` if it had run from the start.
         self._served = self._now = 0.0
         self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap, by end and step
-        self._busy: set[int] = set()  # workers whose plan runs
+        self._busy: set[int] = set()  # workers that run a plan
         self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans that wait for their worker
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
@@ -79,7 +79,7 @@ class VirtualExecutor:
         self._push(plan, lambda: self._ran(plan, sequences, measured), self._served + seconds + measured.exposed_s)
 
     def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
-        """Run a plan; the link, not the run, says what its moves cost."""
+        """Run a plan, and report `carried` as the cost of its moves."""
         ran = self._run(plan, sequences)
         if not plan.moves:
             return ran
@@ -88,7 +88,7 @@ class VirtualExecutor:
         return ran._replace(measured=measured)
 
     def _start_queued(self) -> None:
-        """Start queued plans on idle workers, now that the engine has committed the last ones."""
+        """Start queued plans on idle workers; the engine has committed the previous plans."""
         for _ in range(len(self._queued)):
             plan, sequences = self._queued.popleft()
             if plan.worker in self._busy:
@@ -145,7 +145,7 @@ class VirtualExecutor:
         return done
 
     def _land(self, now: float) -> list[Completion]:
-        """Complete the plans without work whose moves have landed now."""
+        """Complete the plans without work whose moves are complete now."""
         self._advance(now)
         plans = self._link.landed(now)
         return [Completion(plan, self._ran(plan, {}, self._link.carried(plan)), now) for plan in plans]

@@ -18,10 +18,10 @@ from minifuse.io.parsing import did_you_mean, one_of
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
-MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters of a text stream
+BYTE_ORDER_MARK = "\ufeff"  # editors and shells on Windows put it before a text
+MOST_TEXT = 1 << 30  # limit on bytes of a file or stream, or on characters of a text stream
 MOST_LINE = 1 << 26
-ALTERNATIVE = re.compile(r"str|int|constrained-\w+|\w+\[.*\]")  # of a union, as pydantic names them
+ALTERNATIVE = re.compile(r"str|int|constrained-\w+|\w+\[.*\]")  # pydantic's names for the alternatives of a union
 
 M = TypeVar("M", bound="BaseModel")
 
@@ -30,10 +30,10 @@ def read_object(where: str, line: str, kind: type[M]) -> M:
     """Read a line that holds a JSON object into a pydantic model.
 
     Args:
-        where: the line's place, for messages.
+        where: names the line in messages.
 
     Raises:
-        UsageError: the line holds something else, or a field is unknown, given twice, or of a wrong type.
+        UsageError: the line holds no JSON object, or a field is unknown, missing, given twice, or of a wrong type.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def read_object(where: str, line: str, kind: type[M]) -> M:
         return as_model(where, json.loads(line, object_pairs_hook=once), kind)
     except json.JSONDecodeError as error:
         problem = f"not JSON ({error.msg} at column {error.colno}): give one object on each line"
-    except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
+    except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
         problem = "not readable as JSON: give numbers and lists of sane size"
     raise UsageError(f"{where}: {problem}.")
 
@@ -57,12 +57,12 @@ def as_model(where: str, given: object, kind: type[M]) -> M:
     """Make a pydantic model from plain data.
 
     Args:
-        where: the data's place, for messages.
+        where: names the data in messages.
 
     Raises:
         UsageError: a field is unknown, missing, or of a wrong type.
     """
-    from pydantic import ValidationError  # takes longer to import than most commands run
+    from pydantic import ValidationError  # its import takes longer than most commands
 
     try:
         return kind.model_validate(given)
@@ -73,7 +73,7 @@ def as_model(where: str, given: object, kind: type[M]) -> M:
 def misfit(error: ValidationError, kind: Any = None) -> str:
     """Say why data does not fit a type, or the pydantic model `kind`.
 
-    For a union, name the alternative that fits best.
+    For a union, report on the alternative that fits best.
     """
     errors = error.errors()
     wrong = max(errors, key=lambda error: len(error["loc"]))
@@ -93,7 +93,7 @@ def misfit(error: ValidationError, kind: Any = None) -> str:
 
 
 def _path(loc: tuple[str | int, ...]) -> str:
-    """Write where a value stands, such as `limits.steps` or `prompt[1]`."""
+    """Write the path to a value, such as `limits.steps` or `prompt[1]`."""
     parts = [part for part in loc if not ALTERNATIVE.fullmatch(str(part))]
     return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in parts).removeprefix(".") or "it"
 
@@ -101,7 +101,7 @@ def _path(loc: tuple[str | int, ...]) -> str:
 def read_lines(path: Path) -> Iterator[str]:
     """Read the lines of a UTF-8 file.
 
-    Only a newline ends one: JSON strings may hold Unicode's other separators.
+    Only a newline ends a line: JSON strings may hold Unicode's other line separators.
 
     Raises:
         UsageError: the file cannot be read, or a line is not UTF-8.
@@ -116,7 +116,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def split_lines(data: bytes, name: str) -> Iterator[str]:
-    """Split a UTF-8 text into lines, without its byte order mark; raises as `read_lines`.
+    """Split a UTF-8 text into lines, dropping a byte order mark. Raises as `read_lines`.
 
     Args:
         name: names the text in messages.
@@ -133,7 +133,7 @@ def split_lines(data: bytes, name: str) -> Iterator[str]:
 
 
 def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
-    """Read all of a stream, up to `MOST_TEXT`.
+    """Read a whole stream of at most `MOST_TEXT` bytes or characters.
 
     Args:
         name: names the stream in messages.
@@ -156,6 +156,6 @@ def too_long(name: str, most: int) -> MachineError:
 
 
 def _show(value: object) -> str:
-    """Show what was given as JSON, short enough for a sentence."""
+    """Write a value as JSON, shortened to fit a sentence."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""Writes files and folders under a temporary name, then renames them: they are always whole."""
+"""Writes files and folders under temporary names, then renames them, so that none is incomplete."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TextIO
 
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what the machine lacks; all else is a wrong place
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of the machine; all others mean a wrong place
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file as a whole, see `whole_file`."""
+    """Write a text to a file with `whole_file`."""
     with whole_file(path) as file:
         file.write(text)
 
@@ -25,7 +25,7 @@ def write_whole(path: Path, text: str) -> None:
 def whole_file(path: Path) -> Iterator[TextIO]:
     """Open a file that replaces `path` when the block ends, unless the block raises.
 
-    A pipe or a device cannot be replaced, and is written to directly.
+    A pipe or a device cannot be replaced: it is written to directly.
 
     Raises:
         MachineError: the disk is full or fails; the message names the file.
@@ -36,14 +36,14 @@ def whole_file(path: Path) -> Iterator[TextIO]:
             with path.open("w", encoding="utf-8") as file:
                 yield file
             return
-        place = path.resolve()  # a link stays one
+        place = path.resolve()  # keeps a link, and replaces its target
         part = _beside(place)
         ours += [part, place]
         try:
             with part.open("x", encoding="utf-8") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())  # some disks say only now that they are full
+                os.fsync(file.fileno())  # some disks report only here that they are full
             if place.exists():
                 part.chmod(stat.S_IMODE(place.stat().st_mode))
             part.replace(place)
@@ -57,7 +57,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Make a folder that becomes `folder` when the block ends, unless the block raises.
 
     Args:
-        folder: a new or an empty folder. An empty one is filled and not replaced: a shell may be in it.
+        folder: a missing or an empty folder. An empty folder is filled and not replaced: a shell may be in it.
 
     Raises:
         MachineError: the disk is full or fails; the message names the folder.
@@ -71,7 +71,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             folder.parent.mkdir(parents=True, exist_ok=True)
         part = _beside(folder / "new" if there else folder)
         ours.append(part)
-        left = [part]  # to be removed if the block raises
+        left = [part]  # removed if the block raises
         try:
             part.mkdir()
             yield part
@@ -99,11 +99,11 @@ def unwritten(path: Path, error: Exception) -> MinifuseError:
 
 @contextmanager
 def _named(path: Path) -> Iterator[list[Path]]:
-    """Make errors of writing name `path`; let errors of other files pass.
+    """Turn errors of writing into errors that name `path`; pass on errors about other files.
 
     Yields:
-        The written paths, to which the block may add. Errors of these paths, of folders above and of files below them
-        name `path`.
+        The list of written paths, to which the block may add. Errors about one of these paths, a folder above it or a
+        file below it name `path`.
     """
     if "\0" in str(path):
         raise unwritten(path, ValueError("a zero byte in the name"))
@@ -120,5 +120,5 @@ def _named(path: Path) -> Iterator[list[Path]]:
 
 
 def _beside(path: Path) -> Path:
-    """Return a new name in the same folder, and so on the same disk."""
+    """Return a new path in the same folder, and therefore on the same disk."""
     return path.with_name(f".minifuse-{os.urandom(6).hex()}.part")

@@ -1,6 +1,6 @@
-"""Reads values from the text that users type: durations, sizes, numbers, words.
+"""Parses values that users type: durations, sizes, numbers, words.
 
-Every refusal has one form: what was given, then what to give. `what` names the thing in the sentence, usually
+Every refusal has one form: what was given, then what to give. `what` is the subject of the sentence, usually
 an option: `--kv-memory is "64 apples": give ...`.
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Mapping
 from minifuse.core.errors import UsageError, one_line, shortened
 from minifuse.core.submitted import INT64
 
-MANY = 2**31 - 1  # of whatever is counted, at most
+MANY = 2**31 - 1  # the largest number of anything that is counted
 LONGEST_S = 1e5  # more than a day: a million such gaps end before the latest arrival that an engine accepts
-LONGEST_WORD = 100  # longer words are not compared with others
-LEAST_LIKENESS = 0.6  # of a suggested word, as in `difflib.get_close_matches`
-QUOTED = 60  # characters of a value in a message
+LONGEST_WORD = 100  # for longer words no suggestion is made
+LEAST_LIKENESS = 0.6  # minimum ratio for a suggestion, as in `difflib.get_close_matches`
+QUOTED = 60  # maximum characters of a value in a message
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")  # fits 64 bits
@@ -32,7 +32,7 @@ _BYTES = {"": 1, "b": 1} | {
 
 
 def parse_duration(text: str, what: str = "The duration", most: float = math.inf) -> float:
-    """Read seconds from `500ms`, `2s`, `50us` or `1.5min`.
+    """Parse seconds, given as `500ms`, `2s`, `50us` or `1.5min`.
 
     The unit must be given: a bare 500 is ambiguous.
 
@@ -48,9 +48,9 @@ def parse_duration(text: str, what: str = "The duration", most: float = math.inf
 
 
 def parse_size(text: str, what: str = "The size") -> int:
-    """Read bytes from `64MiB` (powers of 1024), `64MB` (powers of 1000) or `4096`.
+    """Parse bytes, given as `64MiB` (powers of 1024), `64MB` (powers of 1000) or `4096`.
 
-    Upper and lower case are the same.
+    Case does not matter.
 
     >>> parse_size("64MiB"), parse_size("64MB"), parse_size("4096")
     (67108864, 64000000, 4096)
@@ -69,7 +69,7 @@ def parse_size(text: str, what: str = "The size") -> int:
 
 
 def parse_int(text: str, what: str, low: int, high: int) -> int:
-    """Read a whole number from `low` to `high`, both included.
+    """Parse a whole number from `low` to `high`, both included.
 
     Raises:
         UsageError: `text` is no whole number, or is out of range.
@@ -81,7 +81,7 @@ def parse_int(text: str, what: str, low: int, high: int) -> int:
 
 
 def parse_float(text: str, what: str, low: float, high: float) -> float:
-    """Read a number from `low` to `high`, both included.
+    """Parse a number from `low` to `high`, both included.
 
     Raises:
         UsageError: `text` is no number, not finite, or out of range.
@@ -99,13 +99,13 @@ def check_word(text: str, what: str, words: Collection[str]) -> None:
 
 
 def parse_goodput(text: str) -> dict[str, float]:
-    """Read latency bounds, given in milliseconds: ttft (first token), tpot (each further token), e2e.
+    """Parse latency bounds in milliseconds: ttft (first token), tpot (each further token), e2e.
 
     >>> parse_goodput("ttft:200,tpot:50")
     {'ttft': 0.2, 'tpot': 0.05}
 
     Raises:
-        UsageError: a bound is unknown, stands twice, or is no time.
+        UsageError: a bound is unknown, given twice, or not a time.
     """
     bounds: dict[str, float] = {}
     for part in text.split(","):
@@ -121,7 +121,7 @@ def parse_goodput(text: str) -> dict[str, float]:
 
 
 def check_goodput(bounds: Mapping[str, float]) -> None:
-    """Raise `UsageError` unless these are bounds as `parse_goodput` gives them."""
+    """Raise `UsageError` unless these are bounds such as `parse_goodput` returns."""
     for name, limit in bounds.items():
         if name not in _BOUNDS or not isinstance(limit, (int, float)) or not 0 <= limit < math.inf:
             raise UsageError(f"The goodput bound {name!r} is {limit!r}: give seconds for {one_of(_BOUNDS)}.")
@@ -137,12 +137,12 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
         matcher.set_seq1(name.casefold())
         return matcher.ratio()
 
-    best = max(known, key=likeness, default=word)  # of words equally near, the first
+    best = max(known, key=likeness, default=word)  # of equally near words, takes the first
     return f' (did you mean "{best}"?)' if best != word and likeness(best) >= LEAST_LIKENESS else ""
 
 
 def quoted(text: str) -> str:
-    """Quote what was typed, on one line, short enough for a sentence.
+    """Quote a typed text on one line, shortened to fit a sentence.
 
     >>> quoted("64 apples\\n")
     '"64 apples\\\\n"'
@@ -179,10 +179,10 @@ def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
 
 
 def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
-    """Read a workload's options as texts, such as those of `sharegpt:scale=0.1,reaction=30s`.
+    """Split a workload's options into texts: `sharegpt:scale=0.1,reaction=30s` has two.
 
     Args:
-        examples: the options that the workload has, each with an example of its value.
+        examples: option -> an example of its value, for each option of the workload.
 
     Raises:
         UsageError: an option is unknown, has no value, or is given twice.
@@ -204,6 +204,6 @@ def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quantity(text: str) -> tuple[float, str]:
-    """Parse a number and its unit; return NaN, which no range contains, for other texts."""
+    """Parse a number with its unit; return NaN for a text that is neither."""
     match = _QUANTITY.fullmatch(text.strip())
     return (float(match[1]), match[2]) if match else (math.nan, "")

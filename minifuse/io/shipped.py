@@ -1,4 +1,4 @@
-"""Finds data of the project, in an installed package or in a checkout."""
+"""Finds the project's data files, in an installed package or in a checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOME = Path(__file__).resolve().parents[1]
 
 
 def places(installed: str, checkout: str) -> tuple[Path, Path]:
-    """Return where data may lie: within `minifuse/` if installed, beside it in a checkout."""
+    """Return where data may lie: inside `minifuse/` if installed, next to it in a checkout."""
     return HOME / installed, HOME.parent / checkout
 
 
@@ -18,7 +18,7 @@ def shipped(places: tuple[Path, Path], what: str) -> Path:
     """Return the first of these places that exists.
 
     Args:
-        what: the beginning of the error message, such as "The labs are".
+        what: begins the error message, for example "The labs are".
 
     Raises:
         MachineError: none of the places exists.

@@ -1,7 +1,7 @@
 """Triton kernels, one concept per file, each with a PyTorch twin that specifies it.
 
-A file holds the kernel, its twin (`..._torch`; one for all attention kernels), its launcher, which checks its
-arguments, and `SHIPPED`: the forms that are compiled ahead of time. Importing this package does not import Triton.
+A file holds the kernel, its twin (`..._torch`; all attention kernels share one), its launcher, which checks the
+arguments, and `SHIPPED`, the forms that are compiled ahead of time. Importing this package does not import Triton.
 """
 
 from __future__ import annotations

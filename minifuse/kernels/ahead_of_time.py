@@ -1,4 +1,4 @@
-"""Compiles every shipped kernel without a GPU, and reports what it will use.
+"""Compiles every shipped kernel without a GPU, and reports its registers and memory.
 
     python -m minifuse.kernels.ahead_of_time                             # compile everything for sm_80 and sm_90
     python -m minifuse.kernels.ahead_of_time --out benchmarks/results    # write the table
@@ -56,7 +56,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Registers:
-    """The committed table: what each form uses if one version of Triton compiles it."""
+    """The committed table of what each form uses when one version of Triton compiles it."""
 
     schema: Literal["minifuse.kernels-registers/1"]
     triton: str
@@ -107,7 +107,7 @@ was spilled. Of shared memory a program may have, in bytes, {limits}.
         ]
 
     def difference(self, compiled: Compiled) -> str | None:
-        """Say how a form differs from its row; None if equal, or not comparable."""
+        """Describe how a form differs from its row; return None if equal or not comparable."""
         row = {row.key: row for row in self.rows}.get(compiled.key)
         if row is None or row == compiled or self.triton != triton.__version__:
             return None
@@ -126,7 +126,7 @@ def compile_form(form: Shipped, capability: int) -> Compiled:
     and their strides are multiples of 16, so this is assumed for pointers and for arguments called `stride_...`.
 
     Raises:
-        KernelError: the form leaves out a constant of the kernel, or names one that the kernel does not have.
+        KernelError: the form leaves out a constant of the kernel, or names a constant that the kernel lacks.
         MachineError: Triton runs as an interpreter here, or its tools are missing.
     """
     if INTERPRETED:

@@ -34,9 +34,9 @@ def _move_kernel(
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: one piece of one move, in one layer.
+    """Each program copies one piece of one move, in one layer.
 
-    A move is one run of adjacent elements for any ROW. Offsets are multiples of UNIT, which lets the compiler load 16
+    The elements of a move are adjacent for any ROW. Offsets are multiples of UNIT, which lets the compiler load 16
     bytes at once.
     """
     piece = pieces_ptr + tl.program_id(0).to(tl.int64) * 3
@@ -69,7 +69,7 @@ def _stage_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ):
-    """One program: BLOCK_R elements of the rows of BLOCK_T tokens, in one layer."""
+    """Each program copies BLOCK_R elements of the rows of BLOCK_T tokens, in one layer."""
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     element = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     layer = tl.program_id(2).to(tl.int64)
@@ -123,15 +123,15 @@ def move_slots_torch(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, in
 
 
 def move_slots(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int]]) -> None:
-    """Copy runs of slots onto others, in every layer, in one launch.
+    """Copy ranges of slots to other slots, in every layer, in one launch.
 
     Args:
         keys, values: [num_layers, slots, num_kv_heads, head_dim], each layer contiguous; both are written.
         moves: (source, target, num_tokens): slots [source, source + num_tokens) go to [target, target + num_tokens).
-            They happen at once, so no target may overlap another target or any source.
+            All moves happen at once, so no target may overlap another target or any source.
 
     Raises:
-        KernelError: an argument that the kernel cannot take.
+        KernelError: the kernel cannot take an argument.
     """
     row = _check_storage("move_slots", keys, values)
     slots = keys.shape[1]
@@ -197,7 +197,7 @@ def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
         Keys, then values, a new tensor [2, num_layers, n, num_kv_heads, head_dim].
 
     Raises:
-        KernelError: an argument that the kernel cannot take.
+        KernelError: the kernel cannot take an argument.
     """
     row = _check_storage("gather_slots", keys, values)
     check_tensor("gather_slots", "slots", slots, [None], [torch.int64], keys.device, contiguous=True)
@@ -221,7 +221,7 @@ def scatter_slots(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) 
         slots: [n] int64, each within the storage and all different (not checked, as in `gather_slots`).
 
     Raises:
-        KernelError: an argument that the kernel cannot take.
+        KernelError: the kernel cannot take an argument.
     """
     row = _check_storage("scatter_slots", keys, values)
     check_tensor("scatter_slots", "slots", slots, [None], [torch.int64], keys.device, contiguous=True)

@@ -1,9 +1,9 @@
-"""Multi-token attention (Pensieve, 3.4.4): any queries per sequence, KV in blocks or runs.
+"""Multi-token attention (Pensieve, 3.4.4): any number of queries per sequence, paged or contiguous KV.
 
 One kernel serves prefill, chunks, decode and the spans that Pensieve recomputes in the middle of a context, because
 they differ in one number only: how many of a context's last tokens are queries. A program takes BLOCK_Q queries of one
-sequence and all heads that share one KV head, as the BLOCK_M >= BLOCK_Q x group rows of one matrix, so that a key is
-read once for all of them. It walks the context in tiles of BLOCK_N tokens with an online softmax:
+sequence and all heads that share one KV head, as the rows of one matrix (BLOCK_M >= BLOCK_Q x group), so that a key
+is read once for all of them. The program walks the context in tiles of BLOCK_N tokens with an online softmax:
 
     m' = max(m, max(s)),   p = 2^(s - m'),   l' = l 2^(m - m') + sum(p),   acc' = acc 2^(m - m') + p V,   out = acc / l
 
@@ -121,7 +121,7 @@ def attend_tile(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Attend BLOCK_M // GROUP queries of one sequence, under one KV head."""
+    """Compute attention for BLOCK_M // GROUP queries of one sequence, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     position = context - num_queries + query
     end = position + tl.minimum(BLOCK_Q, num_queries - query)
@@ -196,7 +196,7 @@ def _multi_token_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program: one tile of queries, under one KV head."""
+    """Each program computes attention for one tile of queries, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # a chunk's last queries read the most KV: they start first
     kv_head = tl.program_id(1).to(tl.int64)
@@ -245,7 +245,7 @@ def multi_token_attention_torch(
 def multi_token_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, reference: bool = False
 ) -> Tensor:
-    """Attend the last tokens of S contexts causally, over KV in blocks or runs.
+    """Compute causal attention for the last tokens of S contexts, over paged or contiguous KV.
 
     Args:
         q: [T, num_heads, head_dim], the queries of all sequences, concatenated.
@@ -253,9 +253,9 @@ def multi_token_attention(
             multiple of `num_kv_heads`.
         ragged: the sequence of each query, and the slots of each context.
         out: like `q`; allocated if None.
-        reference: slower, but the bits of a query's row depend only on its context, not on chunks, slots, or the rest
-            of the batch. (Every tile has the same size and is masked, and all sums run in the order of the context.) A
-            left-padded row gets the same bits as an unpadded one.
+        reference: whether the bits of a query's row depend only on its context, not on chunks, slots, or the rest of
+            the batch. This is slower: every tile has the same size and is masked, and all sums run in the order of the
+            context. A left-padded row gets the same bits as an unpadded one.
 
     Returns:
         `out`, [T, num_heads, head_dim]: softmax(q k / sqrt(head_dim)) v.

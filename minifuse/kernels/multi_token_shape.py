@@ -57,13 +57,14 @@ def packed_form_of(group: int, head_dim: int, page: int, max_queries: int, *, it
 def _config(max_rows: int, head_dim_padded: int, itemsize: int, page: int) -> tuple[int, int, int, int]:
     """Choose BLOCK_M, BLOCK_N, warps and stages for sequences of at most `max_rows` rows.
 
-    Derived from the forms compiled ahead of time, not measured:
+    These choices are derived from the forms compiled ahead of time, not measured:
 
-    - Up to 16 rows (decode): the least a tensor core takes. The work is reading KV, and three programs fit on an SM.
-    - More (chunks): at half of the peak, 128 rows read 16 bytes per clock and SM from the L2; 64 rows would read 32,
-      and the L2 delivers about 24. 8 warps are two warp groups: one multiplies while the other takes its softmax. Tiles
-      of 64 tokens take 183 registers at head_dim 128 (sm_80: 227), tiles of 128 tokens spill on sm_80; at head_dim 64
-      two programs fit.
+    - Up to 16 rows (decode): a tile has 16 rows, the fewest that a tensor core takes. The work is reading KV, and
+      three programs fit on an SM.
+    - More rows (chunks): at half of the peak speed, 128 rows read 16 bytes per clock and SM from the L2; 64 rows would
+      read 32, and the L2 delivers about 24. 8 warps are two warp groups: one multiplies while the other takes its
+      softmax. Tiles of 64 tokens take 183 registers at head_dim 128 (sm_80: 227), tiles of 128 tokens spill on sm_80;
+      at head_dim 64 two programs fit.
     - A decode in the large tile of a chunk wastes multiplications, but reading KV takes longer than these.
     - A head_dim above 128 halves the tile, to fit shared memory and registers.
     - Float32 is not for speed: tiles of 32 by 16 are the largest that spill nothing on either target at head_dim 128.

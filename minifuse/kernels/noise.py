@@ -23,7 +23,7 @@ def rows_of_noise(seeds: Sequence[int], positions: Sequence[int], device: torch.
 
 
 def _mix(x: Tensor) -> Tensor:
-    """SplitMix64's finalizer on int64, which wraps like the unsigned original (Steele, Lea and Flood, 2014)."""
+    """Apply SplitMix64's finalizer to int64, which wraps like unsigned numbers (Steele, Lea and Flood, 2014)."""
     x = x + signed(0x9E3779B97F4A7C15)
     x = (x ^ (x >> 30 & (1 << 34) - 1)) * signed(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> 27 & (1 << 37) - 1)) * signed(0x94D049BB133111EB)

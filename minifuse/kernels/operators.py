@@ -17,7 +17,7 @@ from minifuse.kernels.rotary import RotaryRows
 
 
 class KVTensors(Protocol):
-    """What moves act on: keys and values of both tiers, each [num_layers, slots, num_kv_heads, head_dim]."""
+    """Holds the keys and values of both tiers, each [num_layers, slots, num_kv_heads, head_dim]."""
 
     keys: Tensor
     values: Tensor

@@ -60,7 +60,7 @@ def _packed_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program: one lane, under one KV head."""
+    """Each program computes attention for one lane, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     lane = tl.program_id(0)
     kv_head = tl.program_id(1).to(tl.int64)
@@ -81,7 +81,7 @@ def _packed_kernel(
 def packed_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, lists: WorkLists, out: Tensor | None = None
 ) -> Tensor:
-    """Compute what `multi_token_attention` does, lane by lane.
+    """Compute the same as `multi_token_attention`, lane by lane.
 
     The result does not depend on which lane a sequence is in.
 
@@ -117,7 +117,7 @@ def packed_attention(
 
 
 def _check_lists(q: Tensor, ragged: Ragged, lists: WorkLists) -> None:
-    """Check the work lists; on a CPU, also that each sequence is in one lane."""
+    """Check work lists; on a CPU, also check that each sequence is in one lane."""
     num_sequences = len(ragged.contexts)
     check_tensor(KERNEL, "starts", lists.starts, (None,), INTEGERS, q.device, contiguous=True)
     check_tensor(KERNEL, "sequences", lists.sequences, (num_sequences,), INTEGERS, q.device, contiguous=True)

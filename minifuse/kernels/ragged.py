@@ -43,11 +43,11 @@ class Ragged:
 
     @property
     def first_or_contexts(self) -> Tensor:
-        """Return `first`, or, if it is None, a tensor that a kernel does not read."""
+        """Return `first`; if it is None, return a tensor that kernels then do not read."""
         return self.contexts if self.first is None else self.first
 
     def check(self, kernel: str, q: Tensor, keys: Tensor) -> None:
-        """Check shapes and types; on a CPU also values (on a GPU this would synchronise).
+        """Check shapes and types; on a CPU, also check values (a GPU would synchronise).
 
         Raises:
             KernelError: the batch does not fit the queries or the storage.

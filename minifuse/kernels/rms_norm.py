@@ -1,9 +1,9 @@
-"""RMSNorm (Zhang and Sennrich, 2019), with or without the addition before it.
+"""RMSNorm (Zhang and Sennrich, 2019), with or without a preceding addition.
 
     y = x / sqrt(mean(x^2) + eps) * weight
 
-In a decoder every norm but the first follows an addition, whose sum the next addition needs again. When both are one
-kernel, the sum is written once and not read back: 2 reads and 2 writes of a row instead of 3 and 2.
+In a decoder every norm but the first follows an addition, whose sum the next addition needs again. When addition and
+norm are one kernel, the sum is written once and not read back: 2 reads and 2 writes of a row instead of 3 and 2.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _rms_norm_kernel(
     HAS_RESIDUAL: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: one row."""
+    """Each program normalizes one row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < HIDDEN
@@ -67,7 +67,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
         x: [n, hidden], hidden up to 16384; float32, float16 or bfloat16; rows need not be adjacent.
         weight: [hidden], in any of these dtypes.
         eps: added to the mean of squares.
-        residual: like x.
+        residual: what to add to x, shaped like x; None: nothing.
 
     Returns:
         The norm and the sum [n, hidden], contiguous, in x's dtype; without `residual`, both are the norm.

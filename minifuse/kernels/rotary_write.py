@@ -1,13 +1,13 @@
 """Rotary embedding and the KV write in one pass over q, k and v.
 
-Dimension d of the first `rotary_dim` ones of a head becomes
+In every head of q and k, a dimension d < rotary_dim becomes
 
     x'[d] = x[d] cos[d] + x[partner(d)] sin[d]
 
-in float32, where `sin` includes the sign of the rotation (Su et al., 2021). The partner of d is half of rotary_dim
-away; if interleaved, it is the other dimension of the pair (2i, 2i + 1). Dimensions from rotary_dim on do not change.
-A program takes one token and BLOCK_H of its heads: either heads of q, written to a new tensor, or heads of k and v,
-written to the token's slot.
+in float32, where `sin` includes the sign of the rotation (Su et al., 2021). The partner of d is d + rotary_dim / 2
+or d - rotary_dim / 2; if interleaved, it is the other dimension of the pair (2i, 2i + 1). Dimensions d >= rotary_dim do
+not change. Each program handles BLOCK_H heads of one token: it writes heads of q to a new tensor, or heads of k and v
+to the token's slot.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _rotate_and_write_kernel(
     INTERLEAVED: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """One program: BLOCK_H heads of q, or of k and v, of one token."""
+    """Each program handles BLOCK_H heads of one token: of q, or of k and v."""
     Q_BLOCKS: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H if ROTARY_DIM > 0 else 0
     token = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
@@ -195,7 +195,7 @@ def rotate_and_write(
         k, v: [n, num_kv_heads, head_dim].
         keys, values: [slots, num_kv_heads, head_dim], of the type of `q`; both are written.
         slots: [n] int64, each within the storage and all different, or -1: such a row's `k` and `v` are not written.
-            They are not checked, because their values are on the device.
+            Slots are not checked, because their values are on the device.
         rotary: cosines and signed sines of the tokens' positions, both [n, 1, rotary_dim]; rotary_dim is even and at
             most head_dim. None: nothing is rotated.
         interleaved: whether neighbours are rotated together, rather than dimensions half of rotary_dim apart.
@@ -204,7 +204,7 @@ def rotate_and_write(
         The rotated queries, a new tensor [n, num_heads, head_dim]; or `q` itself if `rotary` is None.
 
     Raises:
-        KernelError: an argument that the kernel cannot take.
+        KernelError: the kernel cannot take an argument.
     """
     check_tensor(KERNEL, "q", q, [None, None, None])
     n, num_heads, head_dim = q.shape

@@ -1,8 +1,8 @@
-"""The next token of each row: the largest logit, perhaps after Gumbel noise.
+"""Finds the next token of each row: the largest logit, with or without Gumbel noise.
 
-Either takes two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second, the
-winner among these winners. The winner is defined by a total order, NaN > inf > ... > -inf and the lower index first,
-so neither the blocks nor the batch can change it. For a winner that is NaN or infinite, NOT_FINITE is returned
+Both variants take two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second,
+the winner among these winners. The winner is defined by a total order (NaN > inf > ... > -inf; of equals, the lower
+index), so neither the blocks nor the batch can change it. For a winner that is NaN or infinite, NOT_FINITE is returned
 instead of its index. The noise of (seed, position, token) is `minifuse.kernels.noise.gumbel_noise`:
 
     u = (mix(mix(mix(seed) ^ position) ^ mix(token)) >> 12 + 0.5) / 2^52,   noise = -log(-log(u))
@@ -58,7 +58,7 @@ def _winners_kernel(
     NOISY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: the winner of one block of one row."""
+    """Each program finds the winner of one block of one row."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     token = block * BLOCK + tl.arange(0, BLOCK)
@@ -86,7 +86,7 @@ def _winner_kernel(
     blocks,
     BLOCKS: tl.constexpr,  # the next power of two
 ):
-    """One program: the winner of one row, among those of its blocks."""
+    """Each program finds the winner of one row among the winners of its blocks."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
     value = tl.load(values_ptr + row * blocks + block, mask=block < blocks, other=float("-inf"))
@@ -102,7 +102,7 @@ def argmax_torch(logits: Tensor) -> Tensor:
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """Find the index of each row's largest logit, the first of equals.
+    """Find the index of each row's largest logit; of equal logits, the first.
 
     The index is NOT_FINITE if that logit is NaN or infinite.
 
@@ -113,7 +113,7 @@ def argmax(logits: Tensor) -> Tensor:
         [n] int64.
 
     Raises:
-        KernelError: an argument that the kernel cannot take.
+        KernelError: the kernel cannot take an argument.
     """
     check_tensor("argmax", "logits", logits, [None, None])
     return _argmax("argmax", logits, None, None)
@@ -136,7 +136,7 @@ def gumbel_argmax(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
         [n] int64: `argmax` of `scaled` plus the noise, added in float64.
 
     Raises:
-        KernelError: an argument that the kernel cannot take.
+        KernelError: the kernel cannot take an argument.
     """
     check_tensor("gumbel_argmax", "scaled", scaled, [None, None], [torch.float64, torch.float32])
     for name, keys in (("seeds", seeds), ("positions", positions)):

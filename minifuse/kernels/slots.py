@@ -51,7 +51,7 @@ def _slots_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program: one KV head, and one split (seldom more) of one buffer."""
+    """Each program attends to one split (seldom more) of one buffer, under one KV head."""
     row = tl.program_id(2)
     length = tl.load(lengths_ptr + row)
     if tl.program_id(1) * SPLIT >= length:
@@ -88,13 +88,13 @@ def slots_attention(
     out: Tensor | None = None,
     split: int = SPLIT,
 ) -> Tensor:
-    """Attend one query in each of the buffers [offset, offset + size).
+    """Compute attention for one query in each of the buffers [offset, offset + size).
 
     Args:
-        q: [size, num_heads, head_dim], row i the query of buffer offset + i.
+        q: [size, num_heads, head_dim], row i is the query of buffer offset + i.
         keys, values: [slots, num_kv_heads, head_dim], one layer's storage, with the same strides; `num_heads` is a
             multiple of `num_kv_heads`.
-        lengths: [size] int32, tokens of each buffer that its query attends to, at least 1.
+        lengths: [size] int32, how many tokens of each buffer its query attends to, at least 1.
         offset, size: the paper's buffer_offset and buffer_size, counted in buffers.
         width: slots of a buffer.
         max_length: an upper bound of `lengths`, by default `width`. The tighter it is, the fewer programs have no work.

@@ -46,7 +46,7 @@ def _decode_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program: one KV head, and one split (seldom more) of one sequence."""
+    """Each program attends to one split (seldom more) of one sequence, under one KV head."""
     sequence = tl.program_id(2)
     begin, end = visible_range(contexts_ptr, first_ptr, sequence, HAS_FIRST)
     if tl.program_id(1) * SPLIT >= end - begin:
@@ -66,7 +66,7 @@ def _decode_kernel(
 def decode_attention(
     q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None = None, *, split: int = SPLIT
 ) -> Tensor:
-    """Attend the last token of S contexts, over KV in blocks or runs.
+    """Compute attention for the last token of S contexts, over paged or contiguous KV.
 
     Args:
         q: [S, num_heads, head_dim], one query per sequence.

@@ -8,8 +8,8 @@ and a second kernel combines the splits i of a context:
 
     out = sum_i(2^(lse_i - m) o_i) / sum_i(2^(lse_i - m)),   m = max_i(lse_i)
 
-A context of one split is complete after the first kernel; if all contexts are, the second is not launched. Because the
-size of a split is fixed, and not their number, the bits of a sequence do not depend on the rest of the batch.
+A context of one split is complete after the first kernel; if all contexts are, the second kernel is not launched. The
+size of splits is fixed, not their number, so that the bits of a sequence do not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _reduce_kernel(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: one head of one sequence, BLOCK splits at a time."""
+    """Each program reduces one head of one sequence, BLOCK splits at a time."""
     head, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
     begin, end = visible_range(contexts_ptr, first_ptr, sequence, HAS_FIRST)
     if end - begin <= SPLIT:
@@ -203,7 +203,7 @@ def split_form(group: int, head_dim: int, page: int, split: int = SPLIT, itemsiz
 
 
 def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
-    """Allocate the results of splits: [S, num_heads, splits, head_dim] and [S, num_heads, splits]."""
+    """Allocate `o` [S, num_heads, splits, head_dim] and `lse` [S, num_heads, splits] of splits."""
     num_sequences, num_heads, head_dim = q.shape
     used = splits if splits > 1 else 0
     partial = torch.empty((num_sequences, num_heads, used, head_dim), dtype=torch.float32, device=q.device)
@@ -242,7 +242,7 @@ def launch_splits(
     longest: int,
     form: Form,
 ) -> Tensor:
-    """Attend all splits with `kernel`; combine them if a context has several.
+    """Compute attention for all splits with `kernel`; combine them if a context has several.
 
     Args:
         contexts, first: [S] int32, as in `Ragged`.

@@ -31,7 +31,7 @@ def _silu_mul_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: BLOCK columns of one row."""
+    """Each program computes BLOCK columns of one row."""
     row = (tl.program_id(0) // tl.cdiv(WIDTH, BLOCK)).to(tl.int64)
     column = tl.program_id(0) % tl.cdiv(WIDTH, BLOCK) * BLOCK + tl.arange(0, BLOCK)
     mask = column < WIDTH

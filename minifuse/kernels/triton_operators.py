@@ -60,7 +60,7 @@ class TritonOperators:
 
     @staticmethod
     def _swap(cache: KVTensors, moves: list[Move], layers: slice) -> None:
-        """Swap slots through a staging buffer, so that the link carries long runs."""
+        """Swap slots through a staging buffer: host-device copies are then long and few."""
         device, host = (cache.keys[layers], cache.values[layers]), (cache.host_keys[layers], cache.host_values[layers])
         out = moves[0].target_tier == "host"
         on_device = [(move.source if out else move.target, move.num_tokens) for move in moves]

@@ -105,7 +105,7 @@ def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:
-    """Write an outcome as Gradescope reads it; hidden tests are shown together with grades."""
+    """Return an outcome in Gradescope's format; hidden tests are shown together with grades."""
     said = "holds" if outcome.held else f"does not hold: {outcome.what}"
     lines = [f"{outcome.test.says} This {said}", *outcome.picture]
     lines += [] if outcome.held else [outcome.test.read_again]
@@ -132,10 +132,10 @@ def _another_user() -> str | None:
 
 
 def walls(user: str | None) -> str:
-    """Tell the instructor what keeps a submission from hidden tests and the network.
+    """Return a text for instructors: what keeps submissions from hidden tests and the network.
 
     Raises:
-        MachineError: nothing keeps it from the hidden tests.
+        MachineError: nothing keeps submissions from the hidden tests.
     """
     kept = [f"the user {user}"] if user else []
     kept += ["Landlock"] if confine.landlock() else []
@@ -148,7 +148,7 @@ def walls(user: str | None) -> str:
 
 
 def _given(here: Path) -> tuple[Lab, str]:
-    """Read the lab and the secret of the folder, and close both to other users."""
+    """Read the folder's lab and secret, and deny other users access to both."""
     try:
         if os.getuid() == 0:
             for name in ("lab", "secret.txt"):
@@ -169,7 +169,7 @@ def main(here: Path, arguments: list[str]) -> int:
     came: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        """Raise `KeyboardInterrupt`, which no test takes for an error of the student's."""
+        """Raise `KeyboardInterrupt`, which no test takes for a student's error."""
         came.append(number)
         raise KeyboardInterrupt
 
@@ -211,7 +211,7 @@ def _main(here: Path, arguments: list[str]) -> None:
 
 
 def _for_classroom(results: dict[str, Any], most: float) -> dict[str, Any]:
-    """Write the results as GitHub Classroom's reporter reads them."""
+    """Return the results in the format of GitHub Classroom's reporter."""
     tests = [
         {
             "name": one["name"],

@@ -1,8 +1,8 @@
 """Confines a student's process: no other files, no network, no other processes.
 
 Linux has two measures that need no privileges, hold for root too, and cannot be undone. With Landlock (from Linux 5.13
-on), a process can read only some places and write nothing but some devices. A filter refuses system calls; it is made
-with libseccomp, which apt and systemd depend on. On other systems the file can do whatever its user can.
+on), a process can read only some places and write nothing but some devices. A filter refuses system calls; libseccomp,
+on which apt and systemd depend, makes it. On other systems, the student's file can do whatever its user can.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REFUSED = """
 
 
 def landlock() -> int:
-    """Return the kernel's version of Landlock, 0 for none."""
+    """Return the kernel's version of Landlock, or 0 without Landlock."""
     if sys.platform != "linux":
         return 0
     return max(0, int(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, VERSION)))

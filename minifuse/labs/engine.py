@@ -54,16 +54,16 @@ def keeps_the_laws(
 
 @dataclass(frozen=True)
 class Run:
-    """A run of requests: `metrics` as the command line prints them, and `events`, its trace."""
+    """A run of requests: `metrics` as the command line prints them, and the trace's `events`."""
 
     metrics: Metrics
     events: list[Event]
     answers: dict[str, int]  # the number of new tokens of each request
-    refused: dict[str, str]  # why, by request
+    refused: dict[str, str]  # request -> why it was refused
 
     @property
     def steps(self) -> list[Event]:
-        """The iterations with work, in the order in which they were decided."""
+        """Return the iterations with work, in the order in which they were decided."""
         return [event for event in self.events if event["event"] == "step" and event["work"]]
 
 

@@ -1,4 +1,4 @@
-"""Keeps a student's process from changing the step counter, or reaching its frames.
+"""Prevents a student's process from changing the step counter or reaching its frames.
 
 `minifuse.labs.student` runs this file by its path, so it imports nothing of minifuse.
 """

@@ -22,8 +22,8 @@ def hand_ins(places: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
     """Find the file handed in at each place: a file, or a folder's only solution.py.
 
     Returns:
-        The files by place; and for each place without a file, the reason. So one student's empty folder does not stop
-        the grading of a class.
+        The file of each place, and the reason for each place without a file. So one student's empty folder does not
+        stop the grading of a class.
 
     Raises:
         UsageError: a place is not there, or no place has a file.

@@ -20,7 +20,7 @@ def handed_out(lab: Lab) -> dict[str, str]:
     """Return the texts of the files that students get, by path within the lab.
 
     Raises:
-        UsageError: a file has a line of the solution of any lab, or the skeleton cannot be imported.
+        UsageError: a file contains a line of any lab's solution, or the skeleton cannot be imported.
     """
     read = {name: lab.folder / name for name in GIVEN if (lab.folder / name).is_file()}
     read |= {f"tests/public/{path.name}": path for path in sorted((lab.folder / "tests" / "public").glob("*.py"))}
@@ -55,7 +55,7 @@ def _import(text: str, lab: Lab) -> None:
 
 
 def write_files(files: dict[str, str], folder: Path) -> None:
-    """Write a new folder of these files.
+    """Write these files into a new folder.
 
     Raises:
         UsageError: the folder is not empty (it may hold a student's work), or cannot be written.

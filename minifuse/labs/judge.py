@@ -24,7 +24,7 @@ LONGEST = 2000  # characters of a sentence, which may quote what was returned
 
 
 class Unmet(AssertionError):
-    """A demand of a test does not hold.
+    """Raised if a demand of a test is not met.
 
     Args:
         what: a sentence that tells the input, the result, and the expected result.
@@ -41,7 +41,7 @@ class Unmet(AssertionError):
 
 @dataclass
 class Work(Submission):
-    """A student's file in a test; all that is random follows from `seed`."""
+    """A student's file in a test; everything random follows from `seed`."""
 
     seed: str = ""
     lab: Lab | None = field(default=None, repr=False)
@@ -95,7 +95,7 @@ class _Failed(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a test: its points, and why it does not hold."""
+    """The outcome of a test: its points, and why it failed."""
 
     test: Test
     held: bool
@@ -105,7 +105,7 @@ class Outcome:
     unwritten: bool = False  # nothing was judged: the skeleton is not filled in yet
     broke: bool = False  # the test or the stage raised an error of its own: a defect of the lab
     printed: str = ""
-    steps: int = 0  # the most that a call took
+    steps: int = 0  # the most steps that one call took
 
     @property
     def points(self) -> float:
@@ -127,7 +127,7 @@ def judge(
 
     Args:
         hidden: also run the hidden tests.
-        seed: determines all that is random; a course has a secret one.
+        seed: determines everything random; a course has a secret seed.
         user: the user that the student's process runs as.
         only: the name of the only test to run; None: all tests.
         budget: the computing time of all tests; by default the lab's limit.
@@ -154,7 +154,7 @@ def _judge(lab: Lab, test: Test, file: Path, seed: str, user: str | None, budget
         return Outcome(test, True, printed=work.printed, steps=work.most_steps)
     except MachineError:
         raise
-    except Exception as error:  # whatever it is, the other tests are judged
+    except Exception as error:  # whatever the error is, the other tests are judged
         found = of_student(error)
         what, picture, events = told(found, lab)
         unwritten = isinstance(found, StudentFault) and found.unwritten
@@ -163,9 +163,9 @@ def _judge(lab: Lab, test: Test, file: Path, seed: str, user: str | None, budget
 
 
 def of_student(error: BaseException) -> BaseException:
-    """Return the error of the student's file that caused this error, or the error itself."""
+    """Return the first `StudentFault` among an error and its causes, otherwise the error."""
     cause: BaseException | None = error
-    seen: set[int] = set()  # causes may go round
+    seen: set[int] = set()  # causes may form a circle
     while cause is not None and id(cause) not in seen:
         if isinstance(cause, StudentFault):
             return cause

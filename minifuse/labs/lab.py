@@ -52,7 +52,7 @@ PREFIX = "test_"
 
 @dataclass(frozen=True)
 class Test:
-    """One test of a lab. `says` is what must hold, in plain words."""
+    """One test of a lab; `says` states in plain words what must hold."""
 
     name: str
     says: str
@@ -63,7 +63,7 @@ class Test:
 
     @property
     def read_again(self) -> str:
-        """Return a sentence, or question, that sends the student back to the text."""
+        """Return a sentence or question that tells the student what to read again."""
         return f"Read again: {self.read}{'' if self.read.endswith('?') else '.'}"
 
 

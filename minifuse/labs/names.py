@@ -13,11 +13,11 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-MODULES = words(  # that a file may import: their public names only compute, and lead nowhere else
+MODULES = words(  # modules that a file may import: their public names only compute
     """abc array bisect cmath collections collections.abc copy dataclasses decimal enum __future__ fractions functools
     graphlib heapq itertools json math numbers operator random re statistics string textwrap typing"""
 )
-NAMES = words(  # that lead from these modules to the interpreter
+NAMES = words(  # names that lead from these modules to the interpreter
     """getattr setattr delattr eval exec compile globals locals vars breakpoint attrgetter methodcaller Formatter
     get_type_hints get_args ForwardRef singledispatch singledispatchmethod global_enum update_wrapper wraps
     WRAPPER_ASSIGNMENTS WRAPPER_UPDATES
@@ -36,7 +36,7 @@ PLAIN = words(  # names with two underlines that lead nowhere
 
 
 class NotAllowed(Exception):
-    """The file does what no lab may do."""
+    """Raised if a file does what no lab allows."""
 
 
 def look(tree: ast.AST, imports: Collection[str]) -> None:
@@ -79,7 +79,7 @@ def look_at_made(source: str | bytes) -> None:
 
 
 def _is_of_frozen(node: ast.AST) -> bool:
-    """Tell whether this is a call that a frozen dataclass makes: `super(cls, self).__setattr__`."""
+    """Whether this is a call that a frozen dataclass makes: `super(cls, self).__setattr__`."""
     if not (isinstance(node, ast.Attribute) and node.attr in ("__setattr__", "__delattr__")):
         return False
     owner = node.value.func if isinstance(node.value, ast.Call) else node.value

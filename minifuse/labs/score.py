@@ -61,7 +61,7 @@ def scores(
                 rows[name] = task.score(work)
         except MachineError:
             raise
-        except Exception as error:  # whatever it is, the other files are scored
+        except Exception as error:  # whatever the error is, the other files are scored
             found = of_student(error)
             failed[name] = str(found) if isinstance(found, MinifuseError) else told(found, lab)[0]
         baselines = baselines or task.baselines(work)  # baselines do not call the file

@@ -1,7 +1,7 @@
 """Compares hand-ins by runs of tokens that two files share and the skeleton lacks.
 
-All names count as equal, all numbers too, and all texts; comments and blank lines are ignored. So renaming does not
-hide a copy.
+A run is 15 successive tokens. All names count as equal, and so do all numbers and all texts; comments and blank
+lines are ignored. So renaming does not hide a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTHING = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.
 
 @dataclass(frozen=True)
 class Alike:
-    """Two files: how many runs they share, and the ratio to the smaller file's runs."""
+    """Two files: how many runs they share, and which fraction of the smaller file's runs."""
 
     one: str
     other: str
@@ -28,7 +28,7 @@ class Alike:
 
 
 def alike(files: Mapping[str, bytes], given: bytes) -> list[Alike]:
-    """Compare every two files, most alike first, without the runs of the skeleton `given`."""
+    """Compare every two files, most alike first; runs of the skeleton `given` do not count."""
     handed_out = runs(given)
     own = {name: runs(text) - handed_out for name, text in files.items()}
     pairs = []
@@ -39,7 +39,7 @@ def alike(files: Mapping[str, bytes], given: bytes) -> list[Alike]:
 
 
 def runs(text: bytes) -> set[tuple[str, ...]]:
-    """Return all runs of tokens of a file, up to its first error of syntax."""
+    """Return all runs of tokens in a file, up to the first syntax error."""
     tokens: list[str] = []
     try:
         for token in tokenize.tokenize(io.BytesIO(text).readline):

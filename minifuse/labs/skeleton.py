@@ -30,7 +30,7 @@ SHORTEST = 16  # characters of a line that can give away a solution
 
 
 def skeleton(text: str, name: str = "solution.py") -> str:
-    """Return the file without its solutions.
+    """Return the file `text` without its solutions.
 
     Args:
         name: the name of the file, for messages.
@@ -90,6 +90,6 @@ def solution_lines(text: str) -> set[str]:
 
 
 def leaked(text: str, secret: Iterable[str]) -> list[str]:
-    """List the lines of a text that are in `secret`, lines of solutions."""
+    """List the lines of a text that are among the solution lines `secret`."""
     lines = {line.strip().removeprefix("#").strip() for line in text.splitlines()}
     return sorted(lines.intersection(secret))

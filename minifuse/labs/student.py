@@ -1,6 +1,6 @@
-"""The process that runs a student's file: answers calls in lines of JSON, confined.
+"""Runs a student's file in a confined process, which answers calls in lines of JSON.
 
-`minifuse.labs.submission` starts it as a script that has nothing of minifuse, `python -I -B -u student.py SETTINGS`.
+`minifuse.labs.submission` starts this file as a script outside the package, `python -I -B -u student.py SETTINGS`.
 SETTINGS is JSON:
 
 | key | is |
@@ -16,7 +16,7 @@ SETTINGS is JSON:
 
 A step is a line of Python that is run outside of Python's own modules, so a count is the same on every machine.
 
-Forging a reply gains nothing, except in the count of steps: the student's own functions could have returned the same.
+Forging a reply only gains a lower count of steps: the student's functions could have returned the same value.
 The operating system denies the file other files, the network and other processes (`confine.py`), limits its memory and
 time (`limit`), and may run it as another user. Python protects the count of steps: the names in the file are checked
 before it runs (`names.py`), it sees only the public names of Python's modules (`Shown`), and an audit hook refuses
@@ -63,15 +63,15 @@ OWN = ("json", "copy")  # the file imports new copies of these: changing them ch
 
 
 class OutOfSteps(BaseException):
-    """A call took more steps than it may."""
+    """Raised if a call takes more steps than allowed."""
 
 
 class NotPlain(Exception):
-    """A value that JSON cannot hold."""
+    """Raised for a value that JSON cannot hold."""
 
 
 class Withheld(importlib.abc.MetaPathFinder):
-    """Refuses imports of withheld modules, and of all others of minifuse."""
+    """Refuses imports of withheld modules and of any other module of minifuse."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -81,13 +81,13 @@ class Withheld(importlib.abc.MetaPathFinder):
             return None
         if any(name == one or name.startswith(f"{one}.") for one in self.names):
             raise ImportError(f"{name} is withheld in this lab: you are asked to write it")
-        if any(one.startswith(f"{name}.") for one in self.names):  # an empty package, so that the rest is asked for
+        if any(one.startswith(f"{name}.") for one in self.names):  # an empty package: its module is asked for next
             return importlib.machinery.ModuleSpec(name, None, is_package=True)
         raise ImportError(f"a lab's file stands alone, and may not import {name}")
 
 
 class Shown:
-    """Imports modules for the student's file; hides the private names of Python's own."""
+    """Imports modules for the student's file; hides the private names of Python's modules."""
 
     def __init__(self) -> None:
         self.known: dict[str, types.ModuleType] = {}
@@ -113,7 +113,7 @@ class Shown:
 
 
 class Steps:
-    """Counts lines run in a folder, and in functions that modules compile from texts."""
+    """Counts executed lines of files in a folder, and of functions compiled from texts."""
 
     def __init__(self, folder: str, most: int) -> None:
         self.folder = folder
@@ -146,7 +146,7 @@ def contents(folder: str) -> list[str]:
 
 
 def taken() -> int:
-    """Return the bytes of address space in use; torch reserves gigabytes unused."""
+    """Return the bytes of address space in use; torch reserves gigabytes that it never uses."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:  # not Linux
@@ -166,7 +166,7 @@ def limit(memory_mb: int, seconds: float) -> None:
 
 
 class Student:
-    """The student's module and the objects that were made of it."""
+    """The student's module, and the objects made from its classes."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.file = Path(settings["file"])
@@ -225,7 +225,7 @@ class Student:
         self.trace(self.steps)
         try:
             try:
-                found, value = "value", self.plain(self.do(call))  # `plain` may run lines of the student's, too
+                found, value = "value", self.plain(self.do(call))  # `plain` may run the student's code, too
             finally:
                 counted = gettrace() is self.steps
                 self.trace(None)

@@ -91,13 +91,13 @@ class Remote:
         self._submission = submission
         self._name = name
         self._number = number
-        weakref.finalize(self, submission._forgotten.append, number)  # told with the next call
+        weakref.finalize(self, submission._forgotten.append, number)  # the process is told with the next call
 
     def __reduce__(self) -> tuple[Any, ...]:
         return int, (self._number,)  # the only part of it that exists here; used to compare stages
 
     def __call__(self, method: str, *arguments: Any, form: Any = Any) -> Any:
-        """Call a method. The value is checked as by `Submission.call`."""
+        """Call a method; check the value as `Submission.call` does."""
         call = {"do": "method", "object": self._number, "name": method, "arguments": arguments}
         return self._submission._ask(call, f"{self._name}.{method}", form)
 
@@ -121,7 +121,7 @@ class Submission:
 
     file: Path
     limits: Limits = field(default_factory=Limits)
-    user: str | None = None  # that the process runs as; None: the judge's
+    user: str | None = None  # the user that the process runs as; None: the judge's
     names: bool = True  # check the names in the file before it runs, and import no other file of its folder
     budget: Budget | None = None  # shared by all processes that run the file
     steps: int = 0  # of the last call
@@ -204,7 +204,7 @@ class Submission:
         """Call a function of the file.
 
         Args:
-            form: what the value must be, as a type: `list[tuple[int, int]]` are lists of lists of two whole numbers.
+            form: the type that the value must have; JSON lists match `list[tuple[int, int]]`.
         """
         return self._ask({"do": "call", "name": function, "arguments": arguments}, function, form)
 
@@ -357,7 +357,7 @@ def _clean(text: str) -> str:
 
 
 def identity(user: str | None) -> dict[str, Any]:
-    """Return arguments of `Popen` to run as a user, in only that user's group."""
+    """Return arguments for `Popen` to run as a user, only in that user's group."""
     if user is None:
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}

@@ -1,4 +1,4 @@
-"""Runs of consecutive slots, allocated first-fit, merged when freed (Knuth, vol. 1, 2.5)."""
+"""Allocates runs of adjacent slots first-fit, and merges adjacent free runs (Knuth, vol. 1, 2.5)."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from minifuse.core.errors import LawBroken
 
 
 class RunAllocator:
-    """Keeps the free runs of [0, capacity), sorted, with taken slots between them."""
+    """Keeps the free runs of slots in [0, capacity), sorted by offset and merged."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -25,7 +25,7 @@ class RunAllocator:
         return max([length for _, length in self.runs], default=0)
 
     def allocate(self, size: int) -> int | None:
-        """Take `size` slots of the first run that has them. Returns their offset, or None."""
+        """Take `size` slots of the first free run with room. Returns their offset, or None."""
         for index, (offset, length) in enumerate(self.runs):
             if length >= size:
                 self.runs[index : index + 1] = [(offset + size, length - size)] if length > size else []
@@ -34,7 +34,7 @@ class RunAllocator:
         return None
 
     def free(self, offset: int, size: int) -> None:
-        """Free slots [offset, offset + size). Raise `LawBroken` if one is free already, or outside."""
+        """Free slots [offset, offset + size); raise `LawBroken` if one is not taken."""
         index = bisect_left(self.runs, (offset, 0))
         low = sum(self.runs[index - 1]) if index else 0
         high = self.runs[index][0] if index < len(self.runs) else self.capacity
@@ -47,7 +47,7 @@ class RunAllocator:
         self.runs[start:stop] = [(merged[0][0], sum([length for _, length in merged]))]
 
     def check(self, owned: Iterable[tuple[int, int]]) -> None:
-        """Raise `LawBroken` unless the `owned` and the free runs cover every slot exactly once."""
+        """Raise `LawBroken` unless `owned` and free runs together cover every slot exactly once."""
         position = 0
         for offset, length in sorted([*self.runs, *owned]):
             if offset != position:

@@ -1,4 +1,4 @@
-"""Blocks of KV slots: pool, block tables, trial counts (vLLM, 4.2 to 4.4)."""
+"""Blocks of KV slots: pool, block tables, counts during a trial (vLLM, 4.2 to 4.4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minifuse.io.parsing import number
 
 
 class BlockPool:
-    """Blocks [0, num_blocks) of one tier. A block without holders is free.
+    """Counts each block's holders in one tier. A block without holders is free.
 
     >>> pool = BlockPool(3)
     >>> pool.take(), pool.take()
@@ -34,7 +34,7 @@ class BlockPool:
         return len(self.free)
 
     def take(self) -> int:
-        """Take a free block. It has one holder."""
+        """Take a free block, which then has one holder."""
         if not self.free:
             raise LawBroken("budget", f"a block was taken, and none of the {self.num_blocks} is free")
         block = self.free.pop()
@@ -42,13 +42,13 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """Add a holder to a block that has one."""
+        """Add a holder to a block that already has at least one."""
         if not self.holders[block]:
             raise LawBroken("conservation", f"block {block} was shared, and has no holder")
         self.holders[block] += 1
 
     def give_back(self, block: int) -> None:
-        """Remove a holder. A block that has none left is free."""
+        """Remove one of a block's holders. A block without holders is free."""
         if not 0 <= block < self.num_blocks or not self.holders[block]:
             raise LawBroken("conservation", f"block {block} was given back twice, or never handed out")
         self.holders[block] -= 1
@@ -56,7 +56,7 @@ class BlockPool:
             self.free.append(block)
 
     def check(self, held: Iterable[int]) -> None:
-        """Raise `LawBroken` unless `held` has each block once per holder, and the others are free."""
+        """Raise `LawBroken` unless `held` lists each block once per holder, and the others are free."""
         found, right = Counter(dict(enumerate(self.holders))), Counter(held)
         if found != right:
             more, fewer = dict(found - right), dict(right - found)
@@ -67,9 +67,9 @@ class BlockPool:
 
 
 class BlockBooks:
-    """Block tables of the sequences on the device, and the blocks promised to each.
+    """Keeps the block table of each sequence on the device, and counts its promised blocks.
 
-    A table is made anew when it changes: an unchanged one is the same object in every plan.
+    A changed table is a new object; an unchanged table is the same object in every plan.
 
     Args:
         size: tokens in a block.
@@ -78,8 +78,8 @@ class BlockBooks:
     def __init__(self, size: int) -> None:
         self.size = size
         self.pages: dict[str, Pages] = {}  # sequence -> block table
-        self.promised: dict[str, int] = {}  # sequence -> blocks set aside for it and not taken yet
-        self.num_promised = 0  # the sum of these
+        self.promised: dict[str, int] = {}  # sequence -> number of blocks set aside for it and not taken yet
+        self.num_promised = 0  # the sum of `promised`
 
     def blocks_of(self, num_tokens: int) -> int:
         """Return how many blocks hold `num_tokens`: 6 tokens in blocks of 4 take 2."""
@@ -95,7 +95,7 @@ class BlockBooks:
         self.promised[name] = count
 
     def append(self, name: str, new: list[int]) -> None:
-        """Add blocks to the end of a table, and subtract them from the promised ones."""
+        """Append blocks to a sequence's table, and subtract their number from its promised blocks."""
         self.pages[name] = Pages((*self.pages[name].blocks, *new), self.size)
         promised = self.promised[name]
         left = promised - len(new) if promised > len(new) else 0
@@ -108,14 +108,18 @@ class BlockBooks:
         return self.pages.pop(name)
 
     def check(self, num_available: int) -> None:
-        """Raise `LawBroken` unless the promises add up, and their blocks can be taken."""
+        """Raise `LawBroken` if the sum of promises is wrong, or too many blocks are promised.
+
+        Args:
+            num_available: number of blocks that can be taken minus `num_promised`; negative if too many are promised.
+        """
         check_sums(num_promised=(self.num_promised, sum(self.promised.values())))
         if num_available < 0:
             raise LawBroken("conservation", f"blocks {self.promised} are promised, {-num_available} too many")
 
 
 def check_sums(**sums: tuple[int, int]) -> None:
-    """Raise `LawBroken` unless each pair of sums, kept and recounted, is equal."""
+    """Raise `LawBroken` unless each kept sum equals its recount. Each argument is (kept, recounted)."""
     for name, (kept, right) in sums.items():
         if kept != right:
             raise LawBroken("conservation", f"{name} is {kept} and should be {right}")
@@ -140,26 +144,28 @@ class BlockCount:
     """Counts the free blocks, and the blocks of each sequence, during a trial.
 
     Args:
-        free: blocks that can be taken and are not promised.
+        free: number of blocks that can be taken and are not promised.
         unit: what messages call a block.
     """
 
     def __init__(self, books: BlockBooks, free: int, unit: str) -> None:
         self.books, self.free, self.unit = books, free, unit
         self.pages, self.size = books.pages, books.size
-        self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if the trial changes that
+        self.whole: dict[str, int] = {}  # sequence -> number of blocks held or promised, if the trial changes it
 
     def whole_of(self, name: str) -> int:
-        """Return how many blocks a sequence has and is promised, together."""
+        """Return how many blocks a sequence holds or is promised, in total."""
         if name in self.whole:
             return self.whole[name]
         return len(self.pages[name].blocks) + self.books.promised[name]
 
     def claim(self, sequence: Sequence, held: int, growing: bool, kept: int) -> Reason | None:
-        """Set aside a newcomer's blocks, except those `held` already, or return why not.
+        """Set aside the blocks that a newcomer lacks, or return why not.
 
         Args:
-            kept: blocks that a growing newcomer leaves to running sequences.
+            held: number of blocks that the newcomer already holds or shares.
+            growing: whether to set aside blocks only for the newcomer's text so far, not for its longest answer.
+            kept: number of blocks that a growing newcomer must leave to running sequences.
         """
         whole = self.books.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         needed = whole - held
@@ -173,7 +179,7 @@ class BlockCount:
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set aside the block that a running sequence may lack, or return why not."""
+        """Set aside one more block if a running sequence needs it, or return why not."""
         name, length = sequence.request.id, len(sequence.tokens)
         if name in self.pages and length <= len(self.pages[name].blocks) * self.size:
             return None  # the usual case
@@ -192,10 +198,10 @@ class BlockCount:
         return None
 
     def grow(self, work: Iterable[Work]) -> list[tuple[str, int]]:
-        """Extend sequences to hold their work. Raise `LawBroken` if there is no room.
+        """Set aside the blocks that work lacks. Raise `LawBroken` if there is no room.
 
         Returns:
-            The sequences that may lack blocks, each with the end of its work.
+            The sequences whose block tables are missing or too short, each with the end of its work.
         """
         pages, size = self.pages, self.size
         growing = [

@@ -1,4 +1,4 @@
-"""One run of slots per sequence, reserved for its longest answer (Orca; FluidInfer, section 2)."""
+"""Reserves adjacent slots for each sequence's longest answer (Orca; FluidInfer, section 2)."""
 
 from collections.abc import Collection
 from typing import Any, ClassVar
@@ -14,13 +14,13 @@ from minifuse.memory.trial import Trial, settle
 
 
 class RunTrial(Trial):
-    """Finds a run of slots for each newcomer, on a copy of the free runs."""
+    """Finds a run of slots for each newcomer, in a copy of memory's free runs."""
 
     def __init__(self, allocator: RunAllocator, where: str = "", unit: int = 1) -> None:
         super().__init__()
         self.allocator = allocator.copy()
         self.where, self.unit = where, unit  # `where` is for the message; sizes are multiples of `unit`
-        self.extents: dict[str, Extent] = {}  # of the admitted sequences
+        self.extents: dict[str, Extent] = {}  # admitted sequence -> its run of slots
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         size = -(-sequence.request.max_cached // self.unit) * self.unit

@@ -1,4 +1,4 @@
-"""Moves of a sequence's KV from one place to another, run by run."""
+"""Computes the moves that copy a sequence's KV from one place to another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ TIERS: dict[MoveKind, tuple[Tier, Tier]] = {"swap_in": ("host", "device"), "swap
 
 
 def copies(kind: MoveKind, before: Extent | Runs | Pages, after: Extent | Runs | Pages, num_tokens: int) -> list[Move]:
-    """Return the moves of a sequence's first tokens, one per run adjacent in both places.
+    """Return the moves that copy a sequence's first tokens from `before` to `after`.
+
+    Each move copies tokens whose slots are adjacent in both places.
 
     >>> copies("embed", Extent(4, 9), Runs(((10, 3), (20, 4))), 5)  # doctest: +NORMALIZE_WHITESPACE
     [Move(kind='embed', source=4, target=10, num_tokens=3, source_tier='device', target_tier='device', moment='first',

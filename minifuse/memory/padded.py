@@ -19,7 +19,7 @@ from minifuse.stages import Memory
 
 
 class _Shape(NamedTuple):
-    """A rectangle wide enough for every row: the longest prompt, then the longest answer.
+    """A rectangle whose rows each have room for the longest prompt and the longest answer.
 
     >>> _Shape(rows=2, longest=5, answer=3).num_tokens
     16
@@ -43,7 +43,7 @@ class _Shape(NamedTuple):
 
 
 class PaddedTrial(Trial):
-    """Adds a row to a new rectangle for each newcomer, if no batch is open."""
+    """Gives each newcomer a row of a new rectangle if memory holds no earlier batch."""
 
     def __init__(self, memory: Padded) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Padded(Memory):
             self.shape, self.columns = _Shape(), 0
 
     def usage(self) -> KVUsage:
-        """Count all rows, also padding and finished rows, until the batch ends (Baton, Fig. 8)."""
+        """Count every row's computed columns, padding and finished rows included (Baton, Fig. 8)."""
         return KVUsage(self.shape.rows * self.columns, self.shape.num_tokens, self.capacity)
 
     def check_integrity(self) -> None:

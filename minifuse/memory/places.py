@@ -1,4 +1,4 @@
-"""Where each admitted sequence lies, and how many of its leading tokens are written."""
+"""Records where each admitted sequence's KV lies, and how much of it is written."""
 
 from collections.abc import Iterable
 from typing import Generic, TypeVar
@@ -10,15 +10,15 @@ P = TypeVar("P", bound=Place)
 
 
 class Places(Generic[P]):
-    """The books of a memory in which a sequence has one place."""
+    """Records each sequence's single place, and how many of its tokens have KV."""
 
     def __init__(self) -> None:
         self.places: dict[str, P] = {}
         self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is written
-        self.num_written = 0  # the sum of `cached`: a plan may change one sequence of a thousand
+        self.num_written = 0  # the sum of `cached`, so that no query has to visit every sequence
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        """Return the tokens that are not written yet."""
+        """Return the tokens whose KV is not written yet."""
         return (Span(self.cached.get(sequence.request.id, 0), len(sequence.tokens)),)
 
     def of(self, work: Iterable[Work]) -> tuple[P, ...]:
@@ -26,7 +26,7 @@ class Places(Generic[P]):
         return tuple([self.places[item.sequence] for item in work])
 
     def wrote(self, work: Iterable[Work]) -> None:
-        """Note that a plan has written the KV of its work."""
+        """Record that a plan has written the KV of its work."""
         for name, _, stop, _ in work:
             self.num_written += stop - self.cached.get(name, 0)
             self.cached[name] = stop
@@ -36,6 +36,6 @@ class Places(Generic[P]):
         self.num_written -= self.cached.pop(name, 0)
 
     def release(self, name: str) -> P | None:
-        """Drop a sequence. Returns the place that it had, or None."""
+        """Drop a sequence. Returns its place, or None if it had none."""
         self.forget(name)
         return self.places.pop(name, None)

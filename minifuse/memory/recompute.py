@@ -1,4 +1,4 @@
-"""No KV cache (the baseline of KV caches): every iteration computes the whole text."""
+"""No KV cache, as a baseline: every iteration computes the whole text."""
 
 from collections.abc import Collection
 from typing import Any
@@ -16,7 +16,7 @@ class Recompute(Contiguous):
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         super().__init__(capacity, options)
-        self.spent: set[str] = set()  # sequences that have sampled a token from their KV, which is thus dropped
+        self.spent: set[str] = set()  # sequences whose KV counts as dropped, since a token was sampled from it
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         if sequence.request.id in self.spent:

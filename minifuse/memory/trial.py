@@ -1,4 +1,4 @@
-"""A trial of memory's books: a policy tries changes in it, and memory commits them."""
+"""A trial of changes to memory: a policy tries them out, and memory commits them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,14 +12,14 @@ T = TypeVar("T", bound="Trial")
 
 
 class Trial(ABC):
-    """Counts what is free, and notes what newcomers get; the books stay unchanged."""
+    """Counts what is free and records what newcomers get, but leaves memory unchanged."""
 
     def __init__(self) -> None:
         self.settled: list[Sequence] = []  # evicted sequences, then admitted ones, each in order
 
     @abstractmethod
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        """Set aside what a newcomer needs; or change nothing, and return why."""
+        """Set aside what a newcomer needs, or change nothing and return the reason."""
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         if (reason := checked(self, "take", self.take(sequence, growing), sequence)) is None:
@@ -34,16 +34,16 @@ class Trial(ABC):
 
 
 def checked(stage: object, method: str, reason: Reason | None, sequence: Sequence) -> Reason | None:
-    """Return a reason. Raise `WrongReturn` unless it is None or a `Reason` for this sequence."""
+    """Return `reason`. Raise `WrongReturn` unless `reason` is None or a `Reason` for this sequence."""
     if reason is None or (isinstance(reason, Reason) and reason.sequence == sequence.id):
         return reason
     raise WrongReturn(stage, method, reason, f"give Reason(code, {sequence.id!r}, text), or None if there is none")
 
 
 def settle(proposal: Proposal, kind: type[T], open_trial: Callable[[], T]) -> T:
-    """Return the trial to commit: the policy's own, if this memory opened it.
+    """Return a trial that has made the proposal's changes, for memory to commit.
 
-    A proposal without a trial, made by hand, is tried now. Raise `LawBroken` if it does not fit.
+    This is `proposal.room` if that made exactly these changes. A new trial raises `LawBroken` if they do not fit.
     """
     if isinstance(room := proposal.room, kind) and room.settled == [*proposal.evict, *proposal.admit]:
         return room

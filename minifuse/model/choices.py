@@ -13,19 +13,19 @@ NUMERICS = ("fast", "reference")
 
 
 def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
-    """Raise `UsageError` unless `value`, of the setting `name`, is allowed."""
+    """Raise `UsageError` unless the setting `name` may have this `value`."""
     if value not in allowed:
         raise UsageError(f"The setting {name} is {value!r}{did_you_mean(str(value), allowed)}: give {one_of(allowed)}.")
 
 
 def check_device(device: object, *more: str) -> None:
-    """Raise `UsageError` unless this is cpu, cuda, cuda:0 and so on, or one of `more`."""
+    """Raise `UsageError` unless `device` is cpu, cuda, cuda:0, ..., or one of `more`."""
     if device not in more and not (isinstance(device, str) and re.fullmatch(r"cpu|cuda(:[0-9]+)?", device)):
         raise UsageError(f"The setting device is {device!r}: give cpu, cuda, or cuda:0 and so on.")
 
 
 def find_device(wanted: str) -> str:
-    """Find the device to compute on: `auto` is cuda if torch finds one, else cpu.
+    """Find the device to compute on; for `auto`, cuda if available, else cpu.
 
     Raises:
         MachineError: there is no CUDA device.
@@ -48,7 +48,7 @@ def check_loading(dtype: object, device: str, seed: object, numerics: object = "
     """Check the settings of loading a model.
 
     Raises:
-        UsageError: there is no such number type, device or numerics, or the seed is no number.
+        UsageError: there is no such number type, device or numerics, or the seed is not a whole number.
         MachineError: this machine has no such device.
     """
     check_choice("dtype", dtype, DTYPE_BYTES)

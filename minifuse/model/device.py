@@ -1,4 +1,4 @@
-"""The free memory of the device that a model is loaded on."""
+"""Checks the free memory of the device that a model is loaded on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests to each kind of model may look like."""
+"""Describes the requests that each kind of model serves."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class RequestKind(NamedTuple):
-    """What a kind of model reads and produces; defaults hold for a plugin's cells."""
+    """Describes what a kind of model reads and produces; defaults suit plugins' cells."""
 
     of_cells: bool = True  # nothing is sampled, and a request has one prompt
     reads_sentences: bool = True
     reads_trees: bool = True
     produces_tokens: bool = True
     workload: str | None = "wmt15"  # the default synthetic workload; None: random tokens
-    extra_tokens: int | None = None  # by default an answer has this many more than its prompt
+    extra_tokens: int | None = None  # by default, how many more tokens an answer has than its prompt
 
 
 _KINDS = {
@@ -26,5 +26,5 @@ _KINDS = {
 
 
 def request_kind(kind: str) -> RequestKind:
-    """Return what requests to `transformer`, `lstm`, ... or a plugin's kind look like."""
+    """Describe the requests to `transformer`, `lstm`, ... or a plugin's kind."""
     return _KINDS.get(kind, RequestKind())

@@ -1,4 +1,4 @@
-"""Packs the weights of linear layers for a CPU; makes modules without drawing weights."""
+"""Packs the weights of linear layers for a CPU; makes modules without initialising their weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-PACKED_ROWS = 32  # the batch size oneDNN lays the weights out for; any other is correct, and nearly as fast
+PACKED_ROWS = 32  # the batch size oneDNN lays the weights out for; other sizes are correct, too, and nearly as fast
 
 
 def packable(dtype: torch.dtype) -> bool:
@@ -47,7 +47,7 @@ class Linear(nn.Linear):
 
 
 def pack(model: nn.Module) -> None:
-    """Lay the final weights of all linear layers out for serving."""
+    """Pack the weights of all linear layers. Call this when the weights are final."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:

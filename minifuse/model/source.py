@@ -16,7 +16,7 @@ class Config(Protocol):
 
     @property
     def kind(self) -> str:
-        """ "transformer", or the kind of cells: "lstm", ... (`minifuse.model.kinds`)."""
+        """Return "transformer", or the kind of cells: "lstm", ... (`minifuse.model.kinds`)."""
         ...
 
     @property
@@ -24,12 +24,12 @@ class Config(Protocol):
 
     @property
     def max_context(self) -> int | None:
-        """Tokens of prompt and answer together, at most; None where there is no bound."""
+        """Return the most tokens of prompt and answer together; None if there is no limit."""
         ...
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer; empty for a model that produces no tokens."""
+        """Return the tokens that end an answer; empty for a model that produces no tokens."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class Config(Protocol):
 
 
 class Source(Protocol):
-    """A model that has been found: everything known without its weights, and loading them."""
+    """Describes a model that was found by name, and loads it."""
 
     kind: ClassVar[str]  # "transformer" or "cells": see `minifuse.techniques.MODELS`
 
@@ -60,7 +60,7 @@ class Source(Protocol):
         ...
 
     def digest(self) -> str:
-        """Hash what distinguishes it from other models: shape, vocabulary and folder, not weights."""
+        """Hash what identifies the model: shape, vocabulary and folder, but not weights."""
         ...
 
     def slot_bytes(self, dtype: str) -> int:
@@ -77,7 +77,7 @@ class Source(Protocol):
         ...
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> Any:
-        """Make what virtual time uses in place of the loaded model; None if not needed."""
+        """Make what virtual time uses instead of the loaded model, or return None."""
         ...
 
 

@@ -17,7 +17,7 @@ def evaluate(model: CellModel, graph: CellGraph) -> dict[int, tuple[Tensor, ...]
     """Compute the outputs of every node, each with the shape of one row.
 
     Args:
-        graph: its nodes name cells, as the user's function makes them, or cell types, as `CellModel.unfold` does.
+        graph: has nodes that name cells, as the user's function makes it, or cell types, as `CellModel.unfold` does.
     """
     results: dict[int, tuple[Tensor, ...]] = {}
     for number in graph.topology.order:

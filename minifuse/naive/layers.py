@@ -51,7 +51,7 @@ def block(config: TextShape, of: Weights, x: Tensor) -> Tensor:
 
 
 def normed(config: TextShape, of: Weights, name: str, x: Tensor) -> Tensor:
-    """Norm rows: LLaMA's RMSNorm, or the others' LayerNorm.
+    """Normalize rows by RMSNorm for LLaMA, and by LayerNorm for the other families.
 
     LLaMA: x / sqrt(mean(x^2) + eps) * weight. The others: (x - mean) / sqrt(variance + eps) * weight + bias."""
     weight, bias = of(f"{name}.weight"), of(f"{name}.bias")
@@ -84,11 +84,11 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def rotated(rotary: Rotary, x: Tensor) -> Tensor:
-    """Turn heads [tokens, heads, head_dim] by the angles of their positions.
+    """Rotate heads [tokens, heads, head_dim] by the angles of their positions.
 
-    Pair i of the first `dim` dimensions is turned by position * theta^(-2i / dim), as a complex number:
-    (x_i + j x_{i + dim/2}) e^(j angle). Interleaved pairs are neighbours: (x_2i + j x_{2i + 1}). Angles, their cosines
-    and their sines are float32 numbers in every dtype, as in the training of published checkpoints.
+    Pair i of the first `dim` dimensions is (x_i, x_{i + dim/2}) or, if pairs are interleaved, (x_2i, x_{2i + 1}). As a
+    complex number, the pair is multiplied by e^(j angle), where angle = position * theta^(-2i / dim). Angles, cosines
+    and sines are computed in float32 for every dtype, as in the training of published checkpoints.
     """
     dim = rotary.dim
     angles = torch.arange(len(x), device=x.device).float()[:, None] * _frequencies(rotary).to(x.device)
@@ -104,12 +104,12 @@ def rotated(rotary: Rotary, x: Tensor) -> Tensor:
 
 
 def _frequencies(rotary: Rotary) -> Tensor:
-    """Compute the radians each pair turns per position, slowed down for LLaMA 3.1."""
+    """Compute the radians that each pair turns per position, scaled as in LLaMA 3.1."""
     frequencies = 1.0 / rotary.theta ** (torch.arange(0, rotary.dim, 2).float() / rotary.dim)
     scaling = rotary.scaling
     for i, frequency in enumerate(frequencies if scaling is not None else ()):
         assert scaling is not None
-        turns = scaling.original_context / (2 * math.pi / frequency)  # within the context of the training
+        turns = scaling.original_context / (2 * math.pi / frequency)  # of the pair within the training's context
         if turns < scaling.low_freq_factor:
             frequencies[i] = frequency / scaling.factor
         elif turns <= scaling.high_freq_factor:

@@ -40,7 +40,7 @@ def _logits(model: Transformer, tokens: list[int], rows: slice) -> Tensor:
 def answer(model: Transformer, request: Request) -> list[int]:
     """Produce a request's new tokens, each from scratch, stop token included.
 
-    The answer ends before a token if one of its logits is NaN, or the largest is infinite.
+    The answer ends before a token if one of the token's logits is NaN, or the largest one is infinite.
     """
     tokens = list(request.prompt)
     while len(tokens) < request.max_length:

@@ -53,7 +53,7 @@ def _noise(seed: int, position: int, token: int) -> float:
 
 
 def _mix(x: int) -> int:
-    """SplitMix64 (Steele, Lea and Flood, 2014), on unsigned numbers of 64 bits."""
+    """Mix an unsigned 64-bit number by SplitMix64 (Steele, Lea and Flood, 2014)."""
     x = (x + 0x9E3779B97F4A7C15) & MASK
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
     x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK

@@ -40,7 +40,7 @@ class Communicator:
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """Gather every rank's `x` [rows, part] side by side, by rank: [rows, size * part]."""
+        """Gather the ranks' `x` [rows, part] side by side, in order: [rows, size * part]."""
         parts = x.new_empty(self.group.size(), *x.shape)
         if self._counted(x):
             with rank_lost_if_unreachable():
@@ -54,7 +54,7 @@ class Communicator:
         return measured
 
     def _counted(self, x: Tensor) -> bool:
-        """Count a message; return False if it is empty, as no rank sends it then."""
+        """Count a message; return False if it is empty, because empty messages are not sent."""
         if not x.numel():
             return False
         self._calls += 1

@@ -1,4 +1,4 @@
-"""Says which models can be split, and a shard's shape (Flover, V-D). Imports no torch."""
+"""Makes a shard's shape if the model can be split (Flover, V-D). Imports no torch."""
 
 from __future__ import annotations
 

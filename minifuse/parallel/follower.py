@@ -1,7 +1,7 @@
 """A rank that follows rank 0: `python -m minifuse.parallel.follower CONNECTION`.
 
-`launch` or torchrun starts it. It has no clock, no policy and no books. It computes the plans that rank 0 sends, in the
-order in which they are sent, and samples nothing.
+`launch` or torchrun starts it. It has no clock, no policy and no memory records. It computes the plans that rank 0
+sends, in the order in which they are sent, and samples nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FollowingRunner(TorchRunner):
 
 
 def main() -> None:
-    """Carry out the orders from the connection whose descriptor is the program's argument."""
+    """Carry out orders; the program's argument is the descriptor of their connection."""
     follow(Connection(int(sys.argv[1])))
 
 
@@ -61,10 +61,10 @@ def _receive_orders(connection: Connection, store: dist.Store | None, local_rank
     rank = _prepare(connection, setup, store)
     # By worker: its thread, its runner, and what is known of its sequences.
     workers: dict[int, tuple[ThreadPoolExecutor, MovingRunner, Known]] = {}
-    behind: dict[int, Future[Ran]] = {}  # step -> a plan without work that has not landed on every rank
+    behind: dict[int, Future[Ran]] = {}  # step -> a plan that only moves KV, until it has completed on every rank
     while True:
         order: Order = connection.recv()
-        for step in order.landed:  # on rank 0, whose next plans may write what these copy here
+        for step in order.landed:  # completed on rank 0, whose next plans may overwrite what these steps copy here
             behind.pop(step).result()
         if not order.plan.work:
             behind[order.plan.step] = rank.transfers.behind(order.plan)

@@ -1,4 +1,4 @@
-"""All ranks but rank 0, as rank 0 controls them."""
+"""Starts and controls all ranks except rank 0."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Followers:
     that it is ready, and why it has failed.
 
     Args:
-        connections: one to each follower, by rank.
-        processes: the followers that rank 0 started on this machine; `close` ends them, and one that is stopped
-            (SIGSTOP) is killed.
+        connections: one connection to each follower, in rank order.
+        processes: the followers that rank 0 started on this machine; `close` ends them. A process that
+            stays stopped (SIGSTOP) is killed.
     """
 
     def __init__(self, connections: list[Connection], processes: Sequence[subprocess.Popen[bytes]] = ()) -> None:
@@ -42,7 +42,7 @@ class Followers:
 
     @classmethod
     def start(cls, setups: Iterable[Setup]) -> Self:
-        """Start a process per setup; each begins to load its weights, see `await_ready`."""
+        """Start a process for each setup; it begins to load its weights (see `await_ready`)."""
         connections: list[Connection] = []
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -86,7 +86,7 @@ class Followers:
         return None
 
     def _receive(self, connection: Connection) -> MachineError | None:
-        """Read one message of a follower; return its error, or None if it is ready."""
+        """Read one message of a follower; return the follower's error, or None if ready."""
         index = self._connections.index(connection)
         try:
             why = connection.recv()
@@ -126,7 +126,7 @@ def _start(connection: Connection) -> subprocess.Popen[bytes]:
 
 
 def _stop(connections: Sequence[Connection], processes: Sequence[subprocess.Popen[bytes]], watch: Watch | None) -> None:
-    """Close all connections, so that followers end; after a timeout, kill own processes."""
+    """Close all connections, so that followers end; after a timeout, kill those started here."""
     if watch is not None:
         watch.close()
     for connection in connections:

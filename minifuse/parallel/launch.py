@@ -1,4 +1,4 @@
-"""Starts the ranks of a tensor parallel run, or takes those of torchrun (Flover, V-D)."""
+"""Starts the ranks of a tensor parallel run, or uses those of torchrun (Flover, V-D)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def launch(setup: Setup) -> ParallelRunner:
         with launch(Setup(source, attention.backend(), memory.capacity, size=2, dtype="float32", device="cpu")) as run:
             executor = RealExecutor(run, clock)
 
-    Close the runner after use. A process can have one such run at a time. On CPU the ranks share the threads that torch
-    would use here. Under torchrun the other ranks run already, on any machine, and wait for orders. Every rank, this
-    one included, loads its own part of the model.
+    Close the runner after use. A process can have one such run at a time. On CPU the ranks of this machine divide
+    torch's threads among themselves. Under torchrun the other ranks are already running, on any machine, and wait for
+    orders. Every rank, this one included, loads its own part of the model.
 
     Raises:
         UsageError: the model cannot be split into so many parts, this process has a parallel run already, or torchrun
-            has started another number of ranks.
+            has started a different number of ranks.
         MachineError: there are not enough devices, or a rank failed.
     """
     shard_config(setup.source.config, setup.size)

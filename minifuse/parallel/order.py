@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Setup(NamedTuple):
-    """Says what the ranks compute: sent once to each follower, which builds its shard."""
+    """Describes a follower's shard and how to compute it; sent once to each follower."""
 
     source: TextSource
     attention: AttentionBackend
@@ -37,7 +37,7 @@ class Setup(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A sequence's new tokens since the last order with it; at first also its request."""
+    """Sends followers a sequence's new tokens and, the first time, its request."""
 
     sequence: str
     request: Request | None
@@ -47,8 +47,8 @@ class Update(NamedTuple):
 class Order(NamedTuple):
     """A plan to compute, updates of the sequences that it reads, and the finished sequences.
 
-    The plan's block tables are `Grown`. `landed` are steps without work that have landed on rank 0: before it goes on,
-    the follower waits until they have landed there, too.
+    The plan's block tables are sent as `Grown`. `landed` lists steps that only moved KV and have completed on rank 0;
+    the follower first waits until it has completed these steps, too.
     """
 
     plan: Plan
@@ -68,7 +68,7 @@ class Grown(NamedTuple):
 class Ledger:
     """Records what the followers know of one worker's sequences: their tokens and block tables.
 
-    Every worker has its own ledger, so that orders of different workers may be carried out in any order.
+    Every worker has its own ledger, so that the orders of one worker do not depend on those of another.
     """
 
     def __init__(self) -> None:
@@ -106,14 +106,14 @@ class Ledger:
 
 
 class Known:
-    """What a follower knows of one worker's sequences."""
+    """Holds what a follower knows of one worker's sequences."""
 
     def __init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}
         self._tables = BlockTables()
 
     def plan(self, order: Order) -> Plan:
-        """Bring the sequences up to date, and return the order's plan with whole block tables."""
+        """Update the sequences; return the order's plan with complete block tables."""
         for name in order.finished:
             self._drop(name)
         for name, request, tokens in order.updates:

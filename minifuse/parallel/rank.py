@@ -26,7 +26,7 @@ def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore
     The group uses gloo on CPU and NCCL on CUDA.
 
     Args:
-        store: where the ranks find each other; given on the rank that hosts the store.
+        store: where the ranks find each other; None: connect to the store at the address in `setup`.
 
     Raises:
         RankLost: the other ranks do not join in time.
@@ -78,10 +78,11 @@ def _timeout(setup: Setup) -> timedelta:
 
 
 def _be_patient(setup: Setup, group: dist.ProcessGroup | None) -> None:
-    """Give the collectives of a group a long timeout on this rank.
+    """Set a long timeout for a group's collectives on this rank, except with NCCL.
 
     Another rank may compute for long, or be suspended. A rank that ends closes its connections, which ends the wait; a
-    rank that was stopped is killed (`minifuse.parallel.watch`). NCCL keeps its timeout: it does not notice such an end.
+    rank that was stopped is killed (`minifuse.parallel.watch`). NCCL does not notice when another rank ends, so it
+    keeps its own timeout.
     """
     if group is not None and setup.device == "cpu":
         group.set_timeout(PATIENCE[bool(setup.rank)])

@@ -24,12 +24,12 @@ from minifuse.parallel.rank import Rank
 
 
 class ParallelRunner:
-    """Runs plans on all ranks: sends them to the followers, computes rank 0's shard, samples.
+    """Runs plans on all ranks: sends them to followers, computes rank 0's shard, samples.
 
     Each worker has a communicator: Flover's main stream has one for all its requests, concurrent instances one for each
     request. A worker's communicator is made when the worker runs its first plan.
 
-    A plan that fails or is interrupted leaves the ranks at different places: the followers are then stopped, and no
+    A plan that fails or is interrupted leaves the ranks in different states: the followers are then stopped, and no
     other plan can be run.
 
     Attributes:
@@ -44,7 +44,7 @@ class ParallelRunner:
         self._workers: dict[int, tuple[Communicator, MovingRunner]] = {}
         self._order_lock = Lock()
         self._failure_lock = Lock()
-        self._landed: SimpleQueue[int] = SimpleQueue()  # steps without work that have landed here since the last order
+        self._landed: SimpleQueue[int] = SimpleQueue()  # steps that only moved KV, completed here since the last order
         self._failure: BaseException | None = None
         self._open = True
         self._threads_before = torch.get_num_threads()
@@ -69,9 +69,12 @@ class ParallelRunner:
         return ran._replace(measured=communicator.take(measured_of(ran)))
 
     def behind(self, plan: Plan) -> Future[Ran]:
-        """Begin a plan without work on all ranks; the future resolves when it lands here.
+        """Begin moves on all ranks; the returned future resolves when rank 0 has completed them.
 
-        The next order tells the other ranks of this: before they carry it out, they wait for their own moves.
+        The first order after that tells the other ranks, which wait for their own moves before they carry it out.
+
+        Args:
+            plan: a plan without work, which only moves KV.
         """
         with self._order_lock:
             self._send(Order(plan, (), ()))
@@ -80,15 +83,15 @@ class ParallelRunner:
         return landed
 
     def _send(self, order: Order) -> None:
-        """Send an order, with the steps that have landed here since the last order.
+        """Send an order; name the moves that have completed here since the last order.
 
-        The caller holds the lock.
+        The caller holds `_order_lock`.
         """
         landed = tuple(self._landed.get() for _ in range(self._landed.qsize()))
         self.followers.send(order._replace(landed=landed))
 
     def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, MovingRunner]:
-        """Send a plan to the followers; return rank 0's communicator and runner for it."""
+        """Send a plan to the followers; return rank 0's communicator and runner for its worker."""
         with self._order_lock:  # a follower opens a worker at its first plan: rank 0 must open it in step
             self._send(self._ledgers[plan.worker].order(plan, sequences))
             if plan.worker not in self._workers:

@@ -52,7 +52,7 @@ class RowParallel(nn.Module):
 
 
 class GatheredHead(nn.Module):
-    """Logits of the whole vocabulary from each rank's part of it.
+    """Computes the logits of the whole vocabulary from each rank's part of the head.
 
     With 29 tokens and two ranks, rank 0 has 15 rows, and rank 1 has 14 rows and a row of zeros: all messages have the
     same size, and the zeros come last.
@@ -123,11 +123,11 @@ def part_of(name: str, config: ModelConfig, rank: int, size: int) -> Part:
 
 
 class Shard:
-    """A rank's part of a model, and where each whole parameter goes in it.
+    """Holds a rank's part of a model; maps each whole parameter to its place.
 
     Attributes:
         whole: the whole model's outline, on the meta device.
-        model: the part, without a communicator.
+        model: this rank's part, without a communicator.
     """
 
     def __init__(self, config: ModelConfig, rank: int, size: int, dtype: str, device: str) -> None:
@@ -137,7 +137,7 @@ class Shard:
         self._parameters = dict(self.model.named_parameters())
 
     def target(self, name: str) -> tuple[Tensor, Part]:
-        """Return this rank's tensor for a parameter of the whole model, and its part."""
+        """Return this rank's tensor for a whole parameter, and which part it holds."""
         module, kind = name.rsplit(".", 1)
         is_divided = module == "lm_head" or (module.split(".")[-1] in ROW_PARALLEL and kind == "weight")
         own = self._parameters[f"{module}.part.{kind}" if is_divided else name]
@@ -152,7 +152,7 @@ class Shard:
         return self.finish()
 
     def finish(self) -> Transformer:
-        """Set what no weights fill: a tied head, and the head's rows beyond the vocabulary."""
+        """Set what no checkpoint fills: a tied head, and head rows beyond the vocabulary."""
         head, part = self.target("lm_head.weight")
         if self.whole.lm_head.weight is self.whole.embedding.weight:
             head[: part.num_rows(0)].copy_(part.of(self.model.embedding.weight))
@@ -164,7 +164,7 @@ class Shard:
 
 @torch.no_grad()
 def shard(model: Transformer, rank: int, size: int, communicator: Communicator) -> Transformer:
-    """Cut a rank's part out of a whole model in memory; nothing is packed.
+    """Cut a rank's part out of a whole model in memory; weights are not packed.
 
     Raises:
         UsageError: the model cannot be split into `size` parts.
@@ -180,7 +180,7 @@ def load_shard(setup: Setup) -> Transformer:
     """Load the part of a model that a rank computes, without a communicator.
 
     No rank ever holds the whole model: only the rank's slices of a checkpoint are read. Random weights are drawn one
-    parameter at a time, on the rank's device, because each kind of device draws other numbers.
+    parameter at a time, on the rank's device, because each kind of device draws different numbers.
     """
     source, device = setup.source, setup.device
     if device == "cuda":

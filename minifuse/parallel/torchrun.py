@@ -1,8 +1,8 @@
-"""Ranks that torchrun has started, on one machine or several: each runs the same command.
+"""Connects the ranks that torchrun has started; each rank runs the same command.
 
     torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr HOST --master-port 29500 -m minifuse run ...
 
-Rank 0 carries the command out. The others find its address in torchrun's store, and wait for its runs.
+Rank 0 carries out the command. The other ranks find rank 0's address in torchrun's store, and take part in its runs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from minifuse.parallel.order import Setup
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-POLL_S = 0.1  # between two looks whether all ranks have come
-PATIENCE = timedelta(days=1)  # of a follower, which ends with torchrun
+POLL_S = 0.1  # the longest wait for one connection, before a check whether to stop
+PATIENCE = timedelta(days=1)  # of a follower, which ends when torchrun ends
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Torchrun:
     def begin(self, setup: Setup) -> tuple[Any, list[Connection]]:
         """Begin a run; return the store where ranks join, and their connections by rank.
 
-        Rank 0 calls this. Each other rank has been sent its setup by then.
+        Rank 0 calls this. It sends every other rank its setup before it returns.
 
         Raises:
             MachineError: a rank does not connect in time.
@@ -76,7 +76,7 @@ class Torchrun:
         self._store().set(_orders(self._next()), "")
 
     def follow(self) -> NoReturn:
-        """Join every run of rank 0, each in a new process; end with the command.
+        """Take part in every run of rank 0, each in a new process; then exit.
 
         torchrun sends Ctrl-C and SIGTERM to all ranks; only rank 0 handles them.
         """
@@ -103,7 +103,7 @@ class Torchrun:
         os._exit(0)
 
     def _next(self) -> int:
-        """Return the number of rank 0's next run, from 1."""
+        """Return the number of rank 0's next run, counted from 1."""
         return int(self._store().add(f"{_prefix()}/runs", 1))
 
     def _store(self) -> Any:
@@ -125,13 +125,16 @@ def _prefix() -> str:
 
 
 def _orders(number: int) -> str:
-    """Return the store's key for the address of a run's orders; "" ends the runs."""
+    """Return the store's key for a run.
+
+    The key's value is the address of rank 0, or "" when there are no more runs.
+    """
     return f"{_prefix()}/orders/{number}"
 
 
 @cache
 def torchrun() -> Torchrun | None:
-    """Return this process's place among torchrun's; None if torchrun has not started it."""
+    """Describe this process as torchrun started it; return None without torchrun."""
     values = [os.environ.get(name, "") for name in NAMES]
     if not all(values):
         return None
@@ -157,7 +160,7 @@ def _connected(one: Torchrun, process: int) -> Any:
 def _accepting(listener: Listener, key: bytes, come: SimpleQueue[tuple[int, Connection]]) -> Iterator[None]:
     """Accept connections until the block ends.
 
-    Each is greeted in its own thread, so that a stranger who says nothing delays no rank.
+    Each connection is authenticated in its own thread, so that a silent stranger delays no rank.
     """
     opened: socket.socket = listener._listener._socket  # type: ignore[attr-defined]
     opened.settimeout(POLL_S)
@@ -179,7 +182,7 @@ def _accepting(listener: Listener, key: bytes, come: SimpleQueue[tuple[int, Conn
 
 
 def _greet(connection: Connection, key: bytes, come: SimpleQueue[tuple[int, Connection]]) -> None:
-    """Put a rank and its connection into `come` if it knows the key."""
+    """Put a peer's rank and connection into `come` if the peer knows the key."""
     try:
         deliver_challenge(connection, key)
         answer_challenge(connection, key)

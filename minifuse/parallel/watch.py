@@ -1,4 +1,4 @@
-"""Ends ranks that have been stopped (SIGSTOP): the others would wait for ever.
+"""Kills ranks that stay stopped (SIGSTOP); otherwise the other ranks would wait for ever.
 
 The connections of a stopped rank stay open, so no other process notices.
 """
@@ -16,10 +16,10 @@ PAUSE_S = 0.5
 
 
 class Watch(Thread):
-    """Looks at processes now and then; kills a process that stays stopped for `PATIENCE_S`.
+    """Checks processes now and then; kills a process that stays stopped for `PATIENCE_S`.
 
-    A process that only computes for long is not stopped. Looks are counted, not seconds: while rank 0 itself is
-    suspended, as by Ctrl-Z, it does not look, so a process that was suspended with rank 0 has time to go on.
+    A process that only computes for long is not stopped. Checks are counted, not seconds: while rank 0 itself is
+    suspended, as by Ctrl-Z, it does not check, so a process that was suspended with rank 0 has time to go on.
 
     Attributes:
         ended: the processes that were killed, by index.
@@ -40,7 +40,7 @@ class Watch(Thread):
             self.look()
 
     def look(self) -> None:
-        """Look at every process once."""
+        """Check every process once."""
         for i, process in enumerate(self._processes):
             self._times_stopped[i] = self._times_stopped[i] + 1 if _is_stopped(process.pid) else 0
             if self._times_stopped[i] * PAUSE_S > PATIENCE_S:

@@ -1,4 +1,4 @@
-"""Serving: an engine built for a technique and a model, and requests served by it."""
+"""Builds an engine for a technique and a model, and serves requests with it."""
 
 import inspect
 import sys

@@ -5,13 +5,13 @@ from __future__ import annotations
 from minifuse.core.request import FinishReason
 from minifuse.serve.run import Answer, Served
 
-TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}  # of results of cells
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}  # between results of cells
 
 
 def differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
-    """Find comparable answers that differ in tokens, in their end, or in results of cells.
+    """Find comparable answers that differ in tokens, finish reason, or results of cells.
 
-    Both runs serve the same requests in the same order. An answer is comparable if it is complete, or ended at logits
+    Both runs served the same requests in the same order. An answer is comparable if it is complete, or ended at logits
     that are not finite.
 
     Returns:
@@ -32,7 +32,7 @@ def _comparable(answer: Answer) -> bool:
 def _alike(a: Answer, b: Answer, tolerance: float) -> bool:
     """Return whether results of cells agree, up to rounding that varies with batch size.
 
-    Results are compared in the order of their nodes. The numbers of the nodes differ in a model by operator.
+    Results are compared in the order of their nodes: the nodes' numbers differ if a model is split by operator.
     """
     mine, other = ([outputs for _, outputs in sorted(answer.results.items())] for answer in (a, b))
     return len(mine) == len(other) and all(

@@ -27,12 +27,12 @@ class Choices:
     """A technique with parsed options; makes its stages as often as needed."""
 
     row: Technique
-    given: Mapping[str, Any]  # `stage.option: value`, as typed
-    options: Mapping[Kind, Any]  # the `Options` of each stage, with the technique's values and the defaults
+    given: Mapping[str, Any]  # the typed options, as `stage.option: value`
+    options: Mapping[Kind, Any]  # the `Options` of each stage, including the technique's values and the defaults
 
     @cached_property
     def policy(self) -> Batching:
-        """Return a policy that never runs, to read workers, depth, token budget and granularity."""
+        """Return a policy that is never run: its attributes, such as `workers`, are read."""
         policy: Batching = self._make("batching")
         return policy
 
@@ -57,8 +57,8 @@ def choose(row: Technique, given: Mapping[str, Any] | None = None, max_batch: in
     """Parse options of stages (`stage.option: value`), which override the technique's own.
 
     Args:
-        max_batch: the batch size of every stage that has one, unless `given` sets it. A batching with a max_batch and a
-            memory of slots each have one: if slots kept their default of 8, no more requests would ever run.
+        max_batch: the batch size of every stage that has one, unless `given` sets it. Both a batching policy and the
+            memory slots may have a batch size: if slots kept their default of 8, at most 8 requests would ever run.
 
     Raises:
         UsageError: there is no such stage or option, a value is not allowed, or no stage has a batch size.

@@ -29,14 +29,14 @@ def build_engine(
 ) -> ServingEngine:
     """Plug the stages of a run into the loop.
 
-    `serve` uses an engine once. An engine that is run by hand may run again: its clock and its metrics go on.
+    `serve` accepts an engine only once. An engine that is run by hand may run again: its clock and its metrics go on.
 
     Args:
         model: what `run.load` or `source.load` returned, with the dtype and the device of the settings. Virtual time
             needs none.
-        into: called with every event of the trace as it happens, for example `RunningMetrics.read`. The trace then
+        into: is called with every event of the trace as it happens; an example is `RunningMetrics.read`. The trace then
             keeps no events: memory could not hold all steps of a long run.
-        observers: further observers of the loop; they see each event before the trace does.
+        observers: further observers of the loop; they receive each event before the trace does.
 
     Raises:
         UsageError: the model is not the run's, or none was given and time is real.
@@ -84,7 +84,7 @@ class _Texts:
         self._tokenizer = cache(source.tokenizer)
 
     def text(self, tokens: Sequence[int]) -> str | None:
-        with suppress(ModelError):  # what needs texts says so itself
+        with suppress(ModelError):  # code that needs texts reports the missing tokenizer itself
             return self._tokenizer().decode(list(tokens))
         return None
 

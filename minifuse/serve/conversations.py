@@ -1,4 +1,4 @@
-"""Conversations of a state file: a run continues them, and stores its own turns."""
+"""Lets a run continue the conversations of a state file, and store turns there."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ class Conversations:
     before its answer is shown (`keep`).
 
     A turn is stored when its answer is complete. A turn that was refused, or cut off by Ctrl-C, is never stored: the
-    next run continues the turn before it. A turn that was aborted, or whose logits were NaN, is stored together with
-    the next complete turn of its conversation in this run. The same holds for a turn that could not be stored because
-    the disk was full for a while.
+    next run continues the turn before it. A turn that was aborted, or ended at NaN logits, is stored together with the
+    next complete turn of its conversation in this run. So is a turn that could not be stored while the disk was full.
 
     Args:
         path: the state file; it is made if it does not exist.
@@ -43,7 +42,7 @@ class Conversations:
         self.history = History(path)
         self.failures: dict[str, str] = {}
         self._texts: dict[str, tuple[int, ...]] = {}  # conversation -> its text in the file
-        self._waiting: dict[str, Sequence] = {}  # requests that ended and are not stored
+        self._waiting: dict[str, Sequence] = {}  # ended requests that are not stored yet
 
     def __enter__(self) -> Conversations:
         return self
@@ -60,7 +59,7 @@ class Conversations:
             )
 
     def text(self, request: Request) -> tuple[int, ...]:
-        """Return the text that the conversation of a request had before this run (`Turns.stored`).
+        """Return the text that a request's conversation had before this run (`Turns.stored`).
 
         Raises:
             RequestRefused: the conversation was begun with another model, or cannot be read.
@@ -90,7 +89,7 @@ class Conversations:
     def keep(self, sequence: Sequence) -> None:
         """Store a turn that has ended, durably, before its answer is shown.
 
-        Call this for every request that ends. A turn that cannot be stored raises nothing: see `failures`.
+        Call this for every request that ends. If the turn cannot be stored, `failures` says why; nothing is raised.
         """
         request = sequence.request
         name, reason = request.conversation, sequence.finish_reason
@@ -115,7 +114,7 @@ class Conversations:
             self.failures[name] = str(error)
             return
         self.failures.pop(name, None)
-        self._texts.pop(name, None)  # the next engine reads the text again, with these turns
+        self._texts.pop(name, None)  # so that the next engine reads the text with these turns
         for one in chain:
             del self._waiting[one.id]
 

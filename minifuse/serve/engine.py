@@ -1,4 +1,4 @@
-"""The engine that serves: with a trace and checks, and open to other threads."""
+"""The serving engine: it has a trace and checks, and accepts calls of other threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Load(NamedTuple):
     """The load of an engine at one moment."""
 
     running: int  # requests that have memory
-    waiting: int  # requests that have arrived; evicted ones included
+    waiting: int  # requests that have arrived and have no memory, evicted ones included
     usage: KVUsage
 
 
@@ -47,10 +47,10 @@ class ServingExecutor(Executor, Protocol):
 
 @dataclass(eq=False, repr=False)
 class ServingEngine(Engine):
-    """An engine to which other threads may submit requests, and abort them, while it runs.
+    """An engine that runs while other threads submit and abort requests.
 
-    A lock is held while the loop turns, but not while it waits. `observers` see each event in this order, before the
-    checks and the trace do.
+    A lock is held during a turn of the loop, except while the loop waits. `observers` receive each event in the given
+    order, before the checks and the trace do.
     """
 
     batching: Batching
@@ -72,10 +72,10 @@ class ServingEngine(Engine):
         self._lock = threading.RLock()
         self._waiting: Waiting = nullcontext
         self._committed = False  # whether a plan was committed since memory was last asked for moves
-        self._thread: int | None = None  # the thread that runs the loop, if it runs
+        self._thread: int | None = None  # the thread that runs the loop, if any
         self._served = False  # whether `serve` has taken a list of requests
         self._closed = False
-        self._has_run = False  # a real clock starts when it is first read
+        self._has_run = False  # a real clock starts at its first reading
 
     def make_requests(self) -> ServedRequests:
         return ServedRequests(self.batching, self.memory, self.reader, self.arrivals, self.observer)
@@ -130,7 +130,7 @@ class ServingEngine(Engine):
     def dispatch(self) -> None:
         """Dispatch as `Engine` does, then submit the moves that memory wants ahead of time."""
         super().dispatch()
-        if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
+        if self._committed:  # not after an arrival: a busy host notices arrivals late, a replay does not
             self._committed = False
             moves = self.memory.ahead(self.now)
             if moves != ():  # a plan without work, on a worker of its own
@@ -145,15 +145,15 @@ class ServingEngine(Engine):
     # --- from outside
 
     def submit(self, *prompts: Request) -> None:
-        """Take in a request: one `Request`, or a group of one per prompt.
+        """Submit a request: one `Request`, or a group with a `Request` per prompt.
 
-        The request is received at its arrival time, or now if that has passed. If the engine does not run, or has just
-        served its last request, the new request waits for the next `run`. It follows the last request of its
-        conversation, unless its `after` names another.
+        The request is received at its arrival time, or now if that time has passed. If the engine is not running, or
+        has just served its last request, the new request waits for the next `run`. The new request follows the last
+        request of its conversation, unless its `after` names another.
 
         Raises:
             RequestRefused: the request, or one of its prompts, could never be served. Nothing has changed.
-            UsageError: this is no request, or the engine has been closed.
+            UsageError: a prompt is not a `Request`, or the engine has been closed.
         """
         check_are_requests(prompts)
         if not prompts:
@@ -165,7 +165,7 @@ class ServingEngine(Engine):
         self._wake()
 
     def abort(self, name: str) -> bool:
-        """End a request or group, keeping its tokens. Returns whether it was unfinished.
+        """End a request or group, keeping its tokens. Returns whether there was anything to end.
 
         If the request has not arrived, the requests that follow it are aborted, too.
 
@@ -191,7 +191,7 @@ class ServingEngine(Engine):
     def forget(self, name: str) -> None:
         """Forget a request that has ended, so that a long-running server does not grow.
 
-        Its id may be used again. Its conversation continues what `arrivals.stored` returns.
+        Its id may be used again. Its conversation continues the text that `arrivals.stored` returns.
 
         Raises:
             UsageError: the request has not ended.
@@ -208,7 +208,7 @@ class ServingEngine(Engine):
             return Load(len(self.sequences) - waiting, waiting, self.memory.usage())
 
     def _called_s(self) -> float:
-        """Return the time of a call; in the loop's own thread, of the last event."""
+        """Return the time of a call: now, or the last event's in the loop's thread."""
         inside = self._thread == threading.get_ident()
         return self.now if inside or not self._has_run else max(self.now, self.clock.now())
 
@@ -218,7 +218,7 @@ class ServingEngine(Engine):
             self.executor.wake()
 
     def serve_once(self) -> None:
-        """Begin to serve a list; raise `UsageError` if the engine runs, or has served one."""
+        """Begin to serve a list. Raise `UsageError` if the engine runs or has served."""
         with self._lock:
             if self._thread is not None or self._served or self._closed:
                 raise UsageError(
@@ -226,10 +226,10 @@ class ServingEngine(Engine):
                     "with the same model."
                 )
             self._served = True
-            self.requests.ended.clear()  # sequences that ended before `serve`: nobody waits for their answers
+            self.requests.ended.clear()  # nobody waits for answers of sequences that ended before `serve`
 
     def close(self) -> list[Request]:
-        """Stop the threads and end the trace. Returns the requests that have not arrived."""
+        """Stop the threads and end the trace. Returns the requests that had not arrived."""
         with self._lock:
             self._closed = True
             withdrawn = self.arrivals.withdraw_all()
@@ -238,12 +238,12 @@ class ServingEngine(Engine):
         return withdrawn
 
     def interrupt(self, stages_failed: bool = False) -> list[str]:
-        """End every unfinished request, keeping its tokens so far. Returns the ids.
+        """End every unfinished request with the tokens that it has. Returns the ids.
 
-        Close the engine afterwards: its stages know of plans that will never complete.
+        Close the engine afterwards: its stages still wait for plans that will never complete.
 
         Args:
-            stages_failed: do not call the stages again; after one has failed, their books mean nothing.
+            stages_failed: whether a stage has failed; the stages are then not called again.
         """
         self.executor.close()
         with self._lock:

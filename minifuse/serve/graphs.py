@@ -1,4 +1,4 @@
-"""Serves a model of cells: a slot for a node's states, a batch per wave."""
+"""Serves a model of cells: a slot per node's states, a batch per wave."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _sharing(run: RunPlan, num_threads: int) -> RunPlan:
 
 
 def placeholders(model: CellModel) -> RunPlan:
-    """Return a function that runs a plan without computing: each produced token is -1."""
+    """Return a function that runs a plan without computing; every token it produces is -1."""
 
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         tokens: dict[str, tuple[int, ...]] = {}

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
 
 APPLICATION = 0x6D666873  # "mfhs": marks the file as one of ours
-PATIENCE_S = 0.3  # to wait for another process that is about to let the file go
-LOG_BYTES = 4 << 20  # size of FILE-wal from which it is emptied into the file
+PATIENCE_S = 0.3  # how long to wait for another process that is about to close the file
+LOG_BYTES = 4 << 20  # from this size on, FILE-wal is emptied into the file
 
-# What each version of the file adds to the one before: a new file takes all steps.
+# The steps from each version of the file to the next; a new file takes all of them.
 STEPS = (
     """
 CREATE TABLE conversation (
@@ -68,12 +68,12 @@ WRONG = {
     "SQLITE_FULL": ("cannot grow, for the disk is full", "free some of the disk, or give a file on another"),
     "SQLITE_IOERR": ("cannot be read and written", "look after the disk, or give a file on another"),
 }
-DISK = ("SQLITE_FULL", "SQLITE_IOERR")  # the machine's fault, also when the file is opened
-# Any other error: the file is not as it was made, so that statements which hold for every state file fail.
+DISK = ("SQLITE_FULL", "SQLITE_IOERR")  # the machine's fault, even when the file is being opened
+# Any other error means damage: the statements succeed on every undamaged state file.
 DAMAGED = ("is damaged", "restore it from a copy, with no other {log} beside it, or give a new file")
 
 
-# A row, and whether it is what was written.
+# These read a row, and whether it still has the content that was written.
 MODEL = """
 SELECT model, digest, checksum = checksum(name, model, digest) FROM conversation WHERE name = ?
 """
@@ -95,7 +95,7 @@ def _checksum(*values: object) -> str:
 
 
 def _logs(file: sqlite3.Connection) -> tuple[str, str]:
-    """Return the ids of the last two files FILE-wal; they are empty in version 1."""
+    """Return the ids of the last two files FILE-wal; version 1 has only empty ids."""
     begun: tuple[str, str] = file.execute(LOGS).fetchone() if file.execute(HAS_LOGS).fetchone() else ("", "")
     return begun
 
@@ -116,12 +116,12 @@ class Turn(NamedTuple):
 
 
 class History:
-    """Conversations in an SQLite file, turn by turn.
+    """Stores conversations in an SQLite file, turn by turn.
 
     Once `add` has returned, its turns survive the death of the process. The file is in WAL mode with
-    `synchronous=FULL`. While it is open, no other process can open it: a second run would continue texts that this one
-    is about to extend. After a crash, FILE-wal next to the file is part of it, so copy both. A copy that is put back
-    next to a FILE-wal of another time is refused, because that log would damage it. Every turn has a checksum.
+    `synchronous=FULL`. While the file is open, no other process can open it: a second run would continue texts that the
+    first is about to extend. After a crash, content may be in FILE-wal next to the file, so copy both. A copy that is
+    put back next to a FILE-wal of another time is refused, because that log would damage it. Turns have checksums.
 
     Args:
         path: the file; it is made if it does not exist.
@@ -131,11 +131,11 @@ class History:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).absolute()  # SQLite gives names such as :memory: a meaning
-        self._lock = threading.Lock()  # requests are submitted by one thread and answered by another
-        self._file: sqlite3.Connection | None = None  # while it is open
+        self.path = Path(path).absolute()  # absolute, since SQLite treats names such as :memory: specially
+        self._lock = threading.Lock()  # one thread submits requests, and another answers them
+        self._file: sqlite3.Connection | None = None  # the connection, while the file is open
         self._log = Path(f"{self.path}-wal")
-        self._log_begun = True  # whether FILE-wal has got its id
+        self._log_begun = True  # whether FILE-wal has its id
         with self._named():
             version = self._look()
             file = self._connect("rwc")
@@ -158,15 +158,15 @@ class History:
         return file
 
     def _look(self) -> int:
-        """Check the file and return its version, or 0 if it is new.
+        """Check the file and return its version, or 0 if the file is new.
 
-        The connection is read-only: closing one that may write would empty FILE-wal into the file.
+        The connection is read-only: closing a writable one would empty FILE-wal into the file.
         """
         if not self.path.is_file() or not self.path.stat().st_size:
             return 0
         if not os.access(self.path, os.W_OK):
             raise self._error("it is read-only", "SQLITE_READONLY")
-        begun = Path(f"{self.path}-journal").exists()  # made by SQLite before there is a FILE-wal, and to be undone
+        begun = Path(f"{self.path}-journal").exists()  # an unfinished change without WAL, to be undone
         with closing(self._connect("rw" if begun else "ro")) as file:
             application, version, num_tables = file.execute(HEADER).fetchone()
             if not application and not num_tables:
@@ -191,13 +191,13 @@ class History:
             return int(version)
 
     def _owns_log(self, file: sqlite3.Connection) -> bool:
-        """Return whether FILE-wal belongs to the file; True if the file alone is unreadable."""
+        """Return whether FILE-wal was written for this file."""
         if not self._log.exists():
             return True
         with closing(self._connect("ro&immutable=1")) as alone:
             try:
                 last, _ = _logs(alone)
-            except sqlite3.Error:  # killed while the log was emptied into the file: the log has what is missing there
+            except sqlite3.Error:  # killed while the log was emptied into the file: only both together are readable
                 return True
         return last in _logs(file)
 
@@ -210,7 +210,7 @@ class History:
                 file.execute(f"PRAGMA application_id={APPLICATION}")
                 file.execute(f"PRAGMA user_version={VERSION}")
         self._empty_log(file)
-        with self._transaction(file):  # takes the lock, which is kept
+        with self._transaction(file):  # takes the lock, and keeps it
             Path(f"{self.path}-shm").unlink(missing_ok=True)  # left by `_look`; under the lock nobody else uses it
 
     def __enter__(self) -> History:
@@ -220,7 +220,7 @@ class History:
         self.close()
 
     def close(self) -> None:
-        """Let the file go. What was added stays."""
+        """Close the file, so that others can open it."""
         with self._lock:
             file, self._file = self._file, None
             if file is not None:
@@ -249,7 +249,7 @@ class History:
         return ModelIdentity(*model)
 
     def turns(self, conversation: str) -> list[Turn]:
-        """Return the turns of a conversation, in order; none if there is no such conversation."""
+        """Return a conversation's turns in order; an empty list if there is no such conversation."""
         turns = []
         with self._use() as file:
             rows = file.execute(TURNS, (conversation,)).fetchall()
@@ -260,12 +260,12 @@ class History:
                 raise self._error(f"turn {i} of {conversation!r} is not what was written")
             try:
                 turns.append(Turn(tuple(json.loads(prompt)), tuple(json.loads(answer)), reason))
-            except (ValueError, TypeError) as error:  # of version 1, which had no checksums
+            except (ValueError, TypeError) as error:  # a row of version 1, which had no checksums
                 raise self._error(error) from None
         return turns
 
     def text(self, conversation: str) -> tuple[int, ...]:
-        """Return all tokens of a conversation, prompts and answers in turn."""
+        """Return all tokens of a conversation, prompts and answers alternating."""
         return tuple(token for turn in self.turns(conversation) for token in turn.prompt + turn.answer)
 
     def said(self, digest: str) -> str | None:
@@ -294,7 +294,7 @@ class History:
         with self._lock, self._named():
             if self._file is None:
                 raise UsageError(f"The state file {self.path} has been closed: open it again.")
-            for path in (self.path, self._log):  # what is written into a file without a name is lost
+            for path in (self.path, self._log):  # what is written into a removed file is lost
                 if not path.exists():
                     raise MachineError(f"The state file {path} has been removed while it was in use: leave it there.")
             yield self._file
@@ -306,10 +306,10 @@ class History:
     @contextmanager
     def _transaction(self, file: sqlite3.Connection) -> Iterator[None]:
         file.execute("BEGIN IMMEDIATE")
-        with file:  # commits, or takes all back
+        with file:  # commits, or rolls back
             if not self._log_begun:
                 file.execute(BEGIN_LOG)
-                file.execute(f"PRAGMA user_version={VERSION}")  # so that the log has the page that tells of all tables
+                file.execute(f"PRAGMA user_version={VERSION}")  # writes the page that lists all tables into the log
             yield
         self._log_begun = True
 
@@ -317,7 +317,7 @@ class History:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: in a message of SQLite's about the file
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # UnicodeDecodeError comes from SQLite's message
             raise self._error(error, getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")) from None
 
     def _error(self, why: object, name: str = "SQLITE_CORRUPT") -> MinifuseError:

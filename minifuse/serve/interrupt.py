@@ -1,4 +1,4 @@
-"""Holds back Ctrl-C, and signals that end the process, while something is half done."""
+"""Holds back Ctrl-C, and signals that end the process, until a block is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Hold:
-    """A signal handler that holds signals back from the handlers that it replaces.
+    """A signal handler that delays signals for the handlers that it replaces.
 
     Args:
         before: the replaced handlers, by signal. They raise `KeyboardInterrupt`.
@@ -31,10 +31,10 @@ class Hold:
         self._released = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Hold a signal back; interrupt if it is the second one, or within `released`."""
+        """Hold a signal back; interrupt at a second signal, or within `released`."""
         held = not self._released or importing(frame)
         try:
-            self.before[number](number, None if held else frame)  # the frame, only if it is to be interrupted
+            self.before[number](number, None if held else frame)  # without a frame, it does not interrupt
         except KeyboardInterrupt:
             if not held or self.pending:
                 self.pending = False
@@ -43,7 +43,7 @@ class Hold:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Let a block be interrupted anywhere."""
+        """Run a block that a signal may interrupt at any point."""
         try:
             self._released = True
             if self.pending:
@@ -56,13 +56,14 @@ class Hold:
 
 @contextmanager
 def uninterrupted(forget: bool = False) -> Iterator[Hold]:
-    """Hold a Ctrl-C back until the block has ended; a second one interrupts at once.
+    """Hold back a Ctrl-C until the block has ended; a second Ctrl-C interrupts at once.
 
-    Books that are written in several places, or a line that is printed and then noted as printed, would otherwise be
-    left half done. Blocks may be nested: only the outermost does anything.
+    Without this, state that is written in several places, or a line that is printed and then recorded as printed, could
+    be left half done. Blocks may be nested: only the outermost has an effect.
 
     Args:
-        forget: do not raise `KeyboardInterrupt` at the end of the block; `Hold.pending` tells whether one came.
+        forget: whether a signal that was held back is dropped at the end of the block. Otherwise, it then raises
+            `KeyboardInterrupt`. `Hold.pending` tells whether a signal came.
     """
     before: dict[int, Handler] = {}
     if threading.current_thread() is threading.main_thread():

@@ -1,4 +1,4 @@
-"""Requests that may follow one another, be refused on arrival, or end early."""
+"""Requests that may follow other requests, be refused on arrival, or end early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minifuse.core.turns import Turns
 
 @dataclass(eq=False, repr=False)
 class ServedRequests(Requests):
-    """Requests that report to an observer, and whose turns wait for the turn before."""
+    """Reports requests to an observer, and lets each turn wait for the turn before."""
 
     arrivals: Turns
     observer: RunObserver
@@ -26,11 +26,11 @@ class ServedRequests(Requests):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.first_token_s: dict[str, float] = {}
-        self.refused: dict[str, str] = {}  # request -> why it was refused after its submission
-        self.ended: deque[Sequence] = deque()  # finished but not yet answered, in order
+        self.refused: dict[str, str] = {}  # request -> why it was refused on arrival
+        self.ended: deque[Sequence] = deque()  # finished sequences that are not yet answered, in order
 
     def submit(self, prompts: tuple[Request, ...], now: float) -> None:
-        """Take in a request's prompts; they arrive at their time, but not before `now`.
+        """Check and queue a request's prompts; they arrive at `arrival_s`, but not before `now`.
 
         Raises:
             RequestRefused: one of the prompts could never be served. Nothing has changed.
@@ -47,13 +47,13 @@ class ServedRequests(Requests):
                 self.observer.refused(prompt.id, str(refusal))
             raise
         for request, num_history in self.arrivals.add(prompts, now):
-            measured = request.arrival_s != prompts[0].arrival_s  # the arrival of all of them
+            measured = request.arrival_s != prompts[0].arrival_s  # all prompts were given this arrival time
             self.observer.requested(self.reader.fit(request), num_history, measured=measured)
 
     def begin(self, request: Request, num_history: int) -> None:
         """Hand a request to the stages, or refuse it if its text is too long."""
         try:
-            if request.after is not None:  # its whole text was not known until the request before it ended
+            if request.after is not None:  # its whole text became known when the previous request ended
                 self.observer.requested(request, num_history, measured=True)
                 self.reader.check(request, num_history)
                 call_check(self.memory, request)
@@ -72,7 +72,7 @@ class ServedRequests(Requests):
         """End a sequence, and let the requests that follow it arrive."""
         try:
             super().finish(sequence, reason)
-        finally:  # also if memory fails to release it
+        finally:  # even if memory fails to release the sequence
             if sequence.id in self.finished:
                 self.ended.append(sequence)
         for request, why in self.arrivals.ended(sequence):
@@ -88,7 +88,7 @@ class ServedRequests(Requests):
         self.finish(sequence, reason)
 
     def end_unseen(self, request: Request, reason: FinishReason, why: str = "") -> None:
-        """End a request before it has arrived: the stages never see it."""
+        """End a request that has not arrived; the stages never see it."""
         if request.after is not None:
             self.observer.requested(request)
         self.end_early(Sequence(request), reason, why)
@@ -101,10 +101,10 @@ class ServedRequests(Requests):
         self.arrivals.forget(name)
 
     def give_up(self, stages_failed: bool) -> list[str]:
-        """End every request, keeping its tokens so far. Returns the ids.
+        """End every unfinished request with the tokens that it has. Returns the ids.
 
         Args:
-            stages_failed: do not call the stages again; after one has failed, their books mean nothing.
+            stages_failed: whether a stage has failed; the stages are then not called again.
         """
         if stages_failed:
             deaf: Any = SimpleNamespace(release=lambda *ended: None, check=self.memory.check)

@@ -1,4 +1,4 @@
-"""Resolves a run: parses options, fills in offers and defaults, computes capacity, refuses contradictions."""
+"""Resolves a run: parses options, fills in values, computes capacity, refuses contradictions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ResolvedRun:
 
     choices: Choices
     source: Source
-    settings: Settings  # whose device is not "auto"
-    outline: Any  # of the model, see `Source.outline`
-    placeholders: bool  # whether every token is a placeholder: virtual time needs no model with random weights
+    settings: Settings  # with the device resolved: never "auto"
+    outline: Any  # the model's, see `Source.outline`
+    placeholders: bool  # whether all tokens are placeholders, as in virtual time if the model has no weights
     capacity: int  # slots of memory
     option_sources: Mapping[str, str]  # `stage.option` that a model may offer -> where its value comes from
 
@@ -51,12 +51,12 @@ class ResolvedRun:
 
 
 def resolve_run(technique: Technique | Choices, source: Source, settings: Settings, outline: Any = None) -> ResolvedRun:
-    """Resolve a run, or refuse what cannot run. Reads no weights.
+    """Resolve a run; raise if it cannot run. Reads no weights.
 
     Args:
         technique: a technique, or `Choices` that serve this kind of model. With `Choices`, the stage options in
             `settings` are ignored.
-        outline: the model's outline, if another run has made it.
+        outline: the model's outline, if another run has already made it.
 
     Raises:
         UsageError: the technique does not serve such a model, an option is wrong, the memory holds not even one slot,
@@ -99,7 +99,7 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
 
 
 def serve_model(choices: Choices, source: Any, settings: Settings, model: Any) -> ServedModel:
-    """Return a model as this run serves it; `model` may be an outline."""
+    """Make the `ServedModel` of this run; `model` may be an outline."""
     if source.kind == "cells":
         from minifuse.serve.graphs import ServedCells  # imports torch
 
@@ -110,7 +110,7 @@ def serve_model(choices: Choices, source: Any, settings: Settings, model: Any) -
 
 
 def _filled(choices: Choices, served: ServedModel) -> tuple[Choices, dict[str, str]]:
-    """Fill in what the model offers. Also returns each value's source, by `stage.option`."""
+    """Fill in option values that the model offers; also return each value's source."""
     options, sources = dict(choices.options), {}
     for kind, own in choices.options.items():
         for name, given in offered(own).items():
@@ -119,5 +119,5 @@ def _filled(choices: Choices, served: ServedModel) -> tuple[Choices, dict[str, s
             if offer.value != given:
                 options[kind] = replace(options[kind], **{name: offer.value})
     if options == choices.options:
-        return choices, sources  # the same object, whose `policy` has been made
+        return choices, sources  # the same object: its `policy` is already cached
     return replace(choices, options=options), sources

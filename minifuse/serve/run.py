@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How one request ended. Times are seconds since the run began; None: never happened."""
+    """How one request ended. Times are in seconds from the run's start; None if never."""
 
     request: Request
     token_ids: tuple[int, ...]  # the new tokens only
@@ -35,8 +35,8 @@ class Answer:
     first_token_s: float | None = None
     finish_s: float | None = None
     why_refused: str | None = None
-    results: Mapping[int, Any] = field(default_factory=dict)  # of a cell graph: the outputs of its results, by node
-    num_history: int = 0  # leading tokens of the prompt: the text of earlier turns
+    results: Mapping[int, Any] = field(default_factory=dict)  # for a cell graph: the outputs of result nodes, by node
+    num_history: int = 0  # how many leading tokens of the prompt are the text of earlier turns
 
     @classmethod
     def of(cls, sequence: Sequence, requests: ServedRequests) -> Answer:
@@ -66,10 +66,11 @@ class Answer:
         return self.request.prompt[self.num_history :]
 
     def row(self) -> dict[str, Any]:
-        """Return plain values in a flat dict, without tokens and results. None: it never happened.
+        """Return a flat dict of plain values, without tokens and results.
 
-        Values ending in `_s` are seconds. `arrival_s`, `first_token_s` and `finish_s` are counted from the start of the
-        run. The others are as `minifuse.trace.metrics` defines them, and exist only for complete answers.
+        Values whose names end in `_s` are seconds. `arrival_s`, `first_token_s` and `finish_s` are counted from the
+        start of the run; None if it never happened. The other times are defined in `minifuse.trace.metrics`, and only
+        complete answers have them.
         """
         request, first_s, finish_s = self.request, self.first_token_s, self.finish_s
         num_output = len(self.token_ids)
@@ -101,8 +102,8 @@ class Answer:
 class Served:
     """A whole run: the trace, and an answer for every request.
 
-    Answers are in the order of the given requests. Those of requests submitted during the run follow, in the order in
-    which these ended.
+    Answers are in the order of the given requests. After them come the answers of requests submitted during the run, in
+    the order in which these ended.
 
     `interrupted`: whether Ctrl-C came, even if every request already had its answer.
     """
@@ -112,7 +113,7 @@ class Served:
     interrupted: bool = False
 
     def whole(self) -> Served:
-        """Return this run, for callers that cannot use an incomplete one.
+        """Return this run unless it is incomplete.
 
         Raises:
             KeyboardInterrupt: the run was interrupted.
@@ -125,10 +126,10 @@ class Served:
         """Return one flat dict per request, see `Answer.row`.
 
         Args:
-            by: user, priority or conversation: return one flat dict for each of them, see `RunningMetrics.grouped`.
+            by: "user", "priority" or "conversation": return one flat dict per group, see `RunningMetrics.grouped`.
 
         Raises:
-            UsageError: `by` is something else, or the trace has not kept its events.
+            UsageError: `by` is something else, or the trace has kept no events.
         """
         if by is None:
             return [answer.row() for answer in self.answers]
@@ -168,22 +169,23 @@ def serve(
     *,
     conversations: Conversations | None = None,
 ) -> Served:
-    """Serve all requests. A refused request stops no other; Ctrl-C marks the unfinished as interrupted.
+    """Serve all requests to the end. At Ctrl-C, unfinished requests end as interrupted.
 
-    Neighbours of one group are the prompts of one request. The callbacks may submit further requests to the engine, and
-    abort requests. Each of these has an answer, too.
+    Neighbours of one group are the prompts of one request. If one request is refused, the others go on. The callbacks
+    may submit further requests to the engine, and abort requests. Each of these has an answer, too.
 
     Args:
-        on_answer: called as each request ends, first for requests refused at submission. Requests that are submitted
-            while a run is given up are answered without a call.
-        on_step: called after every iteration.
-        on_failure: called with an error of a stage or of the model, once unfinished requests are answered as
+        on_answer: is called as each request ends, first for requests refused at submission. Requests that are submitted
+            while a run is being given up are answered without a call.
+        on_step: is called after every iteration.
+        on_failure: is called with an error of a stage or of the model, once unfinished requests are answered as
             interrupted. Without `on_failure`, the error is raised at that point.
         conversations: the conversations of a state file. Requests continue them, and each complete turn is stored
-            durably before `on_answer` is called; `conversations.failures` tells what could not be stored.
+            durably before `on_answer` is called; `conversations.failures` says what could not be stored.
 
     Raises:
-        UsageError: these are no requests, the engine serves or has served, or the conversations have another model.
+        UsageError: something given is no request, the engine has already served or is running, or the conversations
+            have another model.
     """
     if not isinstance(requests, Iterable):
         raise UsageError(f"serve was given {requests!r:.60}: give a list of requests.")
@@ -197,7 +199,7 @@ def serve(
     answers: dict[int, Answer] = {}
     failure: BaseException | None = None
     interrupted = False
-    index: dict[str, int] = {}  # of the given requests, by id
+    index: dict[str, int] = {}  # id -> place among the given requests
 
     def unserved(number: int, request: Request, why_refused: str | None = None) -> None:
         reason = FinishReason.INTERRUPTED if why_refused is None else FinishReason.REFUSED
@@ -209,7 +211,7 @@ def serve(
         while engine.requests.ended:
             sequence = engine.requests.ended.popleft()
             answer = Answer.of(sequence, engine.requests)
-            answers[index.get(sequence.id, len(requests) + len(answers))] = answer  # others behind the given
+            answers[index.get(sequence.id, len(requests) + len(answers))] = answer  # other requests come last
             if conversations is not None:
                 conversations.keep(sequence)
             tell(answer)
@@ -218,18 +220,18 @@ def serve(
         """End the run early, and answer every request that has no answer yet."""
         engine.interrupt(stages_failed=stages_failed)
         answer_ended()
-        for i, request in enumerate(requests):  # those that were never submitted
+        for i, request in enumerate(requests):  # requests that were never submitted
             if i not in answers:
                 unserved(i, request)
         withdrawn = engine.close()
-        # Requests that callbacks submitted and aborted meanwhile are answered without calls: that might never end.
+        # Requests that callbacks have just submitted and aborted are answered without calls: those might never end.
         answer_ended(tell=lambda answer: None)
         for request in withdrawn:
             answers[len(requests) + len(answers)] = Answer(request, (), FinishReason.INTERRUPTED)
 
-    # Computing and waiting may be interrupted; the books in between are never left half written.
+    # Ctrl-C may interrupt computing and waiting, but leaves no records half written.
     with uninterrupted(forget=True) as hold:
-        gc.freeze()  # collecting what was there before, again and again, would take as long as scheduling itself
+        gc.freeze()  # scanning older objects in every collection would take as long as scheduling itself
         try:
             numbers = count()
             for prompts in by_request(requests):
@@ -241,14 +243,14 @@ def serve(
                 except RequestRefused as refusal:
                     for i, request in numbered.items():
                         unserved(i, request, str(refusal))
-            answer_ended()  # requests that a callback for a refused one has aborted
+            answer_ended()  # requests that a callback for a refused request has aborted
             turns = engine.turns(hold.released)
             while True:
                 try:
                     reports = next(turns, None)
                 except KeyboardInterrupt:
                     raise
-                except BaseException as error:  # of a stage or of the model, and of no callback
+                except BaseException as error:  # an error of a stage or of the model; callbacks are called elsewhere
                     failure = fault_of(error, engine)
                     given_up(stages_failed=True)
                     break

@@ -1,4 +1,4 @@
-"""What serving asks of a model: the one place where texts and cell graphs differ."""
+"""Says what serving asks of a model: only here do texts and cell graphs differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minifuse.serve.settings import Settings
 
 
 def check_model(settings: Settings, **loaded: object) -> None:
-    """Raise `UsageError` unless a model was loaded as the settings say: `check_model(settings, dtype=model.dtype)`."""
+    """Raise `UsageError` unless the `loaded` properties, such as `dtype=model.dtype`, match the settings."""
     for name, value in loaded.items():
         found, wanted = str(value).removeprefix("torch."), getattr(settings, name).partition(":")[0]
         if found != wanted:
@@ -23,7 +23,7 @@ def check_model(settings: Settings, **loaded: object) -> None:
 
 
 class Offer(NamedTuple):
-    """A value for an option of a stage, and where it comes from."""
+    """A value for an option of a stage, and where the value comes from."""
 
     value: Any
     source: str
@@ -33,27 +33,27 @@ NOTHING_KNOWN = Offer(None, "assumed")
 
 
 class ServedModel(Protocol):
-    """A model as one run serves it. Virtual time may do without its weights.
+    """A model as one run serves it. In virtual time its weights may be missing.
 
-    Making one raises `UsageError` if the model cannot be served in these settings, whatever the stages.
+    Its constructor raises `UsageError` if no stages could serve the model in these settings.
     """
 
     reader: Reader
     slot: str  # what a slot of memory holds: a token, or a state
     slot_bytes: int
-    kv_bytes: int  # of memory's budget
-    num_layers: int = 1  # layers that may take turns on the device; 1: they cannot
-    cell_types: Collection[str]  # that a batching policy's options may name
+    kv_bytes: int  # memory's budget
+    num_layers: int = 1  # layers that may take turns on the device; 1 if they cannot
+    cell_types: Collection[str]  # cell types that a batching policy's options may name
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
-        """Return a value for an option that was not given and that models may offer.
+        """Return the value that this model offers for an option that was not given.
 
         Args:
-            option: the option's name, without the stage's.
+            option: the option's name, without the stage's name.
             beside: all options of the stage, by name.
 
         Raises:
-            UsageError: what was stored about the option cannot be read.
+            UsageError: a stored value for the option cannot be read.
         """
         return NOTHING_KNOWN
 

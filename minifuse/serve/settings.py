@@ -14,13 +14,13 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.simulate.cost import Hardware, hardware
 
 CLOCKS = ("real", "virtual")
-KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the budget by default: the larger of the two
-SHARE = 0.9  # of a simulated machine's memory, for weights and KV together: vLLM's gpu_memory_utilization
-MOST_SLOTS = 2**20  # of a simulated machine, by default: memory's books grow with the slots
+KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the default budget is the larger of the two
+SHARE = 0.9  # share of a simulated machine's memory for weights and KV together: vLLM's gpu_memory_utilization
+MOST_SLOTS = 2**20  # default limit on a simulated machine: the host's records grow with the slots
 
 
 def simulated(named: str | Hardware | None, clock: str) -> str | Hardware:
-    """Return the simulated machine. Raise `UsageError` if one is named in real time."""
+    """Return the simulated machine. Raise `UsageError` if real time is given a machine."""
     if named is not None and clock == "real":
         raise UsageError(
             f'--hardware is "{named}" and the clock is real: add --clock virtual, or leave --hardware out.'
@@ -33,19 +33,19 @@ class Settings:
     """How a run is set up, whatever the technique.
 
     Raises:
-        UsageError: a value is not one of those allowed.
+        UsageError: a value is not allowed.
     """
 
     dtype: str = "float32"
-    device: str = "cpu"  # auto: chosen when the run is resolved
-    kv_memory: int | None = None  # bytes of memory's budget; None: see `kv_bytes`
+    device: str = "cpu"  # "auto" is replaced when the run is resolved
+    kv_memory: int | None = None  # memory's budget in bytes; if None, see `kv_bytes`
     clock: Literal["real", "virtual"] = "real"
     hardware: str | Hardware = "cpu"  # the machine that virtual time simulates
     stage_options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    tensor_parallel: int = 1  # ranks among which the model, and with it the KV memory, is divided
-    numerics: Literal["fast", "reference"] = "fast"  # reference: a request's bits depend on neither technique nor batch
-    why: bool = False  # tell why each waiting request was not admitted at an iteration; slow with long queues
+    tensor_parallel: int = 1  # ranks among which the model and its KV memory are divided
+    numerics: Literal["fast", "reference"] = "fast"  # reference: bits depend on neither technique nor batch
+    why: bool = False  # report at each iteration why each waiting request is not admitted; slow if queues are long
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, DTYPE_BYTES)
@@ -64,10 +64,11 @@ class Settings:
                 raise UsageError(f"The setting {name} is {value!r}: give {allowed}.")
 
     def kv_bytes(self, slot_bytes: int, weights: int | None = None) -> int:
-        """Return the bytes of memory: `kv_memory`, else the larger of 64 MiB and 4096 slots.
+        """Return memory's budget in bytes: `kv_memory` if given, otherwise a default.
 
-        A simulated machine with a known memory size has another default: 90% of that size less the weights, limited to
-        4096 to 1,048,576 slots.
+        The default is the larger of 64 MiB and 4096 slots. In virtual time, if `weights` and the size of the machine's
+        memory are known, the default is what the weights leave of 90% of that size, but at least 4096 slots and at most
+        1,048,576.
 
         Args:
             slot_bytes: bytes of a token's KV, or of a node's states.

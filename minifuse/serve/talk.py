@@ -1,4 +1,4 @@
-"""A conversation of a single user: one engine, which runs once for every turn."""
+"""Holds a single user's conversation on one engine, which runs once per turn."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A turn: its answer, and what became of the KV of the text before it.
+    """A turn: its answer, and how much KV of the earlier text was found.
 
-    Of a history of 5 tokens, 4 have had KV: the last token was sampled and never fed back. It is computed with the new
-    prompt, and counts as `new`.
+    Of a history of 5 tokens, only 4 have had KV: the last token was sampled and never fed back. It is computed together
+    with the new prompt, and counts as `new`.
     """
 
     answer: Answer
     on_device: int  # tokens of the history whose KV was on the device
     on_host: int  # tokens of the history whose KV was swapped in from the host
-    recomputed: int  # tokens of the history that were computed again, counted each time
+    recomputed: int  # tokens of the history that were computed again, counted at each recomputation
     stored: bool  # whether the turn is in the state file
 
     @property
     def new(self) -> int:
-        """Tokens that had to be computed for the first time before the answer could begin."""
+        """Count the tokens that were computed for the first time before the answer began."""
         return len(self.answer.new_prompt) + min(1, self.answer.num_history)
 
 
 class Talk:
-    """One conversation, turn by turn, on an engine that serves nothing else meanwhile.
+    """Holds one conversation on an engine that serves nothing else meanwhile.
 
-    The talk continues what the engine has served of the conversation. Other talks may use the engine, one at a time.
+    The talk continues the turns of this conversation that the engine has already served. Other talks may use the same
+    engine, one at a time.
 
     Args:
         name: the name of the conversation.
-        conversations: the conversations of a state file. The talk continues the one of this name there, and stores
+        conversations: the conversations of a state file. The talk continues the conversation of this name, and stores
             every complete answer before `say` returns.
 
     Attributes:
-        num_turns: answered turns of the conversation, those in the state file and in other talks included.
-        num_tokens: tokens of the conversation's text.
+        num_turns: the number of answered turns, including those in the state file and in other talks.
+        num_tokens: the number of tokens of the conversation's text.
 
     Raises:
         UsageError: the conversation was begun with another model or cannot be read, or `name` is no valid name.
@@ -59,7 +60,7 @@ class Talk:
     def __init__(self, engine: ServingEngine, name: str = "chat", conversations: Conversations | None = None) -> None:
         self.engine, self.name, self.conversations = engine, check_name(name, "The conversation"), conversations
         self.num_turns = self.num_tokens = 0
-        self._count = 0  # of requests
+        self._count = 0  # requests made
         if conversations is not None:
             conversations.check(engine.trace.header.get("model"))
             engine.arrivals.stored = conversations.text
@@ -79,19 +80,19 @@ class Talk:
     ) -> Exchange:
         """Ask for the next answer, and wait for it.
 
-        Ctrl-C aborts the answer, which keeps its tokens; the next turn continues them. An error of `on_tokens` aborts
+        Ctrl-C aborts the answer; its tokens are kept, and the next turn continues them. An error of `on_tokens` aborts
         the answer as well, and is raised afterwards.
 
         Args:
-            on_tokens: called with new tokens of the answer as they come.
-            asked: fields of the `Request`: max_new_tokens, stop_ids, sampling.
+            on_tokens: is called with new tokens of the answer as they come.
+            asked: further fields of the `Request`, such as max_new_tokens, stop_ids and sampling.
 
         Raises:
-            RequestRefused: the request can never be served. The next turn continues the turn before.
+            RequestRefused: the request can never be served. The next turn then continues the last answered turn.
         """
         engine = self.engine
         self._count += 1
-        while f"turn-{self._count}" in engine.finished:  # of another talk
+        while f"turn-{self._count}" in engine.finished:  # a request of another talk
             self._count += 1
         request = Request(f"turn-{self._count}", prompt, conversation=self.name, **asked)
         engine.submit(request)
@@ -124,7 +125,7 @@ class Talk:
 
 
 def _found(sequence: Sequence, reports: list[StepReport]) -> tuple[int, int, int]:
-    """Count the tokens of a history that were found on device and host, and recomputed."""
+    """Count history tokens: found on the device, found on the host, and recomputed."""
     name, had_kv = sequence.id, max(0, sequence.num_history - 1)
     works = [work for report in reports for work in report.plan.work if work.sequence == name]
     on_device = on_host = 0
@@ -132,6 +133,6 @@ def _found(sequence: Sequence, reports: list[StepReport]) -> tuple[int, int, int
         for reused, *found in report.plan.reused:
             if reused == name:
                 on_device, on_host = found
-        if name in report.tokens:  # what it finds from now on, after an eviction, is its own
+        if name in report.tokens:  # KV found later, after an eviction, is the answer's own, not history
             break
     return on_device, on_host, sum([max(0, min(work.stop, had_kv) - work.start) for work in works])

@@ -1,4 +1,4 @@
-"""Serves a transformer: a slot for each token's KV, a forward pass for each plan."""
+"""Serves a transformer: a slot per token's KV, a forward pass per plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ServedText(ServedModel):
-    """A transformer. Without a `model`, time is virtual and every token a placeholder."""
+    """A transformer. Without a `model`, time is virtual and tokens are placeholders."""
 
     slot = "token"
     cell_types = (TRANSFORMER,)
@@ -54,7 +54,7 @@ class ServedText(ServedModel):
             self._check_model(model)
 
     def _check_settings(self) -> None:
-        """Raise `UsageError` if ranks cannot divide the model, or the simulated machine cannot hold it."""
+        """Raise `UsageError` if ranks cannot divide the model, or the machine cannot hold it."""
         source, settings, ranks = self.source, self.settings, self.settings.tensor_parallel
         shard_config(source.config, ranks)
         if settings.numerics == "reference" and ranks > 1:
@@ -92,12 +92,12 @@ class ServedText(ServedModel):
         check_model(self.settings, dtype=model.dtype, device=device, numerics=numerics)
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
-        """Return what is computed for the simulated machine, or was measured on this one.
+        """Return a value computed for the simulated machine, or measured on this machine.
 
-        - `profile`: what a `chunk` costs to compute again.
-        - `token_budget`: the tokens of an iteration that saturate the machine.
-        - `lanes`: the lanes of attention that the machine runs at once.
-        - `layers`: the number of the model's layers, if layers take turns.
+        - `profile`: the cost of recomputing a `chunk`.
+        - `token_budget`: how many tokens per iteration saturate the machine.
+        - `lanes`: how many lanes of attention the machine runs at once.
+        - `layers`: the number of layers of the model, if layers take turns.
         - `balance`: the machine's operations per byte read, divided by the query heads that share a KV head.
         """
         settings, config = self.settings, self.source.config
@@ -110,7 +110,7 @@ class ServedText(ServedModel):
             value = self._computed(option, beside)
             named = settings.hardware if isinstance(settings.hardware, str) else "given"
             source = f"computed from the hardware: {named}"
-        elif option in ("profile", "token_budget"):  # no other option is measured
+        elif option in ("profile", "token_budget"):  # only these options are measured
             kept = KeptProfile(config, settings.dtype, settings.device, beside.get("chunk", CHUNK))
             if (profile := kept.read(self.source.name)) is not None:
                 value = profile.text() if option == "profile" else kept.saturating_tokens()
@@ -123,7 +123,7 @@ class ServedText(ServedModel):
         match option:
             case "profile":
                 chunk: int = beside["chunk"]
-                longest = max(config.max_context, 4 * chunk)  # at least two contexts, however large a chunk
+                longest = max(config.max_context, 4 * chunk)  # at least two lengths, however large the chunk
                 return cost.recomputation(chunk, powers_of_two(chunk, longest)).text()
             case "token_budget":
                 return cost.saturating_tokens()
@@ -154,7 +154,7 @@ class ServedText(ServedModel):
         return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
 
     def _runner(self, model: Transformer, stages: Stages) -> tuple[RunPlan, ParallelRunner | PlanTransfers]:
-        """Return what runs plans, and what starts the moves of plans without work."""
+        """Return the runner of plans, and what starts the moves of plans without work."""
         settings, memory = self.settings, stages.memory
         if settings.tensor_parallel > 1:
             from minifuse.parallel.launch import launch
@@ -188,7 +188,7 @@ class ServedText(ServedModel):
 
 
 def _threads(workers: int, device: str) -> int:
-    """Return how many plans to compute at once on this device.
+    """Return how many plans this device should compute at once.
 
     On 2 cores, 16 concurrent instances of random:medium in bfloat16 took 16.0, 11.7, 19.0 and 23.2 ms per token with 1,
     2, 8 and 16 plans at once, if torch used 2 threads for each plan. With 1 thread for each they took 20.9, 12.8, 24.0

@@ -1,4 +1,4 @@
-"""Answers in OpenAI's form: whole, or in chunks as their tokens come."""
+"""Writes answers in OpenAI's form: whole, or in chunks as their tokens come."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Choice:
     stream: TextStream
     tokens: list[int] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)  # one for each token, in OpenAI's form for chats
-    num_sent: int = 0  # of `logprobs`
+    num_sent: int = 0  # how many of `logprobs` were sent
     reused: int = 0  # tokens of the prompt whose KV was found in memory
     answer: Answer | None = None
     finish_reason: str | None = None
@@ -46,7 +46,7 @@ class Reply:
 
     Args:
         name: the id of the completion.
-        num_prompt: tokens of all prompts, chat history included.
+        num_prompt: the number of tokens of all prompts, chat history included.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Reply:
         return self._chunk(choice, {"delta": {"role": "assistant", "content": ""}}, None)
 
     def delta(self, choice: Choice, text: str) -> dict[str, Any]:
-        """Return a chunk: new text, unsent log-probabilities, and the finish reason, if any."""
+        """Return a chunk with new text, unsent log-probabilities, and any finish reason."""
         told = choice.logprobs[choice.num_sent :]
         choice.num_sent = len(choice.logprobs)
         said = {"delta": {"content": text} if text else {}} if self.kind == "chat" else {"text": text}

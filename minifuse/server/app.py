@@ -25,13 +25,13 @@ from minifuse.server.gateway import Gateway
 from minifuse.server.live import add_routes
 
 DONE = "[DONE]"
-PING_S = 15  # between comments that keep a stream open while nothing is generated
-READ_S = 60  # that a client may take to read an event
+PING_S = 15  # pause between comments that keep a stream open while nothing is generated
+READ_S = 60  # the longest that a client may take to read an event
 AppStatus.enable_automatic_graceful_drain = False  # it would cut streams at SIGTERM, whose deadline is the server's
 
 
 def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
-    """Make the application of one model."""
+    """Make the web application that serves one model."""
     app = FastAPI(title="minifuse", version=__version__, description="OpenAI's API on minifuse's engine.")
     created = int(time.time())
     model = {"id": completions.name, "object": "model", "created": created, "owned_by": "minifuse"}
@@ -80,7 +80,7 @@ def make_app(gateway: Gateway, completions: Completions) -> FastAPI:
 async def _answered(
     completions: Completions, form: Any, understand: Callable[[Any, str], Asking], request: Request
 ) -> Response:
-    """Answer one body, with one object or with a stream of chunks."""
+    """Answer a request with one JSON object or with a stream of chunks."""
     asking = await asyncio.to_thread(understand, form, request.state.tenant)
     reply = asking.reply
     answer = completions.answer(asking)
@@ -105,7 +105,12 @@ async def _answered(
 
 def _log_usage(completions: Completions, reply: Reply, request: Request) -> None:
     usage = reply.usage()
-    told = {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+    told = {
+        "request": next(iter(reply.choices)).partition(".")[0],  # as the live page names it
+        "prompt_tokens": usage["prompt_tokens"],
+        "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+        "completion_tokens": usage["completion_tokens"],
+    }
     if (failure := completions.dialogues.failure) is not None:
         told["error"] = failure
     request.state.told = told
@@ -121,7 +126,7 @@ async def _collect(answer: AsyncIterator[Any]) -> None:
 
 
 async def _gone(request: Request) -> None:
-    """Return when the client has closed the connection."""
+    """Wait until the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -134,7 +139,7 @@ async def _chunks(
     form: Any,
     request: Request,
 ) -> AsyncIterator[dict[str, str]]:
-    """Yield the events of a stream."""
+    """Yield an answer's server-sent events."""
     opened: set[int] = set()
     usage: dict[str, Any] = {"usage": None} if form.includes_usage else {}
     try:
@@ -168,13 +173,25 @@ async def _refused(request: Request, refused: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Answer a body that is wrong with the first of its errors."""
+    """Answer an invalid body with the most specific of its errors."""
     assert isinstance(error, RequestValidationError)
-    found = error.errors()[0]
+    found = max(error.errors(), key=lambda one: len(one["loc"]))  # of several types, the one that fits best
     where = () if found["type"] == "json_invalid" else found["loc"][1:]  # behind "body"
     param = ".".join(str(part) for part in where if not _is_branch(part))[:MOST_SHOWN] or None
-    why = found["msg"].removeprefix("Value error, ")
+    why = _told(found)
     return await _refused(request, Refused(400, f"{param}: {why}" if param else why, param=param, code=found["type"]))
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """Describe an error of pydantic to a client."""
+    kind, context = found["type"], found.get("ctx", {})
+    if kind == "json_invalid":
+        return f"The body is not JSON: {context['error']}."
+    if kind == "model_attributes_type" and found["loc"] == ("body",):
+        return "The body is no JSON object: send one, with the header 'Content-Type: application/json'."
+    if context.get("max_length") == 0 or (kind == "literal_error" and " or " not in context["expected"]):
+        return "not supported: leave it out"
+    return str(found["msg"]).removeprefix("Value error, ")
 
 
 def _is_branch(part: str | int) -> bool:

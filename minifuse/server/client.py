@@ -25,7 +25,7 @@ class Timed:
     num_prompt: int = 0
     num_output: int = 0
     sent_s: float = 0.0
-    token_times: list[float] = field(default_factory=list)  # when each chunk with text, or with the end, came
+    token_times: list[float] = field(default_factory=list)  # when each chunk with text, or with the end, arrived
     ended_s: float = 0.0
     text: str = ""
     error: str | None = None
@@ -40,7 +40,7 @@ class Timed:
 
     @property
     def tpot_s(self) -> float | None:
-        """Return the mean time per token after the first; None for a single token."""
+        """Return the mean time per token after the first token; None for a single token."""
         return (self.e2e_s - self.ttft_s) / (self.num_output - 1) if self.num_output > 1 else None
 
 
@@ -50,7 +50,7 @@ class Client:
     Args:
         url: the server's address, with or without /v1.
         text: decodes the prompts of conversations, which are sent as text; None: conversations cannot be sent.
-        most_at_once: limit of unfinished requests at one time; None: no limit.
+        most_at_once: the most requests that may be unfinished at one time; None: no limit.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Client:
     async def run(
         self, requests: Sequence[Request], on_end: Callable[[Timed], None] = lambda timed: None
     ) -> list[Timed]:
-        """Send each request when it arrives or its previous turn ends; return all answers.
+        """Send each request at its arrival or after its previous turn; return all answers.
 
         Raises:
             UsageError: no server answers at the address.
@@ -119,7 +119,7 @@ class Client:
         return time.perf_counter() - self._began
 
     async def _ask(self, http: httpx.AsyncClient, timed: Timed, chats: dict[str, list[dict[str, str]]]) -> None:
-        """Stream one answer, noting when each chunk of text came."""
+        """Stream one answer; record when each chunk of text arrives."""
         path, body, chat = self._body(timed.request, chats)
         timed.sent_s = self._now()
         async with http.stream("POST", f"{self.url}/{path}", json=body) as answer:
@@ -142,7 +142,7 @@ class Client:
             chat.append({"role": "assistant", "content": timed.text})
 
     def _take(self, timed: Timed, chunk: dict[str, Any]) -> None:
-        """Note the time, text and usage of a chunk."""
+        """Record the time, text and usage of a chunk."""
         for choice in chunk["choices"]:
             text = choice["delta"].get("content") if "delta" in choice else choice["text"]
             if text or choice["finish_reason"]:

@@ -1,4 +1,4 @@
-"""Turns the bodies of clients into requests, and the engine's pieces into answers."""
+"""Turns HTTP bodies into requests for the engine, and the engine's pieces into answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from minifuse.server.settings import ServerSettings
 from minifuse.server.template import Said, Template
 from minifuse.server.text_stream import TextStream
 
-MAX_TOKENS = 16  # of a completion whose body sets no limit: OpenAI's default
+MOST_PER_TOKEN = 256  # characters per token, on average; a prompt with more is refused before it is encoded
+MAX_TOKENS = 16  # the limit of a completion whose body sets none: OpenAI's default
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Asking:
-    """A body turned into requests for the engine, and the reply that collects their pieces."""
+    """The requests made from one HTTP body, and the reply that collects their pieces."""
 
     requests: tuple[Request, ...]
     reply: Reply
@@ -66,14 +67,14 @@ class Completions:
     # --- what is asked
 
     def of_texts(self, form: CompletionForm, tenant: str) -> Asking:
-        """Understand a body of `/v1/completions`. Encodes texts: call this in a thread."""
+        """Turn a body of `/v1/completions` into requests. Encodes texts: call this in a thread."""
         self._check(form, len(form.prompts))
         prompts = [self._encoded(prompt) for prompt in form.prompts]
         max_new = form.max_tokens or self.settings.max_new_tokens or MAX_TOKENS
         return self._asking("completion", form, prompts, tenant, max_new, form.logprobs)
 
     def of_chat(self, form: ChatForm, tenant: str) -> Asking:
-        """Understand a body of `/v1/chat/completions`. Encodes texts: call this in a thread."""
+        """Turn a body of `/v1/chat/completions` into requests. Encodes texts: call this in a thread."""
         self._check(form, 1)
         chat = tuple(Said(message.role, message.text) for message in form.messages)
         max_new = form.max_completion_tokens or form.max_tokens or self.settings.max_new_tokens
@@ -94,10 +95,10 @@ class Completions:
     def _continued(
         self, chat: tuple[Said, ...], tenant: str, dialogue: Dialogue, count: int
     ) -> tuple[Held, tuple[int, ...]]:
-        """Return the conversation that a chat goes on with, and the tokens that it adds.
+        """Return the conversation that a chat continues, and the tokens to add to it.
 
         Args:
-            count: messages of the chat that `dialogue` has said.
+            count: how many of the chat's messages `dialogue` already has.
         """
         prompt = self.template.rest(chat, count, dialogue.tokens[-1]) if count else None
         if prompt is None and count:
@@ -107,12 +108,14 @@ class Completions:
         return held, self.template.whole(chat) if prompt is None else prompt
 
     def _check(self, form: Asked, num_prompts: int) -> None:
-        """Raise `Refused` for another model, or if so many answers are not taken in now."""
+        """Raise `Refused` unless the body names this model and the gateway accepts its answers."""
         if form.model not in (None, self.name):
             raise no_model(form.model or "", self.name)
         self.gateway.check_open(num_prompts * (form.n or 1))
 
     def _encoded(self, prompt: str | list[int]) -> tuple[int, ...]:
+        if len(prompt) > MOST_PER_TOKEN * self.source.config.max_context:  # to encode it would take seconds
+            raise self._too_long(f"a prompt of {len(prompt)} characters is", "prompt")
         try:
             return self.tokenizer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
         except ModelError as error:
@@ -128,6 +131,11 @@ class Completions:
         logprobs: int | None,
         held: Held | None = None,
     ) -> Asking:
+        history = 0 if held is None else len(held.dialogue.tokens)
+        longest, context = max(map(len, prompts)) + history, self.source.config.max_context
+        if longest + (max_new or 1) > context:
+            what = f"{longest} tokens of the prompt and {max_new or 1} of the answer are"
+            raise self._too_long(what, "prompt" if kind == "completion" else "messages")
         name = f"r{next(self._numbers)}"
         num_choices = len(prompts) * (form.n or 1)
         first = Request(
@@ -157,9 +165,14 @@ class Completions:
             Choice(i, i // (form.n or 1), one, TextStream(self.tokenizer.decode, form.stops, trim=kind == "chat"))
             for i, one in enumerate(requests)
         ]
-        num_prompt = sum(map(len, prompts)) + (0 if held is None else len(held.dialogue.tokens))
+        num_prompt = sum(map(len, prompts)) + history
         answer_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid4().hex}"
         return Asking(requests, Reply(kind, answer_id, self.name, self.tokenizer, choices, num_prompt), held)
+
+    def _too_long(self, what: str, param: str) -> Refused:
+        context = self.source.config.max_context
+        why = f"The context of {self.name} is {context} tokens, and {what} asked for: shorten it, or lower max_tokens."
+        return Refused(400, why, param=param, code="context_length_exceeded")
 
     def _sampling(self, form: Asked) -> Sampling:
         default = self.settings.sampling

@@ -18,7 +18,7 @@ MOST_TOKENS = 4_000_000  # of all chats that are remembered without a state file
 
 
 def digest_of(tenant: str, said: Sequence[Said]) -> str:
-    """Digest a tenant and a chat; digests are equal only if tenant and messages are."""
+    """Return a hash that is equal only for equal tenants and messages."""
     digest = blake2b(tenant.encode(), digest_size=16)
     for role, text in said:
         for part in (role.encode(), text.encode()):
@@ -28,23 +28,23 @@ def digest_of(tenant: str, said: Sequence[Said]) -> str:
 
 @dataclass(slots=True)
 class Dialogue:
-    """A conversation as far as it was answered.
+    """The answered part of a conversation.
 
-    `stored` is its name in the state file, `name` its name in the engine. The conversation gets a new `name` when the
+    `stored` is the conversation's name in the state file, `name` its name in the engine. It gets a new `name` when the
     engine may have KV of more than `tokens`, as after an aborted answer.
     """
 
     name: str
     stored: str
     tokens: tuple[int, ...] = ()
-    digest: str | None = None  # of what it has said; None: nothing yet
+    digest: str | None = None  # of its messages; None: no messages yet
 
 
 class Dialogues:
-    """The answered chats, found by what was said in them.
+    """Finds answered chats by their messages.
 
-    A chat is taken while a request continues it: a second request with the same messages begins a new conversation.
-    Without a state file, the least recently used chats are forgotten once all have more than `most_tokens`.
+    While a request continues a chat, a second request with the same messages begins a new conversation. Without a state
+    file, the least recently used chats are forgotten once all chats together have more than `most_tokens` tokens.
 
     Args:
         model: the model that answers the chats.
@@ -57,13 +57,13 @@ class Dialogues:
         self._num_tokens = 0
         self._taken: dict[str, Dialogue] = {}  # by name
         self._lock = threading.Lock()
-        self.failure: str | None = None  # why the state file could not be read, or a turn not be stored, the last time
+        self.failure: str | None = None  # the last error in reading or writing the state file
 
     def take(self, tenant: str, chat: Sequence[Said]) -> tuple[Dialogue, int]:
         """Return the conversation that a chat continues, and how many messages it already has.
 
         Returns:
-            A new conversation and 0 if no conversation is known that ends with the chat's last answer.
+            A new conversation and 0 if no known conversation ends with the chat's last answer.
         """
         count = max((i + 1 for i, one in enumerate(chat) if one.role == "assistant"), default=0)
         found = self._found(digest_of(tenant, chat[:count])) if count else None
@@ -104,7 +104,7 @@ class Dialogues:
             return None
 
     def text(self, request: Request) -> tuple[int, ...]:
-        """Return the tokens in front of a request's prompt (`Turns.stored`)."""
+        """Return the tokens of the conversation before a request's prompt (`Turns.stored`)."""
         taken = self._taken.get(request.conversation or "")
         return () if taken is None else taken.tokens
 
@@ -126,14 +126,14 @@ class Dialogues:
             self._remember(digest, Dialogue(dialogue.name, dialogue.stored, tokens, digest))
 
     def put_back(self, dialogue: Dialogue) -> None:
-        """Let another request continue a conversation whose request never reached the engine."""
+        """Release a conversation whose request never reached the engine; other requests may continue it."""
         with self._lock:
             self._taken.pop(dialogue.name, None)
             if dialogue.digest is not None:
                 self._remember(dialogue.digest, dialogue)
 
     def given_up(self, dialogue: Dialogue) -> None:
-        """Give up a conversation: the engine may have KV of tokens that were not answered."""
+        """Forget a conversation, because the engine may hold KV of an incomplete answer."""
         with self._lock:
             self._taken.pop(dialogue.name, None)
 

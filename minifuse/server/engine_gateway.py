@@ -22,11 +22,11 @@ from minifuse.server.settings import ServerSettings
 
 
 class EngineGateway(Gateway):
-    """Serves with an engine in a thread; its trace feeds only the metrics.
+    """Serves requests with an engine in a thread of this process.
 
     Args:
-        model: the model of the run, as for `build_engine`.
-        number: the engine's number among several.
+        model: the loaded model, as `build_engine` takes it.
+        number: the number of this engine among several, for the metrics.
     """
 
     def __init__(self, run: ResolvedRun, model: Any, settings: ServerSettings, texts: Texts, number: int = 0) -> None:

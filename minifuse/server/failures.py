@@ -19,7 +19,7 @@ TYPES = {
 }
 
 
-MOST_SHOWN = 100  # characters of what a client has sent that are told
+MOST_SHOWN = 100  # the most characters of a client's text that a message repeats
 
 
 class Refused(Exception):
@@ -54,6 +54,6 @@ class Refused(Exception):
 
 
 def no_model(asked: str, served: str) -> Refused:
-    """Refuse a model that is not served."""
+    """Return the refusal of a model that is not served."""
     why = f"The model {asked[:MOST_SHOWN]!r} is not served here: ask for {served!r}."
     return Refused(404, why, param="model", code="model_not_found")

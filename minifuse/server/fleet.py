@@ -26,7 +26,7 @@ from minifuse.server.loop import Piece
 from minifuse.server.metrics import joined
 from minifuse.server.settings import ServerSettings
 
-METRICS_S = 5  # that a replica may take to tell its metrics
+METRICS_S = 5  # the longest that a replica may take to report its metrics
 MOST_HOMES = 100_000  # conversations whose replica is remembered
 TRIES = 3  # replicas that are tried for one request, if each is lost
 
@@ -38,6 +38,7 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         self._homes: OrderedDict[str, ReplicaID] = OrderedDict()  # by conversation
         self._unfinished: Counter[ReplicaID] = Counter()
         self._routed: Counter[ReplicaID] = Counter()
+        self._chosen: OrderedDict[str, ReplicaID] = OrderedDict()  # by request that is not routed yet
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -48,9 +49,15 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         home = None if pending_request is None else self._homes.get(_conversation(pending_request))
         by_load = sorted(candidate_replicas, key=self._load)
         own = [one for one in by_load if one.replica_id == home]
+        best = own or by_load[:1]
+        if pending_request is not None and best:
+            self._chosen[_id(pending_request)] = best[0].replica_id
+            if len(self._chosen) > MOST_HOMES:
+                self._chosen.popitem(last=False)
         return [own] if own else [[one] for one in by_load]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        self._chosen.pop(_id(pending_request), None)
         self._unfinished[replica_id] += 1
         self._routed[replica_id] += 1
         if name := _conversation(pending_request):
@@ -63,8 +70,13 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         self._unfinished[replica_id] = max(0, self._unfinished[replica_id] - 1)
 
     def _load(self, replica: RunningReplica) -> tuple[int, int]:
-        """Return a replica's unfinished requests and, to break ties, all requests routed to it."""
-        return self._unfinished[replica.replica_id], self._routed[replica.replica_id]
+        """Count a replica's unfinished requests and, to break ties, all its requests."""
+        name = replica.replica_id
+        return self._unfinished[name] + sum(one == name for one in self._chosen.values()), self._routed[name]
+
+
+def _id(pending: PendingRequest) -> str:
+    return str(pending.metadata.internal_request_id)
 
 
 def _conversation(pending: PendingRequest) -> str:
@@ -81,7 +93,7 @@ class Replica:
         self._gateway: EngineGateway | None = None
 
     def check_health(self) -> None:
-        """Raise what the engine has failed with, so that Ray Serve begins another replica."""
+        """Raise the engine's failure, if any, so that Ray Serve starts another replica."""
         if self._gateway is not None and self._gateway.failure is not None:
             raise self._gateway.failure
 
@@ -92,7 +104,7 @@ class Replica:
 
         Args:
             text: the tokens that precede each prompt.
-            conversation: read by the router, to choose the replica.
+            conversation: the name of the conversation; only the router reads it, to choose a replica.
         """
         gateway = self._started()
         self._texts |= dict.fromkeys([prompt.id for prompt in prompts], text)
@@ -128,8 +140,9 @@ def _rank() -> int:
 class Fleet(Gateway):
     """Replicas of one model on Ray Serve.
 
-    This process keeps the texts of chats, so a chat survives the loss of its replica: another one recomputes its KV. A
-    request whose replica is lost goes to another one, which samples the same tokens; tokens already sent are skipped.
+    This process keeps the texts of chats. When a chat's replica is lost, another replica recomputes the chat's KV. A
+    request whose replica is lost goes to another replica, which samples the same tokens; those already sent are
+    skipped.
     """
 
     def __init__(self, run: ResolvedRun, settings: ServerSettings, num_replicas: int, texts: Texts) -> None:
@@ -171,7 +184,7 @@ class Fleet(Gateway):
         sent: dict[str, list[int]] = {prompt.id: [] for prompt in prompts}
         unfinished = {prompt.id for prompt in prompts}
         for _ in range(TRIES):
-            again = {name: list(tokens) for name, tokens in sent.items()}  # that this replica draws once more
+            again = {name: list(tokens) for name, tokens in sent.items()}  # sent before; this replica must repeat them
             stream = self._streams.pieces.remote(prompts, text, conversation=prompts[0].conversation)
             try:
                 async for piece in stream:
@@ -201,7 +214,7 @@ class Fleet(Gateway):
         raise Refused(503, f"{TRIES} replicas were lost, each with this request: try again later.")
 
     def give_up(self, names: Sequence[str]) -> None:
-        """Let these prompts run on: the replica aborts them when their request ends."""
+        """Do nothing: the replica aborts these prompts when their whole request ends."""
 
     async def metrics(self) -> bytes:
         """Return the metrics of every replica that answers, with its rank as the label `engine`."""
@@ -219,10 +232,13 @@ class Fleet(Gateway):
 
 
 def _rest(piece: Piece, again: list[int]) -> Piece:
-    """Remove the tokens that were sent before from a piece, and from `again`.
+    """Remove tokens that were already sent from a piece, and from `again`.
+
+    Args:
+        again: tokens already sent that this replica has not repeated yet.
 
     Raises:
-        Refused: the replica has drawn others, so the answer cannot go on.
+        Refused: the replica has sampled other tokens, so the answer cannot go on.
     """
     count = min(len(again), len(piece.tokens))
     if tuple(again[:count]) != piece.tokens[:count]:

@@ -39,8 +39,8 @@ class StreamOptions(Form):
 class Asked(Form):
     """The fields that both kinds of completion have.
 
-    `top_k`, `ignore_eos` and `priority` are vLLM's additions. Some unsupported fields are accepted with the default
-    value, for clients that always send them.
+    `top_k`, `ignore_eos` and `priority` are vLLM's additions. Some unsupported fields are accepted if they have
+    their default value, because some clients always send them.
     """
 
     model: Text | None = None

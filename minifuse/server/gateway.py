@@ -17,19 +17,19 @@ from minifuse.server.loop import Piece
 from minifuse.server.settings import ServerSettings
 
 Texts = Callable[[Request], tuple[int, ...]]  # what precedes a request's prompt
-RETRY_S = 1, 60  # what a client is told to wait, at least and at most
-ENDS = 32  # of requests, by which the time of the next is estimated
+RETRY_S = 1, 60  # the shortest and the longest wait that a client is told
+ENDS = 32  # how many ends of requests are used to estimate the time of the next
 
 
 class Gateway(ABC):
     """Serves the requests of the web server.
 
     Attributes:
-        draining: nothing more is taken in.
-        num_expired: requests that were unfinished at the deadline of the drain; None before.
-        failure: of a stage or of the model; nothing more is served.
-        failed: is set then.
-        recording: of what is served, if it can be shown live.
+        draining: whether the server is shutting down, and accepts no more requests.
+        num_expired: how many requests were unfinished at the drain's deadline; None before that.
+        failure: the error of a stage or of the model that ended the engine; None if there was none.
+        failed: the event that is set when there is a `failure`.
+        recording: the engine's last events, for the live page; None if there is no live page.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -73,19 +73,19 @@ class Gateway(ABC):
         self.num_expired = self.num_unfinished
 
     def note_end(self) -> None:
-        """Note that a request has ended."""
+        """Record that a request has ended."""
         self._ends.append(time.monotonic())
 
     @property
     def retry_s(self) -> int:
-        """Estimate the seconds until the next request ends, from the last ones."""
+        """Estimate the seconds until a request ends, from the ends of the last requests."""
         least, most = RETRY_S
         if len(self._ends) < 2:
             return least
         return max(least, min(most, math.ceil((self._ends[-1] - self._ends[0]) / (len(self._ends) - 1))))
 
     def check_open(self, num_prompts: int) -> None:
-        """Raise `Refused` if so many prompts are not taken in now, or could never be."""
+        """Raise `Refused` unless the server accepts `num_prompts` more prompts now."""
         if num_prompts > self.most_unfinished:
             most = self.most_unfinished
             raise Refused(400, f"{num_prompts} answers are asked for, and the server takes {most}: ask for fewer.")

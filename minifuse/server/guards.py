@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,8 +18,8 @@ from minifuse.server.failures import Refused
 
 REQUEST_ID = b"x-request-id"
 ALLOWED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-BODY_S = 30  # that the next part of a body may take
-OPEN = ("/health", "/ready", "/metrics")  # paths that need no key
+BODY_S = 30  # the longest that the next part of a body may take to arrive
+OPEN = ("/health", "/ready", "/metrics", "/docs", "/openapi.json")  # paths that need no key
 
 
 def tenant_of(key: str) -> str:
@@ -32,7 +33,7 @@ class Guards:
     Args:
         keys: the API keys that are accepted; if empty, everybody is let in, as one tenant.
         most_bytes: the largest body that is read.
-        log: called with one JSON line for each HTTP request, when it has ended.
+        log: called with one JSON line at the end of each HTTP request.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], most_bytes: int, log: Callable[[str], None]) -> None:
@@ -52,7 +53,7 @@ class Guards:
         refusal: Refused | None = None  # of the body
 
         async def counted() -> Message:
-            """Receive a part of the body; refuse one that is too large or too slow."""
+            """Receive part of the body; refuse a body that is too large or slow."""
             nonlocal num_bytes, refusal, is_complete
             try:
                 message = await asyncio.wait_for(receive(), None if is_complete else BODY_S)
@@ -93,6 +94,7 @@ class Guards:
             await refused.response(scope, receive, labelled)
         finally:
             line = {
+                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
                 "request_id": state["request_id"],
                 "method": scope["method"],
                 "path": scope["path"],

@@ -1,4 +1,4 @@
-"""What the engine does now, drawn by the replay page."""
+"""Shows on the replay page what the engine does now."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from minifuse.show.record import record
 from minifuse.show.traced_runs import TracedRun
 from minifuse.trace.log import Event, Trace
 
-MOST_EVENTS = 500  # that a recording goes on with when it has twice as many
-PAUSE_S = 0.2  # between two pictures, at least
-SHARE = 0.2  # of the time, that drawing may take
+MOST_EVENTS = 500  # how many events are kept when a recording has twice as many
+PAUSE_S = 0.2  # the shortest pause between two pictures
+SHARE = 0.2  # the share of the time that drawing may take
 FRAME = Path(__file__).parent / "live.html"
 NOTHING = (
     "<!doctype html><title>minifuse</title><p>Nothing has been served yet: send a request, and it is drawn here.</p>"
@@ -31,7 +31,7 @@ NOTHING = (
 class Recording(Trace):
     """The last events of an engine.
 
-    What is dropped first are the oldest iterations; a request is kept until its last iteration is dropped.
+    The oldest iterations are dropped first; a request is kept until its last iteration is dropped.
 
     Attributes:
         count: number of all events, dropped ones included.
@@ -51,7 +51,7 @@ class Recording(Trace):
             self._events = [self.header, *self._latest()]
 
     def _latest(self) -> list[Event | StepReport]:
-        """Return the last events, behind the requests that they may be about."""
+        """Return the last events, preceded by the `request` events of requests unfinished before them."""
         older, later = self._events[1:-MOST_EVENTS], self._events[-MOST_EVENTS:]
         ended: set[str] = set()
         for event in older:
@@ -63,7 +63,7 @@ class Recording(Trace):
         return [*(one for one in asked if one["id"] not in ended), *later]
 
     def page(self) -> str:
-        """Return a replay page that shows the end; all viewers share one drawing."""
+        """Return a replay page that shows the latest step; all viewers share one page."""
         with self._drawing:
             count = self.count
             if self._drawn[0] != count:
@@ -84,9 +84,9 @@ def add_routes(app: FastAPI, recording: Recording, is_ending: Callable[[], bool]
     """Add `/`, a frame that loads `/live` again whenever `/live/events` reports new events.
 
     Args:
-        is_ending: whether the server shuts down, so that the stream of events ends.
+        is_ending: tells whether the server is shutting down; the stream of events then ends.
     """
-    drawing = ThreadPoolExecutor(1, "drawing")  # beside the threads that serve
+    drawing = ThreadPoolExecutor(1, "drawing")  # apart from the threads that serve
 
     @app.get("/", response_class=HTMLResponse)
     async def frame() -> str:
@@ -102,7 +102,7 @@ def add_routes(app: FastAPI, recording: Recording, is_ending: Callable[[], bool]
 
 
 async def _changes(recording: Recording, is_ending: Callable[[], bool]) -> AsyncIterator[dict[str, str]]:
-    """Yield the number of events when it has grown; slow pages make pauses longer."""
+    """Yield the number of events when it has grown; pause longer if drawing is slow."""
     told = -1
     while not is_ending():
         if recording.count != told:

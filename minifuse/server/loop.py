@@ -16,7 +16,7 @@ from minifuse.serve.run import Answer, fault_of
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """News of one request: tokens found in memory, new tokens, or its end."""
+    """News of one request: tokens found in memory, new tokens, or the request's end."""
 
     request: str
     tokens: tuple[int, ...] = ()
@@ -32,9 +32,9 @@ class EngineLoop:
     """Runs an engine while it has requests, and sleeps until the next request.
 
     Args:
-        deliver: called in the loop's thread after each turn that has pieces.
+        deliver: called with the pieces of each turn that has any, in the loop's thread.
         on_failure: called once, in the loop's thread, with the error of a stage or of the model that ended the loop.
-            By then every unfinished request has been delivered its last piece.
+            By then the last piece of every unfinished request has been delivered.
     """
 
     def __init__(self, engine: ServingEngine, deliver: Deliver, on_failure: Callable[[BaseException], None]) -> None:
@@ -48,7 +48,7 @@ class EngineLoop:
         self._thread.start()
 
     def submit(self, *prompts: Request) -> None:
-        """Submit a request from any thread, see `ServingEngine.submit`; one that is refused is forgotten."""
+        """Submit a request, from any thread; forget it if it is refused."""
         try:
             with blaming(self.engine.batching, self.engine.memory):
                 self.engine.submit(*prompts)

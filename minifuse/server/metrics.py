@@ -61,7 +61,7 @@ class ServerMetrics:
         return Histogram(f"vllm:{name}", what, LABELS, registry=self.registry, buckets=buckets).labels(*self._labels)
 
     def watch(self, engine: ServingEngine) -> None:
-        """Show the engine's load at the moment when the metrics are asked for."""
+        """Add the engine's load to the metrics, read whenever they are collected."""
         self.registry.register(_Load(self._labels, engine))
 
     def read(self, event: Event) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-IDLE_S = 30  # that a connection may be open without a request, or with a part of its head
+IDLE_S = 30  # the longest that a connection may be open without a whole head of a request
 
 
 class Protocol(H11Protocol):

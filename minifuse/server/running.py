@@ -28,7 +28,7 @@ from minifuse.server.protocol import IDLE_S, Protocol
 from minifuse.server.settings import ServerSettings
 from minifuse.server.template import template_of
 
-SENDING_S = 5  # for what is told at the deadline of a drain
+SENDING_S = 5  # for sending the last errors at the deadline of a drain
 BACKLOG = 2048
 MOST_HEADER_BYTES = 64 * 1024
 
@@ -43,7 +43,11 @@ def listening(settings: ServerSettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     where = f"{settings.host}, port {settings.port}"
     try:
-        opened = socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+        # asyncio sends small answers at once (TCP_NODELAY) only if the socket names its protocol.
+        opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((settings.host, settings.port))
+        opened.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"The server cannot listen at {where} ({why}): give another --port or --host.") from None
@@ -55,10 +59,11 @@ class HttpServer:
     """Serves one model on a socket.
 
     Args:
-        make_gateway: makes the gateway from the texts of chats; called in the web server's event loop.
+        make_gateway: makes the gateway, given a function that returns the history of a request. It is called in the web
+            server's event loop.
         opened: the socket, see `listening`.
         history: the state file of chats.
-        log: called with one JSON line for each HTTP request, when it has ended.
+        log: called with one JSON line at the end of each HTTP request.
 
     Attributes:
         gateway: serves the requests; defined once `started` is set.

@@ -20,13 +20,13 @@ class ServerSettings:
     most_unfinished: int = 1024
     most_body_bytes: int = 4 * 2**20
     drain_s: float = 30.0
-    sampling: Sampling = GREEDY  # what bodies leave open
-    max_new_tokens: int | None = None  # of an answer whose body names no limit
+    sampling: Sampling = GREEDY  # for settings that a body leaves out
+    max_new_tokens: int | None = None  # the limit of an answer whose body sets none
 
     def check_apart(self, run: ResolvedRun) -> None:
         """Raise `UsageError` if tenants would share KV.
 
-        How fast a prompt is answered would tell a tenant what others have asked.
+        Otherwise the speed of an answer could tell a tenant what others have asked.
         """
         if len(self.api_keys) > 1 and run.settings.stage_options.get("memory.share"):
             raise UsageError(

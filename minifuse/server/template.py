@@ -24,7 +24,7 @@ class Template(Protocol):
         ...
 
     def rest(self, chat: Sequence[Said], count: int, last: int) -> tuple[int, ...] | None:
-        """Encode a chat's messages after the first `count`, which end with an answer.
+        """Encode a chat's messages from number `count` on; the message before is an answer.
 
         Args:
             last: the last token of that answer.
@@ -36,9 +36,9 @@ class Template(Protocol):
 
 
 class Plain:
-    """Joins prompts and answers, EOS after each answer; for models without a template.
+    """Joins prompts and answers, with EOS after each answer, for models without a template.
 
-    >>> # of "remember ann 17", "ok", "recall ann": tokens of [remember ann 17][ ok][EOS][recall ann]
+    >>> # "remember ann 17", "ok" and "recall ann" become the tokens of "remember ann 17", " ok", EOS, "recall ann"
     """
 
     def __init__(self, tokenizer: Tokenizer, eos: int | None) -> None:
@@ -67,7 +67,7 @@ class Plain:
 
 
 class Jinja:
-    """The template that comes with a model, rendered as transformers does."""
+    """The template that comes with a model, rendered as by transformers."""
 
     def __init__(self, source: str, names: dict[str, str], tokenizer: Tokenizer) -> None:
         from jinja2.ext import loopcontrols

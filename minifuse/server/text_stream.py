@@ -8,7 +8,7 @@ from minifuse.model.text.spelling import Spelling
 
 
 class TextStream:
-    """Turns tokens into text that may be sent; ends before a stop string.
+    """Turns tokens into text that may be sent, up to a stop string.
 
     Text that may begin a stop string is held back until later tokens decide, or the answer ends.
 
@@ -17,11 +17,11 @@ class TextStream:
     (['a', '', '\\nb', '', '', ''], True)
 
     Args:
-        trim: drop leading blanks.
+        trim: whether leading blanks are dropped.
 
     Attributes:
         text: all text that was returned so far.
-        stopped: a stop string has come; later tokens add nothing.
+        stopped: whether a stop string has come; later tokens then add nothing.
     """
 
     def __init__(self, decode: Callable[[list[int]], str], stops: Sequence[str] = (), *, trim: bool = False) -> None:
@@ -56,7 +56,7 @@ class TextStream:
         return sent
 
     def _beginning_of_stop(self, text: str) -> int:
-        """Return the length of the longest end of `text` that begins a stop string."""
+        """Return the length of the longest suffix of `text` that begins a stop string."""
         longest = max(map(len, self._stops), default=1) - 1
         for count in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-count:]) for stop in self._stops):

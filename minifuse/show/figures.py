@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def plain(value: float | None, unit: str = "") -> str:
-    """Write three digits, or the whole part if that has more; None as a dash.
+    """Write three digits of a number, or its whole part if longer; "-" for None.
 
     >>> plain(0.123456), plain(12345.6, " tokens"), plain(None)
     ('0.123', '12,346 tokens', '-')

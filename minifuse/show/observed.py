@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 BROKEN = "!!"
 CUT = "..."
-MOST_ROWS = 20  # of more rows, only those are shown that ran most or went wrong
+MOST_ROWS = 20  # if there are more rows, only those that ran most or went wrong are shown
 
 
 def timeline(seen: Observation, what: str, width: int) -> list[str]:
-    """Draw the run, a line for each row.
+    """Draw the run, with a line of text for each row.
 
     Args:
-        what: the message about what went wrong; sequences that it names are marked, or else the last step.
-        width: the most characters of a line; of a run that is too long, only the last steps are drawn.
+        what: the message about what went wrong. Sequences that it names are marked; if it names none, the last step is.
+        width: the most characters of a line. If the run is too long, only its last steps are drawn.
     """
     columns = list(_columns(seen))
     labels = _labels(seen, columns)
@@ -99,7 +99,7 @@ def _ms(seconds: float) -> str:
 
 
 def _columns(seen: Observation) -> Iterator[dict[str, str]]:
-    """Yield the texts of a column, by row, for each step, a failed one included."""
+    """Yield a column for each step, failed ones included; a column maps rows to texts."""
     reports = {step.plan.step: step for step in seen.steps}
     inside: set[str] = set()
     gone: set[str] = set()

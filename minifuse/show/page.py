@@ -37,10 +37,11 @@ def write_page(runs: Sequence[TracedRun], path: Path) -> None:
 
 
 def assemble(told: Mapping[str, Any], address: str = "") -> str:
-    """Make the page of a record, as HTML.
+    """Return the HTML page that shows a record.
 
     Args:
-        address: what the page shows, as `i=12&stops=20`, if its own address has nothing after #, as in a frame.
+        told: the record, as made by `minifuse.show.record.record`.
+        address: what the page shows if nothing follows # in its own URL, for example in a frame: `i=12&stops=20`.
     """
     modules = {file.name: file.read_text(encoding="utf-8") for file in sorted(PAGE.glob("*.js"))}
     styles = sorted(PAGE.glob("*.css"), key=lambda file: (file.name != FIRST_STYLE, file.name))

@@ -4,7 +4,7 @@
 
 Every run of a record has the same requests in the same order. A request's number is its place in that order, and also
 the number of its colour, unless the request has a `colour`. Steps name requests by their numbers. Keys of steps are
-short, for there are many steps, and an empty value is left out:
+short, because there are many steps, and empty values are left out:
 
 | key | value |
 |---|---|
@@ -58,7 +58,7 @@ VERSION = 1
 NANOSECONDS = 9  # decimal places of a second
 Object = dict[str, Any]
 MOST_WORKERS = 64  # the most that a policy's option takes: more come from a damaged trace
-MOST_SLOTS = 2**25  # that are drawn; no device has as many
+MOST_SLOTS = 2**25  # the most that are drawn; no device has as many
 STATES = ["absent", "waiting", "preprocessing", "ready", "running", "suspended", "finished", "refused"]
 EMPTY: tuple[Any, ...] = (None, [], {}, 0, False)
 
@@ -67,7 +67,7 @@ def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) 
     """Make the record of runs of one workload.
 
     Args:
-        colours: by request, the number of its colour; by default, the request's number.
+        colours: maps requests to the numbers of their colours; by default, a request's own number is used.
 
     Raises:
         UsageError: a run has no iteration, the runs' workloads differ, or an event lacks a key or has a wrong value.
@@ -210,7 +210,7 @@ class _Run:
         return self.reasons.setdefault((code, text), len(self.reasons))
 
     def _reasons(self, number: int) -> list[list[int]]:
-        """Return the reasons that the policy gave at a decision."""
+        """Return the policy's reasons at step `number`, or at pause `-number` if negative."""
         given = self.waits.given.get(number, ())
         return [[self.number[name], self._reason(code, text)] for code, name, text in given if name in self.number]
 

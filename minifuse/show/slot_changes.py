@@ -1,7 +1,7 @@
 """Writes the owners of slots into the page's record, as changes by column.
 
 A change is six numbers: the first slot, the number of slots, the index of the set of owners, the state, the twin in the
-other tier and the token. Twin and token are those of the first slot plus 1, or 0 for none; they rise by one per slot.
+other tier and the token. Twin and token are given for the first slot, plus 1, or 0 for none; they rise by 1 per slot.
 """
 
 from __future__ import annotations

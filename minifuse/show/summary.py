@@ -26,7 +26,7 @@ SHARES = {
 
 
 def timeline_of(history: History, width: int, most_rows: int) -> Timeline:
-    """Draw the first requests of a run, in lines of at most `width`."""
+    """Draw the first requests of a run, in lines of at most `width` characters."""
     names = [_label(story.id) for story in history.by_arrival[:most_rows]]
     return draw_timeline(history, width - 1 - max(map(len, [IDLE, *names])), most_rows)
 

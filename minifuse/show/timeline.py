@@ -40,11 +40,11 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The picture: rows of signs, each sign for `per_column` iterations or pauses."""
+    """A picture: rows of signs; each sign stands for `per_column` iterations or pauses."""
 
     rows: dict[str, str]
-    idle: str  # for each column the tenths of its tokens that were idle; a blank: none
-    memory: str  # for each column the tenths of memory in use
+    idle: str  # for each column, the tenths of its tokens that were idle; blank if none
+    memory: str  # for each column, the tenths of memory in use
     per_column: int
     num_columns: int  # before binning
     in_all: int  # columns of the whole run; the picture ends when the requests with rows have ended
@@ -113,13 +113,13 @@ def letters_of(history: History) -> dict[str, str]:
 
 
 def sign_of(story: Story, one: Iteration, letters: Mapping[str, str]) -> str:
-    """Return the sign of an iteration that computes for a request; `letters` as from `letters_of`."""
+    """Return a request's sign in an iteration; `letters` is the result of `letters_of`."""
     phase = story.phase_in(one)
     return letters[phase] if phase in letters else PHASE_SIGNS[phase]
 
 
 class _Painter:
-    """Puts signs into rows: in each column, what a request does when the column ends."""
+    """Fills rows with signs: what a request does at the end of each column."""
 
     def __init__(
         self, history: History, columns: list[Column], letters: dict[str, str], idle: dict[str, list[int]]
@@ -150,16 +150,16 @@ class _Painter:
         return [self._of[index] for index in idle if self._of.get(index, -1) > last]
 
     def _fill(self, signs: list[str], start_s: float, end_s: float, sign: str) -> None:
-        """Put a sign into the columns that end after `start_s`, up to `end_s`."""
+        """Put `sign` into every column whose end is after `start_s` and not after `end_s`."""
         first, stop = bisect_right(self._ends, start_s), bisect_right(self._ends, end_s)
         signs[first:stop] = [sign] * (stop - first)
 
     def _compute(self, signs: list[str], story: Story) -> None:
         """Put in the signs of a request's iterations.
 
-        While an iteration of the request runs, iterations of other workers may end: their columns get its sign, too. If
-        the request has columns 3 and 7, and iterations of others end in columns 5 and 6 while 7 runs, then 5, 6 and 7
-        get the sign of 7.
+        While an iteration of the request runs, iterations of other workers may end: their columns get the request's
+        sign, too. Suppose that the request's iterations end in columns 3 and 7, and that other iterations end in
+        columns 5 and 6 while the second one runs. Then columns 5, 6 and 7 get the sign of the second one.
         """
         before, before_end_s, sign = -1, float("-inf"), HELD
         own = sorted((self._of[index], index) for index in story.iterations if index in self._of)
@@ -174,7 +174,7 @@ class _Painter:
             before, before_end_s = column, one.end_s
 
     def _last(self, story: Story) -> int | None:
-        """Return the column of a request's last iteration, or of what ran at its abort."""
+        """Return the column of a request's last iteration, or the column of its abort."""
         if story.ended_s is None:
             return None
         iterations = self._history.iterations
@@ -188,7 +188,7 @@ class _Painter:
 
 
 def _binned(signs: list[str], per_column: int) -> str:
-    """Bin signs: show an end, else the most frequent sign, of equals the strongest.
+    """Bin signs: show an end, else the most frequent sign; of equals, the strongest.
 
     >>> _binned(list("..p###|"), 3)
     '.#|'
@@ -223,5 +223,5 @@ def _tenths(part: int, whole: int) -> str:
 
 
 def _shown_if_any(digits: str) -> str:
-    """Return the row of digits; empty if all are 0 or blank."""
+    """Return the row of digits, or an empty text if all are 0 or blank."""
     return digits if digits.strip(" 0") else ""

@@ -63,7 +63,7 @@ class TracedRun:
 
 
 def read_run(path: Path | str, name: str | None = None) -> TracedRun:
-    """Read a run from a trace file, perhaps cut off; `name` is for messages.
+    """Read a run from a trace file, even if cut off; `name` is for messages.
 
     Raises:
         UsageError: the file is not a trace of this version.
@@ -100,7 +100,7 @@ def refuse_other_workload(first: TracedRun, other: TracedRun) -> None:
 
 
 def _comparable(mine: Event, theirs: Event, what: str) -> bool:
-    """Return whether two runs' lines of a request must agree in `what`."""
+    """Tell whether two runs' lines about the same request must agree in `what`."""
     if what == "other arrival times":  # measured ones differ from run to run
         return "arrival_s" in mine and "arrival_s" in theirs
     return what != "other prompts" or None not in (mine.get("text"), theirs.get("text"))

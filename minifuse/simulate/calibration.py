@@ -29,7 +29,7 @@ OTHER = "other"
 
 
 class Measured(NamedTuple):
-    """The seconds that all layers take together, in every round."""
+    """Holds the seconds that all layers take together, in every round."""
 
     attention_s: dict[int, tuple[float, ...]]  # by context
     other_s: tuple[float, ...]  # everything but attention
@@ -67,14 +67,14 @@ def contexts_of(chunk: int, max_context: int, model: str) -> tuple[int, ...]:
 def measure(
     model: Transformer, contexts: tuple[int, ...], chunk: int = CHUNK, rounds: int = 1, counts: tuple[int, ...] = ()
 ) -> Measured:
-    """Time attention of the last `chunk` tokens of every context, and everything else, in turns.
+    """Time, in turns, attention of the last `chunk` tokens of each context, and everything else.
 
     Attention is that of `minifuse.attention.layouts.PagedStage` on the model's device, over blocks of `chunk` slots in
-    random order. Its time includes rotating and writing the chunk's own KV. Everything else is the two halves of every
-    layer, without the head, because a recomputed chunk has no token to sample.
+    random order. Its time includes rotating the chunk's heads and writing the chunk's KV. Everything else is the parts
+    of every layer before and after attention. The head is left out, because a recomputed chunk samples no token.
 
     Args:
-        counts: numbers of tokens for which everything else is timed in addition, to find how many saturate the machine
+        counts: also time everything else for these numbers of tokens, to find how many tokens saturate the machine
             (FluidInfer, 4.1).
 
     Raises:
@@ -128,7 +128,7 @@ def measure(
 
 
 def _cache(model: Transformer, num_slots: int) -> KVStorage:
-    """Allocate KV of as many layers as MOST_KV allows, and touch every page."""
+    """Allocate KV for as many layers as MOST_KV allows, and touch every page."""
     config = model.config
     of_layer = num_slots * 2 * config.kv_size * model.dtype.itemsize
     layers = max(1, min(config.num_layers, MOST_KV // of_layer))

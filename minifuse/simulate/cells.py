@@ -12,10 +12,10 @@ from minifuse.simulate.cost import Hardware
 
 
 class CellRoofline:
-    """Sums, over a plan's batches, an overhead and the longer of reading and arithmetic.
+    """Adds up a plan's batches: an overhead, plus the longer of reading and arithmetic.
 
     Bytes: the cell's weights once, and the states that each row reads and writes. Flops: two per weight and row. Idle
-    rows cost as much as others. Gathers cost nothing; nor do embeddings, since a batch reads few of their rows.
+    rows cost as much as others. Gathers cost nothing. Embeddings cost nothing either: a batch reads few of their rows.
     """
 
     def __init__(self, model: CellModel, machine: Hardware) -> None:

@@ -44,7 +44,7 @@ class Hardware:
         return self.bandwidth / 2 if self.link is None else self.link
 
     def rate(self, element: int) -> float:
-        """Give operations per second on numbers of `element` bytes."""
+        """Return the operations per second on numbers of `element` bytes."""
         return self.wide_flops if self.wide_flops is not None and element >= 4 else self.flops
 
 
@@ -86,13 +86,14 @@ def saturating(seconds: Mapping[int, float]) -> int:
 
 
 class Roofline:
-    """Takes the longer of moving a plan's bytes and doing its arithmetic, plus an overhead.
+    """Estimates a plan's time: the longer of moving bytes and arithmetic, plus an overhead.
 
-    Bytes: every weight once, the KV of each sequence's context, and every move within the device, read and written; a
-    move between tiers counts only on the device's side. Flops: two per weight and computed token, four per head
-    dimension and (query, key) pair. All of a padded rectangle's window is read and attended, or all of its rows if
-    the window wraps around; of a region, everything up to its longest context. `minifuse.execute.link` adds the time of
-    transfers.
+    Bytes: every weight once, the KV of each sequence's context, and moves. A move within the device counts twice, as it
+    is read and written; a move between the tiers counts once, or not at all on a machine without a link. Flops: two
+    per weight and computed token, four per head dimension and (query, key) pair.
+
+    A padded rectangle reads and attends its whole window, or its whole rows if the window wraps around. A region reads
+    and attends every buffer up to the longest context. `minifuse.execute.link` adds the time of transfers.
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.core.plan import Extent
@@ -137,8 +138,8 @@ class Roofline:
     def attention_s(self, plan: Plan) -> list[float]:
         """Return the seconds of attention of each wave; `plan.shape` must be None.
 
-        Attention is the time that the waves add to the time of the layers, without moves. If there are no lanes, it is
-        divided among the waves in proportion to the time that each would take alone.
+        Attention is the time that the waves add to the time of the layers, without moves. If there are no lanes, this
+        time is divided among the waves in proportion to the time that each would take alone.
         """
         if self.machine.processors is not None:
             return self._in_lanes(plan)

@@ -26,7 +26,7 @@ SATURATING = "saturating_tokens"  # a key of the file, next to the profile's key
 class KeptProfile:
     """Reads and writes the file with a model's profile on this machine.
 
-    A model is its shape here: all weights cost the same.
+    Models of the same shape share a file, because all weights cost the same.
 
     Args:
         device: cpu, cuda, or cuda:0 and so on.
@@ -45,7 +45,7 @@ class KeptProfile:
         """Return the profile in the file, or None if there is no file.
 
         Args:
-            model: its name, for the command that makes the file anew.
+            model: the model's name, for messages: they give the command that makes the file anew.
 
         Raises:
             UsageError: the file cannot be read, or is damaged.
@@ -90,7 +90,7 @@ def _folder() -> Path:
 
 
 def _machine(device: str) -> str:
-    """Name the processor that computes."""
+    """Return the name of the processor that computes."""
     if device.startswith("cuda"):
         import torch
 

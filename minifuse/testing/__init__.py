@@ -1,15 +1,15 @@
 """The conformance kit: the laws of stages as property tests (needs the `test` extra).
 
-A stage of your own is put through all of them by
+Check a stage of your own against all laws with
 
     from minifuse.testing import check_laws
     import my_stage                                  # registers it
 
     def test_my_stage():
-        check_laws(batching="mine")                  # with every memory and attention it fits
+        check_laws(batching="mine")                  # with every memory and attention that fit
 
 Each law is a function in `minifuse.testing.laws` that raises `LawBroken`; the error's `law` is the law's name.
-Register a law of your own with `law`. For a memory of your own, register with `count_slots` how many slots a request
+Register a law of your own with `law`. For a memory of your own, use `count_slots` to register how many slots a request
 takes.
 """
 

@@ -12,19 +12,19 @@ from types import FrameType
 from minifuse.contracts.fault import Hung
 
 AGAIN_S = 1.0
-MOST_TIMES = 6  # how often the patience may pass on the clock: other processes may need the processors
+MOST_TIMES = 6  # limit in real time, as a multiple of the patience: other processes may use the processors
 
 
 @contextmanager
 def alarm(patience_s: float) -> Iterator[None]:
-    """Raise `Hung` in a block that takes too long, and again until the block ends.
+    """Raise `Hung` in a block that takes too long, repeatedly until the block ends.
 
     Args:
-        patience_s: the limit in seconds of processor time. On the clock it is six times as long, because a block that
-            is slow on a busy machine does not hang.
+        patience_s: the limit in seconds of processor time. In real time, the limit is six times as long, because a
+            block that is slow on a busy machine does not hang.
 
-    Outside the main thread, inside another such block, and on a system without this alarm, there is no limit. A call
-    into C is interrupted when the call returns.
+    There is no limit outside the main thread, inside another `alarm` block, or on a system without `setitimer`. A call
+    into C is interrupted only when the call returns.
     """
     ours = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     if not ours or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:

@@ -11,7 +11,7 @@ from minifuse.testing.capacity import is_counted
 
 
 def lacks(law: str, row: Technique) -> str | None:
-    """Return what the stages of `row` lack for a law, or None.
+    """Return what the stages of `row` lack for a law; None if it applies.
 
     >>> from minifuse.techniques import technique
     >>> lacks("window", technique("orca")), lacks("window", technique("dynamic"))
@@ -49,7 +49,7 @@ NEEDS: dict[str, tuple[str, Callable[[Technique], bool]]] = {
     "alike": ("the options memory.share, chunk and keep", _has(*_CHUNKS)),
 }
 
-CLAIMS = {  # by attribute of a policy: the value that claims nothing, and what a claim is about
+CLAIMS = {  # attribute of a policy -> its default, which claims nothing, and what a claim is about
     "overtaken_at_most": (None, "the order of admission (overtaken_at_most)"),
     "work_conserving": (False, "how full its batch is (work_conserving)"),
 }

@@ -1,8 +1,8 @@
 """Counts what a technique can hold and serve, independently of its stages.
 
-The law "refuse early" compares these counts with what was refused. Register a count for a memory of your own,
-unless it inherits the count of its base. Without a count the comparison is left out, and the verdict says so. If a
-policy cannot serve every graph, register those that it can (`can_serve`).
+The law "refuse early" compares these counts with the refused requests. Register a count for a memory of your own,
+unless it inherits the count of its base. Without a count, the comparison is left out, and the verdict says so. If a
+policy cannot serve every graph, use `can_serve` to register which graphs it can serve.
 
     @count_slots("mine")
     def _in_pairs(sequences, options):
@@ -41,7 +41,7 @@ def count_slots(memory: str) -> Callable[[Count], Count]:
 
 
 def can_serve(batching: str) -> Callable[[Serves], Serves]:
-    """Register which sequences the policy `batching` can serve, if not all."""
+    """Register a function that tells whether the policy `batching` can serve a sequence."""
 
     return partial(_register, _SERVES, batching)
 
@@ -61,12 +61,12 @@ def slots_needed(choices: Choices, sequences: tuple[Sequence, ...]) -> int | Non
 
 
 def is_counted(memory: str) -> bool:
-    """Whether this memory has a count for the law "refuse early" to compare with."""
+    """Return whether this memory has a count for the law "refuse early" to compare with."""
     return _count_of(memory) is not None
 
 
 def _count_of(memory: str) -> Count | None:
-    """Return the count for a memory, or for its nearest base with one; None without."""
+    """Return the count of a memory or of its nearest base with one, or None."""
     bases: tuple[type[Any], ...] = stage("memory", memory).__mro__
     for base in bases:
         name = vars(base).get("name")
@@ -90,9 +90,9 @@ def _rectangle(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("shaped")
 def _one_row(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """Count the slots with which the longest sequence fits below the threshold.
+    """Count the slots needed so that the longest sequence stays below the threshold.
 
-    The prompts of a request may be served in turn, so one row is enough.
+    The prompts of a request may be served one after the other, so one row is enough.
     """
     threshold: float = options.threshold
     longest = max(sequence.request.max_cached for sequence in sequences)
@@ -101,7 +101,7 @@ def _one_row(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("embedded")
 def _one_row_and_a_prompt_apart(sequences: tuple[Sequence, ...], options: Any) -> int:
-    """Count the slots with which the longest sequence and the longest prompt fit.
+    """Count the slots needed for the longest sequence and the longest prompt.
 
     One part of memory must hold the longest prompt, the other part the longest sequence.
     """
@@ -128,9 +128,9 @@ def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("waves")
 def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
-    """Count the blocks of the longest sequence, divided by the layers that take turns.
+    """Count the slots of the longest sequence, divided by the layers that take turns.
 
-    The prompts of a request may be attended in turn, but the host must hold them all.
+    The prompts of a request may be attended one after the other, but the host must hold them all.
     """
     lengths = [_whole(sequence.request.max_cached, options.block_size) for sequence in sequences]
     longest: int = -(-max(lengths) // (options.layers or 1))
@@ -152,7 +152,7 @@ def _rows(sequences: tuple[Sequence, ...], options: Any) -> int | None:
 
 @can_serve("graph_padded")
 def _is_chain(sequence: Sequence) -> bool:
-    """Whether each node reads the one before it and nothing else."""
+    """Return whether each node reads the one before it and nothing else."""
     topology = unfolded(sequence).topology
     chain = [0] + [1] * (len(topology.sources) - 1)
     return sorted(map(len, topology.sources)) == sorted(map(len, topology.readers)) == chain

@@ -28,10 +28,10 @@ def try_each(
     seed: int | None = None,
     derandomize: bool = False,
 ) -> None:
-    """Call `attempt` with `examples` drawn values; calls that return False do not count.
+    """Call `attempt` with `examples` random values; calls that return False do not count.
 
-    With a seed, or derandomised, the values are the same every time. An error ends the search: hypothesis does not
-    shrink the value.
+    With `seed` or `derandomize`, the values are the same every time. An error of `attempt` ends the search: hypothesis
+    does not shrink the value.
     """
 
     @settings(
@@ -59,10 +59,10 @@ def draw_options(draw: st.DrawFn, options: Mapping[str, st.SearchStrategy[Any]])
 
 @st.composite
 def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:
-    """Draw a case of a technique, or the error if stages cannot be made.
+    """Draw a case of a technique, or return the error of making its stages.
 
-    Options of a user's stages are drawn as declared, unless the scenario has a value that the stage accepts. If the
-    stages refuse the drawn values together, the defaults are used.
+    The options of a user's stages get random values from `values_of`, unless the scenario has a value that the stage
+    accepts. If the stages refuse this combination of values, the defaults are used.
     """
     scenario = draw(subject.scenarios(row))
     if not row.options and all(is_own(stage(kind, name)) for kind, name in row.stages.items()):
@@ -86,7 +86,7 @@ def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageErro
 
 
 def own_options(row: Technique) -> dict[str, Declared]:
-    """Return the options, as `stage.option`, that a user's stages of `row` declare."""
+    """Return the options that a user's stages in `row` declare, by `stage.option`."""
     found: dict[str, Declared] = {}
     for kind, name in row.stages.items():
         options = stage(kind, name).Options
@@ -101,7 +101,7 @@ def values_of(declared: Declared) -> list[Any]:
     """Return values of an option to try: its default, then values near its limits.
 
     None is among them if the option may be None. Without a declared range, numbers from the default upwards are
-    tried. Of words without choices, only the default is tried.
+    tried. A text without declared choices is tried only with its default.
     """
     kind, default, how = declared.kind, declared.default, declared.how
     least = default if how["minimum"] is None else how["minimum"]
@@ -119,9 +119,9 @@ def values_of(declared: Declared) -> list[Any]:
 
 @contextmanager
 def recorded(options: set[type[Any]]) -> Iterator[set[tuple[type[Any], str]]]:
-    """Record the options that are read in this block, each with its class.
+    """Record which options the block reads, each with its class.
 
-    `vars` does not count as reading.
+    Reading all options through `vars` does not count.
     """
     read: set[tuple[type[Any], str]] = set()
 

@@ -1,4 +1,4 @@
-"""Decides whose mistake an error in an observed run is: a stage's, or a law's."""
+"""Decides whether a stage or a law is at fault for an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.observation import Observation
 
-# An error in these packages means that a stage passed something wrong. The others serve stages and laws alike.
+# An error in these packages means that a stage passed something wrong. Other packages serve stages and laws alike.
 AT_WORK = {"batching", "memory", "attention", "contracts", "execute", "engine", "requests", "arrivals", "in_flight"}
 COMPUTES = {"ghost", "models", "scripted"}  # modules of the laws that run the stages' plans
 LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
@@ -21,13 +21,13 @@ LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platl
 def failure(
     error: BaseException, row: Technique, seen: Observation | None, *, in_law: bool
 ) -> StageFailed | CheckerFailed:
-    """Return `StageFailed` if a stage is at fault for an error, else `CheckerFailed`.
+    """Return `StageFailed` if a stage is at fault for an error, otherwise `CheckerFailed`.
 
-    The deepest frame that is either a stage's or a law's decides.
+    The deepest frame that belongs to a stage or to a law decides.
 
     Args:
-        in_law: whether a law was being called, rather than a run observed. Code outside minifuse then counts as a
-            law's, otherwise as a stage's.
+        in_law: True if the error came from a call of a law, False if from an observed run. Code outside minifuse counts
+            as a law's if True, as a stage's if False.
     """
     what = f"{type(error).__name__}: {error}"
     frames = list(_frames(error))
@@ -49,7 +49,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _is_of_law(frame: FrameType, stages: set[str], in_law: bool) -> bool | None:
-    """Whether a frame is a law's; False: a stage's; None: both may call it."""
+    """Return True for a law's frame, False for a stage's, None for shared code."""
     module = frame.f_globals.get("__name__", "")
     package, *rooms = module.split(".")
     if module in stages:

@@ -13,14 +13,14 @@ from minifuse.stages import Batching, Memory
 from minifuse.testing.subject import Case
 from minifuse.testing.waiting import WaitingBooks
 
-PATIENCE = 2  # moments in a row: prompts and single tokens may take turns, and an eviction admits none
+PATIENCE = 2  # consecutive moments: prompts and single tokens may alternate; a proposal that evicts admits none
 
 
 class FillBooks:
-    """Counts consecutive moments at which a request waits that could have joined the batch.
+    """Counts consecutive moments at which a waiting request could have joined the batch.
 
-    A request could have joined if the batch has a place, the iteration has tokens left, and memory has room for each
-    waiting request: then the order in which requests are tried does not matter.
+    A request could have joined if the batch has a free place, the iteration has tokens left, and memory has room for
+    every waiting request, each tried alone.
     """
 
     def __init__(self, case: Case, policy: Batching, waiting: WaitingBooks) -> None:
@@ -36,7 +36,7 @@ class FillBooks:
         self.num_idle = 0  # moments in a row with requests left out
 
     def propose(self, proposal: Proposal, memory: Memory, now: float, *, growing: bool) -> None:
-        """Note a worker's proposal, which `self.waiting` must have noted before."""
+        """Record a worker's proposal, after `self.waiting` has recorded it."""
         if not self.claimed:
             return
         if now > self.now:
@@ -52,9 +52,9 @@ class FillBooks:
         self.left_out = [prompt.id for prompts in units for prompt in prompts] if fit else []
 
     def _units(self, sequences: Iterable[Sequence]) -> list[list[Sequence]]:
-        """Group sequences that take one place of the batch.
+        """Group the sequences that share one place of the batch.
 
-        The sequences of a request take one place if the policy starts them together; otherwise each takes its own.
+        The sequences of a request share a place if the policy starts them together; otherwise each takes its own.
         """
         units: dict[str, list[Sequence]] = {}
         for one in sequences:
@@ -66,15 +66,15 @@ class FillBooks:
         return planned >= self.tokens or len(self._units(self.waiting.running.values())) >= self.places
 
     def _is_apart(self, proposal: Proposal, memory: Memory) -> bool:
-        """Whether only prompts run while a sequence waits to compute a single token.
+        """Return whether only prompts run while a sequence waits to compute a single token.
 
-        Such a sequence may wait. With a memory that keeps no KV, there is none: all sequences are prompts.
+        Then the sequence may wait. With a memory that keeps no KV, every sequence is computed as a prompt.
         """
         prompts = bool(proposal.work) and all(work.num_tokens > 1 for work in proposal.work)
         return prompts and any(num_missing(memory.missing(one)) == 1 for one in self.waiting.waiting.values())
 
     def _fits(self, prompts: list[Sequence], memory: Memory, growing: bool) -> bool:
-        """Whether memory has room for newcomers and, if `growing`, next tokens of running sequences."""
+        """Return whether memory has room for `prompts` and, if `growing`, next tokens of running sequences."""
         room = memory.room()
         if growing and any(room.extend(one) for one in self.waiting.running.values()):
             return False

@@ -19,13 +19,13 @@ def _by_identity() -> dict[type, Any]:
 
     Requests are frozen, graphs change only their caches, and tensors are large.
     """
-    torch = sys.modules.get("torch")  # without which there are no tensors
+    torch = sys.modules.get("torch")  # if torch is not imported, there are no tensors
     kinds = (Request, CellGraph) if torch is None else (Request, CellGraph, torch.Tensor)
     return {**copyreg.dispatch_table, **dict.fromkeys(kinds, lambda held: (int, (id(held),)))}
 
 
 def fingerprint(held: Any) -> bytes:
-    """Return the same bytes for as long as nothing in an object changes."""
+    """Return bytes that stay the same for as long as nothing in an object changes."""
     try:
         return _pickled(pickle.Pickler, held)
     except Exception:  # a stage may hold what cannot be pickled

@@ -10,11 +10,11 @@ from minifuse.testing.observation import Observation
 
 @dataclass
 class Hits:
-    """What the scenarios of one mix showed about its memory."""
+    """Records what the scenarios of one mix showed about its memory."""
 
-    kept: bool = False  # it kept KV for later requests, or shares it
-    found: bool = False  # a newcomer found KV in it
-    left: int = 0  # runs at whose end it kept KV: the law "second life" skips them
+    kept: bool = False  # memory kept KV for later requests, or may share KV
+    found: bool = False  # a newcomer found KV in memory
+    left: int = 0  # runs after which memory still kept KV; the law "second life" skips these runs
     runs: int = 0
 
     def note(self, seen: Observation) -> None:
@@ -29,7 +29,7 @@ class Hits:
 
 
 def _finds(seen: Observation) -> bool:
-    """Whether a newcomer found KV. Evicted sequences do not count: they find their own."""
+    """Return whether a newcomer found KV. Evicted sequences, which find their own, do not count."""
     evicted: set[str] = set()
     for plan in seen.plans.values():
         if any(one.sequence not in evicted for one in map(Reuse._make, plan.reused)):

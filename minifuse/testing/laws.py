@@ -1,6 +1,6 @@
 """The laws of docs/laws.md: functions of a case and its observed run that raise `LawBroken`.
 
-`of_one_run` checks all that one run shows. The others make runs of their own, and compare them with that run.
+`of_one_run` checks everything that one run shows. The other laws make more runs to compare with it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SUBJECTS = (TEXTS, GRAPHS)
 
 
 def of_one_run(case: Case, seen: Observation) -> None:
-    """Check the laws that one run shows, and a researcher's own laws.
+    """Check the laws that need only one run, and a researcher's own laws.
 
     The laws ghost, counting, layout, pure, queue, window, together, work conserving, reasons and, for graphs, order and
-    pinned have been checked during the run.
+    pinned are checked earlier, during the run.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -56,7 +56,7 @@ def of_one_run(case: Case, seen: Observation) -> None:
 def _refuse_early(case: Case, seen: Observation) -> None:
     """Check that requests are refused if, and only if, they cannot be served alone.
 
-    A request counts together with the text that it continues. If it follows a refused one, it must be refused, too.
+    The text that a request continues counts as part of it. A request that follows a refused one must be refused, too.
     """
     for prompts in case.groups:
         after = prompts[0].after
@@ -125,8 +125,8 @@ def _budget(case: Case, seen: Observation) -> None:
 def _progress(case: Case, seen: Observation) -> None:
     """Check that every step computes or moves something, and that the run ends in time.
 
-    The run may take no more steps than could be needed. It may be idle until the last arrival, and then for one window
-    and one delay per request.
+    The run may take at most `case.most_steps` steps. It may idle until the last arrival, and in addition for the delay
+    and the longest allowed wait of each request.
     """
     taken = sum(step.discarded < step.plan.num_tokens for step in seen.steps)
     if taken > case.most_steps:
@@ -142,7 +142,7 @@ def _progress(case: Case, seen: Observation) -> None:
 
 
 def _longest_wait(case: Case) -> float:
-    """Return how long a policy may let a request wait according to its options."""
+    """Return how long the policy's options allow a request to wait."""
     options = vars(case.options["batching"])
     own = [name for name, declared in own_options(case.row).items() if declared.how["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
@@ -152,7 +152,8 @@ def _longest_wait(case: Case) -> float:
 def reproducible(case: Case, seen: Observation) -> None:
     """Law "pure": run again, and compare the decisions byte for byte.
 
-    In the second run, the requests have other ids in the same order, so that a decision that depends on a hash shows.
+    In the second run, the requests have other ids, which sort in the same order. So a decision that depends on the hash
+    of an id shows.
     """
     renamed = tuple(
         replace(request, id=request.id.replace("r", "q"), after=request.after and request.after.replace("r", "q"))
@@ -191,7 +192,11 @@ def same_in_simulation(case: Case, seen: Observation) -> None:
 
 
 def blind(case: Case, seen: Observation) -> None:
-    """Leave out later arrivals, then the ends of answers: no earlier decision may change."""
+    """Check that decisions depend neither on later arrivals nor on where answers end.
+
+    A run without the last arrivals must decide the same until they arrive. A run in which no token ends an answer must
+    decide the same until the first answer ended.
+    """
     late = max(request.arrival_s for request in case.requests)
     without: dict[str | None, Request] = {}
     for request in case.requests:
@@ -212,7 +217,7 @@ def blind(case: Case, seen: Observation) -> None:
 
 
 def _was_cut(sequence: Sequence) -> bool:
-    """Whether the answer ended before its allowed length, which no policy could foresee."""
+    """Return whether an answer ended before its allowed length, which no policy could foresee."""
     request = sequence.request
     if sequence.finish_reason is FinishReason.NAN:
         return True
@@ -264,7 +269,7 @@ def _same_outcome(one: Sequence, two: Sequence) -> bool:
 
 
 def under_load(case: Case, seen: Observation) -> None:
-    """Check the laws of one run where many requests wait."""
+    """Make a run in which many requests wait, and check the laws of one run."""
     crowd = crowd_of(case)
     run = observe(crowd)
     try:

@@ -28,7 +28,7 @@ def long_run_of(case: Case) -> Case:
 def many_texts_of(case: Case) -> Case:
     """Make a thousand different texts, half of them in memory at once.
 
-    They may share blocks. If keys of blocks had only 16 bits, two texts would most likely have the same key.
+    The texts may share blocks. If the keys of blocks had only 16 bits, two texts would most likely have the same key.
     """
     rng = Random(repr(case.scenario))
     texts = [tuple(rng.choices(range(VOCAB), k=PROMPT)) for _ in range(NUM_TEXTS)]
@@ -63,7 +63,7 @@ def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:
 
 
 def _shifted(requests: tuple[Request, ...], later_s: float, number: int, longest: int) -> Iterator[Request]:
-    """Shift requests by `later_s`, with names, groups and conversations of their own."""
+    """Copy requests, `later_s` later, with new names, groups and conversations."""
     names = {request.id: f"r{number + i}" for i, request in enumerate(requests)}
     for request in requests:
         yield replace(

@@ -21,7 +21,7 @@ Mixes = list[tuple[Subject, Technique]]
 
 
 def mixes_of(name: str) -> Mixes:
-    """Return the techniques, then the mixes, that have a stage, or a technique's stages.
+    """Return the techniques, then the mixes, that use a stage or a technique's stages.
 
     Args:
         name: the name of the stage or the technique.
@@ -38,9 +38,9 @@ def mixes_of(name: str) -> Mixes:
 
 
 def can_be_computed(row: Technique) -> bool:
-    """Whether the attention can keep the policy's token budget, if there is one.
+    """Return whether the attention can keep the policy's token budget, if there is one.
 
-    An attention that computes whole rectangles cannot.
+    An attention that computes whole rectangles cannot keep a budget.
     """
     return not stage("attention", row.attention).reads & COMPUTED_WHOLE or choose(row).policy.token_budget is None
 
@@ -78,7 +78,7 @@ def _with_options(row: Technique, given: Mapping[str, Any]) -> Technique:
 
 
 def applying(mixes: Mixes) -> tuple[dict[str, int], dict[str, str]]:
-    """Return how many mixes each law applies to, and what mixes lack for other laws."""
+    """Return how many mixes each law applies to, and what mixes lack for the others."""
     names = [*names_of(*(subject for subject, _ in mixes)), *OWN_LAWS]
     of_subject = {subject.noun: {*names_of(subject), *OWN_LAWS} for subject, _ in mixes}
     lacking = {name: [lacks(name, row) for subject, row in mixes if name in of_subject[subject.noun]] for name in names}

@@ -1,4 +1,4 @@
-"""What the laws know of an observed run."""
+"""Records what the laws know of an observed run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minifuse.trace.log import Event, Trace
 
 @dataclass
 class Observation:
-    """What one run did, up to its end or to where a law was broken."""
+    """Records what one run did, up to its end or to the first broken law."""
 
     case: Case
     trace: Trace
@@ -33,11 +33,11 @@ class Observation:
     usages: list[KVUsage] = field(default_factory=list)  # of memory, after each proposal
     plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
     happened: list[tuple[float, Plan | StepReport]] = field(default_factory=list)  # plans submitted, steps completed
-    room_at_end: int = 0  # how many sequences of one token memory would admit when all have ended
+    room_at_end: int = 0  # how many one-token sequences memory would admit after all requests have ended
     room_at_start: int = 0
 
     def never_arrived(self, request: Request) -> bool:
-        """Whether a request was aborted before the policy received it."""
+        """Return whether a request was aborted before the policy received it."""
         ended = self.answers.get(request.id)
         aborted = ended is not None and ended.finish_reason is FinishReason.ABORTED
         return aborted and request.id not in self.arrived_s
@@ -51,11 +51,11 @@ class Observation:
 
 
 class Proposed(NamedTuple):
-    """What a policy proposed for a worker at one moment.
+    """Records what a policy proposed for a worker at one moment.
 
     A proposal with work becomes a plan, unless memory cannot place it.
     """
 
     now: float
     worker: int
-    proposal: Proposal | None = None  # None: it raised an error, or did not return
+    proposal: Proposal | None = None  # None: the policy raised an error, or did not return

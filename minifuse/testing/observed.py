@@ -1,4 +1,4 @@
-"""A run under observation: the stages at work, with independent books, checked after every step."""
+"""Runs a case under observation: independent records are checked after every step."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def observe(
     """Run a case in virtual time, and check after every step what must hold.
 
     Args:
-        run: where tokens come from; by default the case's small model.
-        cost: returns the seconds of a plan; by default the scenario's.
-        interrupt_after: interrupt the run after so many steps, once no copies of the moment `behind` are in flight.
+        run: computes the tokens; by default, the case's small model does.
+        cost: returns the seconds of a plan; by default, `seconds` of the scenario.
+        interrupt_after: interrupt the run after this many steps, once no copies of the moment `behind` are in flight.
 
     Raises:
-        LawBroken: a law was broken on the way; its `seen` is the run so far.
+        LawBroken: a law was broken during the run; the error's `seen` is the run up to there.
         CheckerFailed: the code that checks the run raised an error.
     """
     stages = case.stages()
@@ -112,7 +112,7 @@ def _serve(
             raise LawBroken(
                 "progress", f"{len(engine.sequences)} requests are unfinished, after {MAX_STEPS} steps or more"
             )
-        # Copies of the moment `behind` in flight would never land, and memory would hold their slots for ever.
+        # After an interrupt, `behind` copies in flight would never complete, and their slots would stay in use.
         behind = engine.in_flight.num_running[engine.batching.workers]
         if interrupt_after is not None and len(seen.steps) >= interrupt_after and not behind:
             engine.interrupt()
@@ -127,7 +127,7 @@ def _serve(
 
 
 def _room(case: Case, memory: Memory, growing: bool, most: int | None = None) -> int:
-    """Count how many of the smallest sequences memory would admit now, up to `most`."""
+    """Count how many sequences of the smallest size memory would admit now, up to `most`."""
     room, probes = memory.room(), islice(case.probes, most)
     return sum(1 for _ in takewhile(lambda probe: room.admit(probe, growing=growing) is None, probes))
 
@@ -147,7 +147,7 @@ def _held(engine: ServingEngine) -> set[str]:
 
 def _abort(engine: ServingEngine, name: str, books: Books, seen: Observation) -> None:
     if not engine.arrivals.prompts_of(name):
-        return  # it was refused, or is left out of this run
+        return  # the request was refused, or is left out of this run
     if engine.abort(name):
         for ended in engine.finished.values():
             if ended.finish_reason is FinishReason.ABORTED and ended.id not in seen.ended_s:

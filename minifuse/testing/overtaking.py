@@ -1,4 +1,4 @@
-"""Counts one by one who overtakes whom in a run."""
+"""Counts, pair by pair, which requests overtake which others in a run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from minifuse.trace.metrics import compute_metrics
 def check_overtaking(case: Case, seen: Observation) -> None:
     """Check that no request is overtaken by more than the policy claims (`overtaken_at_most`).
 
-    Claims are about first come, first served. A policy that claims 0 also admits requests of one moment in the order in
-    which it received them. With the option `batching.starve`, a request that has waited longer than that must not be
-    overtaken by later arrivals. The metrics must agree on how often the most overtaken request was overtaken (law
-    "counting").
+    Claims are about first come, first served. A policy that claims 0 also admits requests that arrive at the same
+    moment in the order in which it received them. A request that has waited longer than the option `batching.starve`
+    must not be overtaken by later arrivals. The metrics must agree on how often the most overtaken request was
+    overtaken (law "counting").
     """
     starts_s = {step.plan.step: step.started_s for step in seen.steps}
     counts = Counter(name for name, _ in _overtaken_by(case, seen, starts_s).later)
@@ -48,10 +48,10 @@ def check_overtaking(case: Case, seen: Observation) -> None:
 
 
 class _Overtaken(NamedTuple):
-    """Pairs of a waiting request, and another that was first admitted during the wait.
+    """Lists pairs (one, other) of requests: `other` was first admitted while `one` waited.
 
-    In `later`, the other arrived later; the value is how many seconds the first had waited by then. In `together`, both
-    arrived at the same moment, and the other was received second.
+    `later` has the pairs in which `other` arrived later; the value is the number of seconds that `one` had waited when
+    `other` arrived. `together` has the pairs that arrived at the same moment, if `other` was received after `one`.
     """
 
     later: dict[tuple[str, str], float]
@@ -59,7 +59,9 @@ class _Overtaken(NamedTuple):
 
 
 def _overtaken_by(case: Case, seen: Observation, when_s: Mapping[int, float]) -> _Overtaken:
-    """Find who is admitted while others wait, at first or after an eviction.
+    """Find the requests that are first admitted while another request waits.
+
+    A request waits until it is admitted, and again after each eviction.
 
     Args:
         when_s: for each step, the time at which its newcomers count as admitted.

@@ -1,8 +1,8 @@
-"""Laws of a researcher's own, beside those of the kit.
+"""Registers and checks a researcher's own laws, in addition to those of the kit.
 
     @law("fewest first", "no request is admitted while one that asks for fewer tokens waits")
     def fewest_first(case, seen):
-        ...                      # None if the law holds; else a sentence: what was seen
+        ...                      # return None if the law holds, otherwise a sentence that says what was seen
 
 docs/stages.md shows a whole law.
 """
@@ -31,11 +31,11 @@ F = TypeVar("F", bound=Function)
 def law(name: str, says: str) -> Callable[[F], F]:
     """Register a law: a function of a case and its observed run.
 
-    The function returns None if the law holds, else a sentence that says what was seen. If the function raises an
+    The function returns None if the law holds, otherwise a sentence that says what was seen. If the function raises an
     error, the law is at fault.
 
     Raises:
-        UsageError: the name is not words in small letters, or is taken; `says` is empty; or no function is decorated.
+        UsageError: the name is taken, or is not words in small letters; `says` is empty; or no function is decorated.
     """
 
     def register(function: F) -> F:

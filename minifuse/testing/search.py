@@ -24,9 +24,9 @@ from minifuse.testing.smaller import smallest
 from minifuse.testing.subject import Case, Subject
 from minifuse.testing.texts import TEXTS
 
-MOST_REFUSED = 20  # scenarios in which the stages cannot be made, before the first in which they can
-MOST_WORKERS = 8  # of a policy that is tried on many texts
-Say = Callable[[int, str], None]  # the number of the scenario, and what it is put through
+MOST_REFUSED = 20  # scenarios whose stages cannot be made, before the first whose stages can
+MOST_WORKERS = 8  # a policy with more workers is not tried on many texts
+Say = Callable[[int, str], None]  # is given the number of the scenario, and the name of the check
 
 
 class Limit(NamedTuple):
@@ -56,7 +56,7 @@ class Broken(NamedTuple):
 
 
 class _End(BaseException):
-    """Ends hypothesis's search at once, with an error to raise unless time ran out."""
+    """Ends hypothesis's search at once; `error` is None if time ran out."""
 
     def __init__(self, error: MinifuseError | None) -> None:
         self.error = error
@@ -69,11 +69,11 @@ class Search:
     The first broken law ends the search. Smaller scenarios are then tried only on that law.
 
     Args:
-        laws: the laws that compare runs; those of one run are always checked.
-        first: deals the laws out: scenario i is tried only on law `first` + i. None: every scenario is tried on all.
+        laws: the laws that compare runs; the laws of one run are always checked.
+        first: check only law `first` + i, modulo the number of laws, on scenario i; None: check all on every scenario.
         long: also check the laws of one run on a long run, made from the last scenario.
-        crowded: the memories already tried on many texts. The search tries its own memory, and adds it, if newcomers
-            found KV of others there and the policy has few workers. None: it does not.
+        crowded: the memories already tried on many texts. If newcomers found KV in the memory of `row`, and the policy
+            has few workers, the search tries this memory as well and adds it. None: no memory is tried on many texts.
         say: is called before each check.
     """
 
@@ -94,7 +94,7 @@ class Search:
     _shrinking: bool = field(default=False, init=False)
 
     def run(self, examples: int, seed: int | None = None, *, derandomize: bool = False) -> None:
-        """Try `examples` scenarios; with a seed or `derandomize`, the same ones every time.
+        """Try `examples` random scenarios: with `seed` or `derandomize`, always the same.
 
         Raises:
             LawBroken: a law is broken; the error's `seen` is the run of the smallest scenario found that breaks it.
@@ -115,12 +115,12 @@ class Search:
                 raise self._smallest(broken)
 
     def _many_texts(self, case: Case) -> list[Case]:
-        """Make a run of many texts from a case, if one is due."""
+        """Return a list: a case of many texts, made from `case`, if one is due."""
         memory = self.row.memory
         if self.crowded is None or memory in self.crowded or not self.hits.found or self.subject is not TEXTS:
             return []
         texts = many_texts_of(case)
-        # A policy with a worker for each request would be asked for all of them after every token.
+        # A policy with a worker for each request would be asked for every worker after every token.
         if texts.choices.policy.workers > MOST_WORKERS:
             return []
         self.crowded.add(memory)
@@ -151,10 +151,10 @@ class Search:
         return [self.laws[(self.first + self.number) % len(self.laws)]]
 
     def _itself(self, broken: Broken) -> Broken:
-        """Return what was broken, with the case that ran when the law broke.
+        """Return `broken`, if possible with the case whose run broke the law.
 
-        A law may run another case than the one given, such as a crowd made from it. That case replaces the given one
-        if the laws of one run show the same break on it.
+        A law may run another case, such as a crowd made from the given one. If such a run broke the law, its case is
+        checked against the laws of one run, and replaces the given case if it breaks the same law again.
         """
         other = broken.case if broken.error.seen is None else broken.error.seen.case
         if other is broken.case or isinstance(broken.error.__cause__, Hung):
@@ -163,7 +163,7 @@ class Search:
         return again if again is not None and again.error.law == broken.error.law else broken
 
     def _broken(self, case: Case, laws: Sequence[Law]) -> Broken | None:
-        """Return the first law that a case breaks."""
+        """Return the first law that a case breaks, or None."""
         seen, law = None, cast(Law, of_one_run)
         try:
             self._say(law)
@@ -252,7 +252,7 @@ def put_through(
     """Observe `examples` scenarios for a row, and check the laws on each.
 
     Args:
-        dealt: of the laws that compare runs, check only the one with this number.
+        dealt: number of the only law to check among those that compare runs; None: check all of them.
     """
     compared = compared_laws(subject)
     laws = compared if dealt is None else [compared[dealt % len(compared)]]

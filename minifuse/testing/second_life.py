@@ -16,7 +16,7 @@ from minifuse.testing.observation import Observation
 from minifuse.testing.observed import observe
 from minifuse.testing.subject import Case
 
-# Both lives lie between the same two powers of two, so that sums of times are rounded alike in both.
+# The times of both lives lie between the same two powers of two, so that their sums are rounded alike.
 FIRST_S, SECOND_S, END_S = 1088.0, 1344.0, 1600.0
 AGAIN = "again "
 SECONDS = 0.01  # of each plan
@@ -26,8 +26,8 @@ MOST_ABORTS = 2  # of suspended requests, besides the scenario's aborts
 def second_life(case: Case, seen: Observation) -> None:
     """Serve the same requests twice with the same stages: decisions must be alike.
 
-    The law does not apply if the first life leaves KV, or if a stage declares that it `remembers`. Some requests are
-    aborted while suspended: then stages easily lose a place, or memory on either tier.
+    The law does not apply if memory keeps KV after the first life, or if a stage declares that it `remembers`. Some
+    requests are aborted while suspended: stages then easily fail to free a place, or memory on either tier.
     """
     if lacks("second life", case.row):
         return
@@ -64,13 +64,13 @@ def second_life(case: Case, seen: Observation) -> None:
 
 
 def _while_suspended(seen: Observation) -> Iterator[tuple[int, str]]:
-    """Yield aborts of suspended requests, each after the step that evicted it."""
+    """Yield aborts of suspended requests, each after the step that evicted the request."""
     evicted = [(number, name) for number, step in enumerate(seen.steps, 1) for name in step.plan.evicted]
     yield from evicted[:MOST_ABORTS]
 
 
 def _moved(request: Request, later_s: float, mark: str = "") -> Request:
-    """Shift a request by `later_s`, under another name."""
+    """Return a copy of a request that arrives `later_s` later, under another name."""
     return replace(
         request,
         id=mark + request.id,
@@ -84,7 +84,7 @@ def _moved(request: Request, later_s: float, mark: str = "") -> Request:
 def _decided(seen: Observation, after: int) -> Iterator[dict[str, Any]]:
     """Yield the decisions of each plan from number `after` on.
 
-    Slots are left out, since the order of free slots may differ.
+    Slots are left out, because the order of free slots may differ.
     """
     plans = list(seen.plans.values())[after:]
     first_s = seen.submitted_s[plans[0].step] if plans else 0.0

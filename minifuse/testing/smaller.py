@@ -9,7 +9,7 @@ from functools import partial
 from minifuse.core.request import GREEDY, Request
 from minifuse.testing.subject import Case
 
-MOST_DRAWN, MANY = 8, 50  # requests of a drawn scenario, and of one that takes long to run
+MOST_DRAWN, MANY = 8, 50  # requests: the most in a random scenario; scenarios with more than MANY run long
 Way = Callable[[Case], Case | None]
 
 

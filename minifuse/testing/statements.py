@@ -29,7 +29,7 @@ class Statement(NamedTuple):
 
 @cache
 def statements() -> dict[str, Statement]:
-    """Read the tables of docs/laws.md: an entry for each row, which may name several laws.
+    """Read the tables of docs/laws.md, row by row; a row may name several laws.
 
     Raises:
         MachineError: this installation lacks the page.
@@ -64,7 +64,7 @@ _OTHER = Statement("a law that a stage has of its own", "the stage", {}, "The la
 
 
 def is_of_kit(law: str) -> bool:
-    """Whether a law of the kit has this name."""
+    """Return whether a law of the kit has this name."""
     return law in _kit_names()
 
 

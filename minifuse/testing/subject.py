@@ -1,7 +1,7 @@
-"""What the laws are checked on: each `Case` is a technique on a scenario.
+"""Defines what the laws are checked on: a `Case` is a technique on a scenario.
 
-There are two subjects: texts (`minifuse.testing.texts`) and cell graphs (`minifuse.testing.graphs`). All that differs
-between them is a method of `Case`: laws and observed runs are the same.
+There are two subjects: texts (`minifuse.testing.texts`) and cell graphs (`minifuse.testing.graphs`). Laws and observed
+runs are the same for both; where the subjects differ, they call a method of `Case`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the laws import torch only where a model computes
     from torch import Tensor
 
 
-# The tokens of a run, by sequence and by position in the text, or by the node that produces it.
+# The tokens of a run, by sequence, and by position in the text or the node that produces the token.
 Tokens = Mapping[tuple[str, int], int]
 
 
@@ -39,21 +39,21 @@ class Scenario:
     """A workload, a budget and settings, all so small that corner cases are frequent."""
 
     requests: tuple[Request, ...]
-    options: tuple[tuple[str, Any], ...]  # as `--set` takes them; a mix leaves out options that it lacks
-    aborts: tuple[tuple[int, str], ...] = ()  # after so many steps this request is aborted
+    options: tuple[tuple[str, Any], ...]  # as `--set` takes them; a mix ignores options that its stages lack
+    aborts: tuple[tuple[int, str], ...] = ()  # (number of steps, request to abort after them)
     shared: bool = False  # whether the workers share one device
     replayed: bool = False  # no model computes: every token is -1, which ends no answer
 
     def settings(self, row: Technique) -> dict[str, Any]:
-        """Return the options that `row` sets, and the drawn ones that its stages have."""
+        """Return the options of `row`, and the scenario's options for the stages of `row`."""
         names = row.option_names
         settings = {name: value for name, value in self.options if name in names} | {**row.options}
         if settings.get("batching.order") != "priority":
-            settings.pop("batching.ageing", None)  # it is refused under any other order
+            settings.pop("batching.ageing", None)  # stages refuse it with any other order
         return settings
 
     def with_options(self, **options: Any) -> Self:
-        """Change options: `with_options(batching__workers=2)`."""
+        """Return this scenario with other options: `with_options(batching__workers=2)`."""
         changed = {name.replace("__", "."): value for name, value in options.items()}
         return replace(self, options=tuple({**dict(self.options), **changed}.items()))
 
@@ -69,7 +69,7 @@ class Expected(NamedTuple):
     def check(
         self, request: Request, answer: tuple[int, ...], reason: FinishReason | None, results: Mapping[int, Any]
     ) -> None:
-        """Raise `LawBroken("exact")` unless a request has this answer, or its beginning if aborted."""
+        """Raise `LawBroken("exact")` unless a request has this answer or, if aborted, a prefix of it."""
         aborted = reason is FinishReason.ABORTED
         if answer != (self.tokens[: len(answer)] if aborted else self.tokens):
             raise LawBroken("exact", f"{request} got {answer}, the oracle {self.tokens}")
@@ -85,7 +85,7 @@ class Expected(NamedTuple):
 
 
 def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
-    """Whether two nodes have the same outputs, except for rounding in float64."""
+    """Return whether two nodes have the same outputs, except for rounding in float64."""
     import torch
 
     return len(one) == len(two) and all(
@@ -94,34 +94,34 @@ def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
 
 
 class Books:
-    """Independent books of one run, made only from its plans.
+    """Records one run independently of the stages, only from its plans.
 
-    For each event of the run, a method is called, which raises `LawBroken` if it finds a law broken.
+    Each event of the run calls a method, which raises `LawBroken` if it finds a law broken.
     """
 
     def __init__(self) -> None:
         self.tokens: dict[tuple[str, int], int] = {}  # see `Tokens`
 
     def receive(self, sequence: Sequence) -> None:
-        """The policy has received a sequence."""
+        """Record that the policy has received a sequence."""
 
     def propose(self, worker: int, proposal: Proposal) -> None:
-        """The policy proposes this for a worker: work, or that it waits."""
+        """Record what the policy proposes for a worker: work, or to wait."""
 
     def submit(self, plan: Plan) -> None:
-        """A plan has been made: it runs after earlier plans of its worker."""
+        """Record a new plan, which runs after earlier plans of its worker."""
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """A worker begins a plan."""
+        """Record that a worker begins a plan."""
 
     def ran(self, plan: Plan, ran: Ran) -> None:
-        """A plan has been computed, and produced this."""
+        """Record that a plan has been computed, with this result."""
 
     def complete(self, report: StepReport, held: Collection[str]) -> None:
-        """A plan has been committed; `held` are the sequences that memory must still hold."""
+        """Record that a plan has been committed; memory must still hold the sequences `held`."""
 
     def abort(self, name: str, held: Collection[str]) -> None:
-        """A request has been aborted; `held` as for `complete`."""
+        """Record that a request has been aborted; memory must still hold the sequences `held`."""
 
 
 class Case(ABC):
@@ -144,7 +144,7 @@ class Case(ABC):
         return [tuple(prompts) for prompts in by_request(self.requests)]
 
     def with_requests(self, requests: tuple[Request, ...], aborts: tuple[tuple[int, str], ...] = ()) -> Self:
-        """Return this case with other requests, in the same memory."""
+        """Return this case with other requests and the same memory."""
         return type(self)(self.row, replace(self.scenario.with_requests(requests), aborts=aborts))
 
     def alone(self, request: Request) -> Self:
@@ -187,15 +187,18 @@ class Case(ABC):
 
     @abstractmethod
     def books(self, memory: Memory) -> Books:
-        """Make empty books for one run with this memory."""
+        """Make empty records for one run with this memory."""
 
     @abstractmethod
     def runner(self) -> RunPlan:
-        """Compute plans with a small model in float64, and check what each of them reads."""
+        """Return a function that runs plans on a small float64 model and checks their reads."""
 
     @abstractmethod
     def replay(self, tokens: Tokens) -> RunPlan:
-        """Compute nothing: produce these tokens, and -1, which is no stop token, for missing ones."""
+        """Return a function that computes nothing and produces these tokens.
+
+        A missing token is -1, which is no stop token.
+        """
 
     @abstractmethod
     def expected(self, request: Request) -> Expected:
@@ -206,13 +209,13 @@ class Case(ABC):
         """Return the expected answer to a request if all computed tokens are -1."""
 
     def whole(self, request: Request, before: Sequence | None) -> Request:
-        """Return a request whose prompt begins with the text of `before`, which it follows."""
+        """Return a request whose prompt begins with the text of `before`, its predecessor."""
         history = () if before is None else (*before.request.prompt, *before.answer)
         return replace(request, prompt=(*history, *request.prompt), conversation=None, after=None, delay_s=0.0)
 
     @abstractmethod
     def servable(self, prompts: tuple[Request, ...]) -> bool:
-        """Whether a request with these prompts can be served at all, counted independently."""
+        """Return whether a request with these prompts can be served, counting slots independently."""
 
     def of_one_run(self, seen: Any) -> None:  # noqa: B027  # most have none
         """Check the laws of single runs that only this kind of model has.
@@ -231,14 +234,14 @@ class Case(ABC):
 
 
 class Subject(NamedTuple):
-    """A kind of model as the laws see it."""
+    """Describes a kind of model for the laws: its mixes, scenarios and cases."""
 
     kind: str  # as stages serve it: "transformer" or "cells"
     noun: str
     mixes: Callable[..., Iterator[Technique]]
-    scenarios: Callable[..., SearchStrategy[Any]]  # for a row; perhaps only of some kinds
+    scenarios: Callable[..., SearchStrategy[Any]]  # random scenarios for a row, perhaps only of some kinds
     case: Callable[[Technique, Any], Case]
-    laws: Mapping[str, Callable[..., None]]  # besides the laws of all subjects
+    laws: Mapping[str, Callable[..., None]]  # in addition to the laws of all subjects
     law_names: tuple[str, ...] = ()  # names that only this subject's books and laws may raise
 
 
@@ -246,7 +249,7 @@ def mixes(kind: str, **only: str) -> Iterator[Technique]:
     """Yield every technique that serves this kind of model, then every valid mix of stages.
 
     Args:
-        only: stages that each must have: `batching="mine"`.
+        only: stages that each technique and mix must use: `batching="mine"`.
     """
     rows = [for_model(row, kind) for row in TECHNIQUES.values() if kind in row.serves]
     serving = {of: [name for name, cls in stages(of).items() if kind in cls.serves] for of in KINDS}

@@ -16,7 +16,7 @@ from minifuse.testing.subject import Case
 def check_time(case: Case, seen: Observation) -> None:
     """Check that a plan takes the seconds that it costs.
 
-    While k plans run on a shared device, each has a k-th of it.
+    While k plans run on a shared device, each runs at 1/k of the device's speed.
     """
     steps = [step for step in seen.steps if step.plan.work]
     served = dict.fromkeys((step.plan.step for step in steps), 0.0)

@@ -1,4 +1,4 @@
-"""Keeps which sequences wait and run, in order, from a policy's calls and proposals."""
+"""Tracks which sequences wait and run, and checks a policy's proposals against them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from minifuse.core.request import Phase, Sequence
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
 
-ROUNDING = 1e-9  # of levels of priority (closer requests may go in either order) and of seconds
+ROUNDING = 1e-9  # tolerance for levels of priority (closer requests may go in either order) and seconds
 CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 class WaitingBooks:
     """Checks the laws "queue", "together", "window" and "reasons".
 
-    docs/laws.md says what each demands. The order of the queue is computed here from requests and the time alone: the
-    level of a request is its priority plus what its waiting adds.
+    docs/laws.md says what each law demands. The order of the queue is computed here only from requests and the time.
+    The level of a request is its priority, plus its waiting time divided by `ageing`.
 
-    A policy that computes prompts `apart` has two queues. The first waiting prompt leads the prompts computed apart,
-    whatever others are computed with it. Computed prompts join the batch in order. If the batch has running sequences,
-    no prompt joins it before a waiting prompt of higher priority.
+    A policy that computes prompts `apart`, in iterations of their own, has two queues: waiting prompts, and computed
+    prompts that have not joined the batch. The first prompt of such an iteration must be the head of the first queue;
+    the policy is free to choose the others. Computed prompts join the batch in order. If the batch has running
+    sequences, no prompt joins it before a waiting prompt of higher priority.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -43,26 +44,26 @@ class WaitingBooks:
         self.newest_first = self.ordered and getattr(policy, "victims", None) is QueuePolicy.victims
         self.arrived: list[str] = []  # every sequence that was ever received
         self.waiting: dict[str, Sequence] = {}
-        self.ready: dict[str, Sequence] = {}  # computed apart, or evicted, if prompts are computed apart
+        self.ready: dict[str, Sequence] = {}  # only if prompts are computed apart: computed or evicted
         self.running: dict[str, Sequence] = {}
-        self.num_plans = 0  # proposed with work and not completed
-        self.idle_since = 0.0  # while nothing runs
-        self._unexplained: str | None = None  # an unexplained wait for a wake; an endless one breaks "progress"
+        self.num_plans = 0  # plans with work, proposed and not completed
+        self.idle_since = 0.0  # the time from which on nothing runs
+        self._unexplained: str | None = None  # describes a wait without reasons; reported once the wait ends
 
     def receive(self, sequence: Sequence) -> None:
-        """Note that the policy has received a sequence."""
+        """Record that the policy has received a sequence."""
         self._check_explained()
         self.arrived.append(sequence.id)
         self.waiting[sequence.id] = sequence
 
     def release(self, sequence: Sequence, now: float) -> None:
-        """Note that the policy has been told of the end of a sequence."""
+        """Record that the policy has been told of the end of a sequence."""
         for books in (self.waiting, self.ready, self.running):
             books.pop(sequence.id, None)
         self.idle_since = now
 
     def commit(self, now: float) -> None:
-        """Note that the policy has been told of a completed plan."""
+        """Record that the policy has been told of a completed plan."""
         self.num_plans -= 1
         self.idle_since = now
 
@@ -71,7 +72,7 @@ class WaitingBooks:
         return not self.running and not self.num_plans
 
     def propose(self, proposal: Proposal, now: float) -> None:
-        """Note a proposal. Raise `LawBroken` if it breaks one of the laws."""
+        """Record a proposal; raise `LawBroken` if the proposal breaks one of the laws."""
         self._check_reasons(proposal)
         self._check_window(now)
         if not proposal.work:
@@ -158,7 +159,7 @@ class WaitingBooks:
             raise LawBroken("window", f"nothing is proposed at {now:.9g} s: the oldest window closed at {closes:.9g} s")
 
     def _precedes(self, one: Sequence, two: Sequence, now: float) -> bool:
-        """Whether `one` precedes `two`: by a higher level, else by an earlier arrival."""
+        """Return whether `one` precedes `two`: by level if priorities count and differ, otherwise by arrival."""
         if self.by_priority and one.request.priority != two.request.priority:
             difference = self._level(one, now) - self._level(two, now)
             return difference > (0 if self.ageing is None else ROUNDING)

@@ -1,4 +1,4 @@
-"""The stages of a run under observation: they pass each event to the independent books."""
+"""Wraps the stages of an observed run: every event goes to the independent records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _check_time(clock: VirtualClock, now: float, what: str) -> None:
 
 
 class WatchedMemory:
-    """A memory that must be given the time of each event (law "time")."""
+    """Wraps a memory; checks that each event is passed with the current time (law "time")."""
 
     def __init__(self, memory: Memory, clock: VirtualClock) -> None:
         self.memory = memory
@@ -55,7 +55,7 @@ class WatchedMemory:
 
 
 class WatchedTrace(Trace):
-    """A trace that keeps every event, and also what it would hand to `into`."""
+    """A trace that also collects every event as `Trace(into=...)` would hand it on."""
 
     def __init__(self, **header: Any) -> None:
         self.handed: list[Event] = []
@@ -69,9 +69,9 @@ class WatchedTrace(Trace):
 
 @dataclass(eq=False)
 class WatchedPolicy:
-    """A batching policy whose `propose` must leave memory and sequences as they are (law "pure").
+    """Wraps a policy; checks that `propose` changes neither memory nor sequences (law "pure").
 
-    The policy must be given the time of each event (law "time").
+    Also checks that each event is passed with the current time (law "time").
     """
 
     policy: Batching
@@ -80,10 +80,10 @@ class WatchedPolicy:
     waiting: WaitingBooks
     clock: VirtualClock
     seen: Observation
-    growing: bool = False  # whether it has proposed newcomers with no more memory than they need at once
+    growing: bool = False  # whether a proposal admitted newcomers with only the memory that they need at once
     num_asked: int = 0
     held: dict[str, Sequence] = field(default_factory=dict)
-    requests: Requests = field(init=False)  # of the engine, which is made with this policy
+    requests: Requests = field(init=False)  # the engine's; set after the engine is made with this policy
 
     def __post_init__(self) -> None:
         self.name, self.workers, self.depth = self.policy.name, self.policy.workers, self.policy.depth
@@ -110,7 +110,7 @@ class WatchedPolicy:
         memory = watched.memory
         _check_time(self.clock, now, "the policy's propose")
         self.num_asked += 1
-        # A look costs time for each sequence: with hundreds of sequences, one look in as many proposals is enough.
+        # Comparing takes time for each sequence. With n sequences, if n > FEW, only one proposal in n is compared.
         looks = len(self.held) <= FEW or self.num_asked % len(self.held) == 0
         before = fingerprint((state(memory), self.held)) if looks else b""
         self.seen.proposals.append(Proposed(now, worker))
@@ -129,7 +129,7 @@ class WatchedPolicy:
 
 
 class WatchedExecutor(VirtualExecutor):
-    """Passes every plan to the books: submitted, begun, and computed."""
+    """Passes every plan to the books when it is submitted, begun and computed."""
 
     def __init__(
         self,
@@ -168,13 +168,16 @@ class WatchedExecutor(VirtualExecutor):
 
 
 def _check_layout(plan: Plan) -> None:
-    """Raise `Wrong` unless waves cover the work, and lanes, if any, name each piece once."""
+    """Raise `Wrong` unless a plan's waves cover its work, and its lanes, too.
+
+    Waves are consecutive ranges. Lanes name each piece of work once. A plan may have no lanes.
+    """
     check_cover(f"step {plan.step} has the waves ", plan.waves, len(plan.work))
     check_lanes(f"step {plan.step} has the lanes ", plan.layout.lanes, len(plan.work))
 
 
 def _check_work(worker: int, proposal: Proposal) -> None:
-    """Raise `LawBroken` if one plan computes a token, or a node, twice."""
+    """Raise `LawBroken` if a proposal computes the same token or node twice."""
     for one, two in pairwise(sorted(proposal.work)):
         if one.sequence == two.sequence and two.start < one.stop:
             raise LawBroken("conservation", f"worker {worker} got the same work twice in one plan: {one} and {two}")

@@ -1,7 +1,7 @@
 """Checks the lines of a trace, which may have been edited or damaged.
 
 A check raises `Damaged`, with a text that says what is wrong. If a line lacks a key, or a value has another type, the
-check may raise another of `ERRORS` instead. `because` makes a clause of any of them.
+check may raise another of `ERRORS` instead. `because` turns any of these errors into a clause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minifuse.trace.log import Event
 
 MOST = 2**31  # the largest number of slots, tokens or iterations in a trace
 MOST_WORKERS = 2**12
-MOST_LAYERS = 2**10  # where layers take turns on the device, a token has a slot for each layer
+MOST_LAYERS = 2**10  # if layers take turns on the device, a token has a slot for each layer
 LATEST_S = 1e12
 LISTS = (list, tuple)  # lists in a file, tuples in a run
 TIERS = ("device", "host")
@@ -47,19 +47,19 @@ def because(error: Exception) -> str:
 
 
 def check_time(seconds: Any) -> float:
-    """Return a time in seconds."""
+    """Check and return a time in seconds."""
     _need(_is_number(seconds) and 0 <= seconds <= LATEST_S, f"{_shown(seconds)} is no time in seconds")
     return float(seconds)
 
 
 def check_text(text: Any, what: str) -> str:
-    """Return a text, such as an id; `what` names it in messages."""
+    """Check and return a text, such as an id; `what` names the text in messages."""
     _need(isinstance(text, str) and fits_utf8(text), f"{what} is {_shown(text)}, and is to be a text")
     return str(text)
 
 
 def check_span(wall: Any) -> tuple[float, float]:
-    """Return when something began and ended, in seconds."""
+    """Check and return the start and the end of something, in seconds."""
     start_s, end_s = check_time(wall["start_s"]), check_time(wall["end_s"])
     _need(start_s <= end_s, f"it ends at {end_s} s, before it begins, at {start_s} s")
     return start_s, end_s
@@ -187,7 +187,7 @@ def run_of_shape(shape: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def runs_of_place(place: Any) -> list[tuple[Any, Any]]:
-    """Return a place's runs of slots: the first slot and the length of each.
+    """Return a place's runs of adjacent slots, each as (first slot, length).
 
     A block table names only the blocks that are new in its line. Raises `Damaged` if a place has no runs, or a
     block is not a number.

@@ -76,7 +76,7 @@ def read_text(where: Path | TextIO, name: str) -> str:
 
     Raises:
         UsageError: the trace cannot be read, or is not text.
-        MachineError: it is too long.
+        MachineError: the trace is too long.
     """
     try:
         if not isinstance(where, Path):
@@ -92,7 +92,7 @@ def read_text(where: Path | TextIO, name: str) -> str:
 
 
 def parse(text: str, name: str, schema: str) -> tuple[list[dict[str, Any]], int | None]:
-    """Return a trace's events, and the last line's number if that is cut off.
+    """Return a trace's events, and the number of a line that is cut off.
 
     The last line may be cut off if the run was killed.
 

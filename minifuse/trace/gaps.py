@@ -1,4 +1,4 @@
-"""The longest gaps between two tokens of a request, and what happened in each."""
+"""Finds the longest gaps between two tokens of a request, and what happened in each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVICTING = ("evicted", "displaced")  # codes of reasons that say why a wait bega
 class Gap:
     """The time between two successive tokens of a request.
 
-    In a run without tokens, it is the time between the ends of two iterations with work of the request. Its parts do
+    In a run without tokens, it is the time between the ends of two iterations with work of the request. Five parts do
     not overlap, and add up to the gap: `own_s` in iterations with work of the request, `suspended_s` while the request
     was evicted, `ready_s` while it waited, with its prompt already computed, to join the batch, `others_s` in other
     requests' iterations, and `nothing_s` while nothing ran.
@@ -41,8 +41,8 @@ class Gap:
     nothing_s: float = 0.0
     prompts: dict[str, int] = field(default_factory=dict)  # prompt tokens of others computed meanwhile, by request
     moves: Counter[str] = field(default_factory=Counter)  # tokens moved in the request's own iterations, by kind
-    moving_s: float = 0.0  # how long its own iterations waited for moves
-    exposed_s: float = 0.0  # how long its own iterations waited for transfers between tiers
+    moving_s: float = 0.0  # how long the request's own iterations waited for moves
+    exposed_s: float = 0.0  # how long these waited for transfers between tiers
 
     @property
     def seconds(self) -> float:
@@ -53,7 +53,7 @@ def longest_gaps(history: History, waits: Waits, most: int = 10) -> list[Gap]:
     """Return the `most` longest gaps of all requests, longest first, then earliest first.
 
     Args:
-        waits: `reasons_of_waits` of the same history.
+        waits: the result of `reasons_of_waits` for the same history.
     """
     together: dict[tuple[float, float], Gap] = {}
     for story in history.stories.values():
@@ -124,7 +124,7 @@ def _explain(gap: Gap, story: Story, iterations: Sequence[Iteration], reasons: I
 def _longest_reasons(gap: Gap, reasons: Iterable[Segment]) -> list[str]:
     """Return the texts of up to two reasons why the request waited in a gap.
 
-    Reasons of eviction come first, then the codes that held longest; each code is told by its longest reason.
+    Reasons for evictions come first, then the codes that held longest. Each code has the text of its longest reason.
     """
     seconds: dict[str, float] = defaultdict(float)
     texts: dict[str, tuple[float, str]] = {}

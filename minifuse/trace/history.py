@@ -31,7 +31,7 @@ Reasons = tuple[tuple[str, str, str], ...]  # code, request, text
 
 
 class Wait(NamedTuple):
-    """A span in which a request waited: to be admitted, to join, or to return."""
+    """A time in which a request waited for admission, the batch, or readmission."""
 
     kind: WaitKind
     start_s: float
@@ -105,11 +105,11 @@ class Story:
     arrival_s: float
     prompt_tokens: int
     request: Event
-    arrived: bool = True  # False: it follows a request that has not ended
+    arrived: bool = True  # False: the request that this one follows has not ended
     iterations: list[int] = field(default_factory=list)  # indices of the iterations with its work
     waits: list[Wait] = field(default_factory=list)
     tokens: list[tuple[float, int]] = field(default_factory=list)  # each token's time, and the index of its iteration
-    evictions: list[tuple[int, int | None]] = field(default_factory=list)  # iterations that evicted, and readmitted it
+    evictions: list[tuple[int, int | None]] = field(default_factory=list)  # iterations of each eviction and readmission
     admitted_s: float | None = None  # for the first time
     ended_s: float | None = None
     reason: str = FinishReason.INTERRUPTED.value  # until an event says otherwise
@@ -121,7 +121,7 @@ class Story:
     def prefills(self, start: int, stop: int, cell: str) -> bool:
         """Return whether computing tokens [start, stop) is prefill.
 
-        It is if they are several tokens, or one of the prompt.
+        Computing several tokens, or one token of the prompt, is prefill.
         """
         return cell == TRANSFORMER and (stop - start > 1 or start < self.prompt_tokens)
 
@@ -182,7 +182,7 @@ class History:
         return not self.of_cells or any(story.tokens for story in self.stories.values())
 
     def end_of(self, story: Story) -> float:
-        """Return when a request ended; for an unfinished one, when the run ended."""
+        """Return when a request ended or, if it is unfinished, when the run ended."""
         return self.last_s if story.ended_s is None else story.ended_s
 
     @property
@@ -239,7 +239,7 @@ class History:
     def _tell(self, steps: list[Iteration]) -> None:
         """Follow every request through the iterations."""
         self.iterations = steps
-        ready: dict[str, float] = {}  # request -> when its prompt had been computed apart
+        ready: dict[str, float] = {}  # request -> when its prompt had been computed, outside of the batch
         suspended: dict[str, float] = {}  # request -> when it was evicted
         for index, one in enumerate(steps):
             event = one.event

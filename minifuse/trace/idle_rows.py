@@ -13,7 +13,7 @@ Rows = tuple[list[Row], dict[Row, str]]  # all rows that an iteration computes; 
 
 
 def rows_of(one: Iteration) -> Rows:
-    """Return the rows, or buffers, that an iteration computes, and their requests."""
+    """Return the rows (or buffers) that an iteration computes, and the requests with work there."""
     shape = one.event.get("shape") or {}
     places = zip(one.work, one.event["places"], strict=True)
     return rows_of_shape(shape.get("kind", ""), shape, ((name, place) for (name, *_), place in places))
@@ -41,7 +41,7 @@ def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[st
 
 
 def idle_rows(history: History) -> dict[str, list[int]]:
-    """Return, by ended request, the indices of iterations that still computed its row."""
+    """Return, for each ended request, the indices of iterations that still computed its row."""
 
     def had_ended(name: str, index: int) -> bool:
         ended_s = history.stories[name].ended_s
@@ -51,11 +51,17 @@ def idle_rows(history: History) -> dict[str, list[int]]:
 
 
 def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
-    """Return what `idle_rows` returns, from the streams and rows of iterations.
+    """Find the ended requests whose rows were still computed, from the rows of each iteration.
+
+    Among the iterations of one stream, a row belongs to the last request that had work in it.
 
     Args:
-        rows: the stream (worker, phase) and the rows of each iteration.
-        had_ended: tells whether a request had ended when the iteration with this index began.
+        rows: for each iteration, its stream (worker, phase) and its rows.
+        had_ended: is called with a request and an iteration's index; returns whether the request had ended when the
+            iteration started.
+
+    Returns:
+        For each such request, the indices of the iterations that still computed its row.
 
     >>> first, second = (0, 8), (8, 8)
     >>> both, alone = ([first, second], {first: "a", second: "b"}), ([first, second], {first: "a"})

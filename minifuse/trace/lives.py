@@ -15,7 +15,7 @@ from minifuse.core.request import FinishReason
 
 
 class Spans:
-    """Keeps the positions of computed tokens as half-open spans; mostly there is one."""
+    """Keeps the positions of computed tokens as half-open spans, usually only one."""
 
     __slots__ = ("bounds",)
 
@@ -23,7 +23,7 @@ class Spans:
         self.bounds: list[int] = []  # start, stop, start, stop ... ascending
 
     def add(self, start: int, stop: int) -> int:
-        """Add [start, stop). Returns how many of its tokens had been added before.
+        """Add the tokens [start, stop); return how many of them had been added before.
 
         >>> spans = Spans()
         >>> spans.add(0, 5), spans.add(5, 6), spans.add(9, 11), spans.add(4, 10), spans.bounds
@@ -51,10 +51,10 @@ class Life:
 
     arrival_s: float
     prompt_tokens: int
-    arrived: bool = True  # False: it follows a request that has not ended
+    arrived: bool = True  # False: the request that this one follows has not ended
     started_s: float = math.inf
     admitted_s: float = math.inf  # for the first time
-    evicted_s: float | None = None  # None: it is not waiting to be admitted again
+    evicted_s: float | None = None  # None: the request is not waiting to be readmitted
     evictions: list[tuple[float, float]] = field(default_factory=list)  # times of each eviction and readmission
     token_times: array[float] = field(default_factory=lambda: array("d"))
     ended_s: float = math.nan
@@ -66,7 +66,7 @@ class Life:
     conversation: str | None = None
 
     def admit(self, now: float) -> None:
-        """Note an admission, the first one or after an eviction."""
+        """Record an admission: the first one, or one after an eviction."""
         self.admitted_s = min(self.admitted_s, now)
         if self.evicted_s is not None:
             self.evictions.append((self.evicted_s, now))
@@ -119,7 +119,7 @@ def most_overtaken(lives: Iterable[Life]) -> int:
     2
     """
     most = 0
-    begun: list[float] = []  # negated times at which later arrivals were admitted: so most are appended
+    begun: list[float] = []  # times at which later arrivals were admitted; negated, so that most are appended
     latest_first = sorted(lives, key=attrgetter("arrival_s"), reverse=True)
     for _, together in groupby(latest_first, key=attrgetter("arrival_s")):
         arrived = list(together)

@@ -1,4 +1,4 @@
-"""Logs everything a run decided and when, versioned: one JSON object per line.
+"""Logs everything that a run decided, and when: one JSON object per line.
 
     {"event": "run", "schema": "minifuse.trace/5", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
@@ -13,11 +13,11 @@
     {"event": "end", "unfinished": [], "wall": {"end_s": ..., "other_cores": 0.3}}
 
 A step writes only what is new in a sequence's block table since the sequence's last step: under "places",
-[2, [9], 16] means the first two blocks of the last table, then block 9, of 16 slots each. `whole_tables` puts the
+[2, [9], 16] means the first two blocks of the last table, then block 9; a block has 16 slots. `whole_tables` puts the
 tables together again. When a sequence has finished or was aborted, its next table, if there is one, is written whole.
 
 If the model has a tokenizer, a file has texts too. The prompt of a request, without its history, stands under "text".
-At the run's end, the file gets each answer; "ends" has the number of the answer's characters after each token.
+At the run's end, the file gets the answers; "ends" has the length of the answer's text after each token.
 
 Measurements (times, transfers, gathers, messages between ranks) stand under "wall" and nowhere else. So two runs that
 decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
@@ -61,15 +61,15 @@ class Texts(Protocol):
 class Trace(RunObserver):
     """Collects events, and writes each at once if given a file.
 
-    Steps are kept as they are, and become JSON only when the events are read: the hot loop does not pay for it.
+    Steps are kept as they are, and become JSON only when the events are read, so that the hot loop does not pay for it.
 
     Args:
-        path: the file, or a stream.
+        path: the file or stream to write to; None: no file is written.
         into: is called with every event as it happens; steps come without places and layout. Then no event is kept, and
             a long run takes no more memory than a short one.
         texts: decodes prompts at once, and answers at the run's end; None: the trace has no texts.
-        others: counts the cores that other processes used, for the last event; None: time is virtual.
-        header: the first event's other keys.
+        others: counts the cores that other processes used, for the last event; None if time is virtual.
+        header: further keys of the first event.
 
     Raises:
         UsageError: the file cannot be written.
@@ -88,7 +88,7 @@ class Trace(RunObserver):
         self._into = into
         self._others = others
         self._texts = texts
-        self._num_answers = 0  # written so far
+        self._num_answers = 0  # how many answers have been written
         self._file = None if path is None else TraceFile(path)
         self._told = BlockTables()  # the tables that the file has
         self._add(self.header)
@@ -191,7 +191,7 @@ class Trace(RunObserver):
 
 
 def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
-    """Turn a step into an event; of its block tables, write what `told` lacks."""
+    """Turn a step into an event with only those blocks that `told` lacks."""
     if isinstance(event, StepReport):
         event = {"event": "step", **step_decisions(event, told), "wall": _wall(event)}
     told.forget(event)

@@ -85,7 +85,7 @@ class _Memory:
         self.token_seconds = dict.fromkeys(self.peak, 0.0)
 
     def add(self, seconds: float, capacity: int, *usage: int) -> None:
-        """Count a step with its usage of each kind, in the order of `peak`."""
+        """Count a step; `usage` has the tokens of each kind, ordered as in `peak`."""
         self.num_steps += 1
         self.seconds += seconds
         self.capacity = max(self.capacity, capacity)
@@ -206,19 +206,19 @@ class RunningMetrics:
         for name in event["admitted"]:
             self._admit(name, start_s, *reused.get(name, (0, 0)))
         used, reserved, capacity, host = event["kv"]
-        # A plan with only moves runs beside other plans, whose time is counted already.
+        # A plan with only moves runs while other plans run, and their time is counted.
         seconds = end_s - start_s if event["work"] else 0.0
         self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
 
     def _admit(self, name: str, now: float, on_device: int, on_host: int) -> None:
-        """Admit a request; memory has this many tokens of its text in each tier."""
+        """Count an admission; the request found these numbers of tokens of its text in memory."""
         life = self.lives[name]
         self.num["reused"] += on_device + on_host
         if life.history and life.admitted_s == math.inf:
             self.num["history"] += life.history
             on_host = min(on_host, life.history)
             self.num["history_on_host"] += on_host
-            self.num["history_on_device"] += min(on_device, life.history - on_host)  # more may be shared with others
+            self.num["history_on_device"] += min(on_device, life.history - on_host)  # sharing may find more
         life.admit(now)
 
     def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
@@ -303,7 +303,7 @@ class RunningMetrics:
             by: one of `GROUPINGS`.
 
         Raises:
-            UsageError: `by` is none of these.
+            UsageError: `by` is not one of `GROUPINGS`.
         """
         if by not in GROUPINGS:
             raise unknown("grouping", by, GROUPINGS)
@@ -321,7 +321,7 @@ def _of_group(lives: Sequence[Life]) -> Metrics:
 
 
 def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
-    """Summarise each latency in the table above, except the bound."""
+    """Summarise each latency in the module's table, except the bound."""
     found: dict[str, list[float]] = {name: [] for name in LATENCIES}
     for life in finished:
         found["itl_s"] += [late - early for early, late in pairwise(life.token_times)]
@@ -356,8 +356,8 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
 
     Prefill tokens belong to prompts, or to answers computed anew. Recomputed tokens had been computed before, for the
     same request or for one that it follows. Reused tokens were found in memory when a request was admitted, at first or
-    again. Idle tokens belong to no request, discarded ones to requests that had ended. Steps that pre-process beside
-    the main stream are counted apart from its iterations. For cell graphs, nodes are counted instead of prefill and
+    again. Idle tokens belong to no request, discarded ones to requests that had ended. Pre-processing
+    steps are not counted as iterations. For cell graphs, nodes are counted instead of prefill and
     decode tokens, and every batch of nodes is an iteration. Mean KV is weighted with the time of each step, so waiting
     does not count.
 

@@ -1,4 +1,4 @@
-"""Loads traces to be shown, with a notice if one is not whole."""
+"""Loads traces to show, with a notice if a trace is incomplete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_GAPS = 3  # how many gaps a notice names
 
 
 class LoadedTrace(NamedTuple):
-    """The events of a trace, and a notice if it is not whole."""
+    """The events of a trace, and a notice if the trace is incomplete."""
 
     events: list[Event]
     notice: str | None = None
@@ -56,8 +56,8 @@ def parse_trace(text: str, name: str) -> LoadedTrace:
 def _lacking(events: list[Event], name: str) -> str | None:
     """Return a notice if a trace with an `end` event lacks an iteration.
 
-    Iterations are numbered from 0 on. Only an interrupted run may lack some: those that ran when it stopped. If the
-    last iteration is missing, some request has no end.
+    Iterations are numbered from 0 on. Only an interrupted run may lack some: those in flight when the run stopped. If
+    the last iteration is missing, some request has no end.
     """
     if any(event.get("unfinished") for event in events if event["event"] == "end"):
         return None

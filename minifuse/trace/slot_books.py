@@ -20,27 +20,27 @@ from minifuse.trace.step import num_alike
 
 
 class Held(NamedTuple):
-    """A slot's owners and state: reserved, written, kept, or copy (also on the host).
+    """Holds a slot's owners and its state: "reserved", "written", "kept", "copy" or "free".
 
-    `token` and `twin` are relative to the slot's own number, so consecutive slots of consecutive tokens
-    have equal values.
+    A "copy" on the device is also on the host. `token` and `twin` are stored minus the slot's number, so that adjacent
+    slots with successive tokens have equal values.
     """
 
     owners: frozenset[str]
     state: str
     token: int | None = None  # position in the owners' texts minus the slot's number; None: the owners have no place
-    twin: int | None = None  # number of the slot with the same KV in the other tier minus this slot's number
+    twin: int | None = None  # number of the other tier's slot with the same KV minus the slot's number
 
 
 Slot = tuple[str, int]  # on the "device" or on the "host"
 Slots = dict[Slot, Held]
 OTHER_TIER = {"device": "host", "host": "device"}
 FREE = Held(frozenset(), "free")
-MOST_WINDOWS = 8  # shown of a shuffle: the chosen one, and those with the fewest copies
+MOST_WINDOWS = 8  # windows to show of a shuffle: the chosen one, and those with the fewest copies
 
 
 class Window(NamedTuple):
-    """Adjacent buffers that running requests can be gathered in, and the copies needed."""
+    """A range of buffers in which running requests can be gathered, and the copies needed."""
 
     first: int
     last: int
@@ -48,7 +48,7 @@ class Window(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What happens to slots when a plan begins."""
+    """Records what happens to slots when a plan begins."""
 
     waves: tuple[Slots, ...] = ()  # by wave, device slots that differ from `held`; () if one wave has all layers
     sources: tuple[frozenset[str], ...] = ()  # the owners of what each move reads
@@ -57,7 +57,7 @@ class Effects(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Every slot held while a step or wait runs, finishing requests' slots included.
+    """Lists every slot held during a step or wait, including slots of requests that finish.
 
     `held` changes with the next frame: copy it to keep it. `changed` has the slots that differ from the last frame.
     """
@@ -68,7 +68,7 @@ class Frame(NamedTuple):
     effects: Effects
 
     def during(self, wave: int | None) -> Slots:
-        """Return every slot held during a wave; for None, `held`."""
+        """Return every slot held during a wave, or `held` for None."""
         if wave is None:
             return self.held
         every = self.held | self.effects.waves[wave]
@@ -76,7 +76,7 @@ class Frame(NamedTuple):
 
 
 def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window, ...]:
-    """Return the windows that the live buffers can be gathered in.
+    """Return the windows in which the live buffers can be gathered.
 
     Args:
         fixed: buffers that stay where they are.
@@ -104,15 +104,15 @@ class _Books:
         self.block = block
         self.held: Slots = {}
         self.changed: set[Slot] = set()
-        self.waves: dict[int, list[Slots]] = {}  # running step -> by wave, what slots held that changed after it
+        self.waves: dict[int, list[Slots]] = {}  # running step -> for each wave, what slots held before later changes
         self.owned: defaultdict[tuple[str, str], set[Slot]] = defaultdict(set)  # tier and request -> slots
         self.places: dict[str, tuple[list[Any], list[int]]] = {}  # request -> its place in the trace, and the slots
         self.stale: set[str] = set()  # requests whose slots may have changed since they were placed
-        self.lost: dict[int, list[tuple[int, str]]] = {}  # step -> states (slot, owner) that it reads last
+        self.lost: dict[int, list[tuple[int, str]]] = {}  # step -> states (slot, owner) that no later step reads
         self.gone: set[str] = set()  # requests that have ended
 
     def put(self, slots: Iterable[Slot], held: Held) -> None:
-        """Change slots of one tier, and unlink twins that will have other KV."""
+        """Set what slots of one tier hold, and unlink twins whose KV will differ."""
         for found, alike in groupby(slots, self.held.get):
             before, run = found or FREE, [*alike]
             tier = run[0][0]
@@ -137,17 +137,17 @@ class _Books:
                 self.owned[tier, name].update(run)
 
     def remove(self, slots: list[Slot], name: str) -> None:
-        """Remove a request from the owners of slots that are held alike."""
+        """Remove a request from the owners of slots with equal `Held`."""
         held = self.held[slots[0]]
         rest = held.owners - {name}
         self.put(slots, held._replace(owners=rest) if rest else FREE)
 
     def owned_on(self, tier: str, name: str) -> list[tuple[Held, list[Slot]]]:
-        """Return a request's slots, in runs that are held alike."""
+        """Return a request's slots in a tier, grouped into runs with equal `Held`."""
         return [(held, [*run]) for held, run in groupby(sorted(self.owned[tier, name]), self.held.__getitem__)]
 
     def move(self, move: list[Any], evicted: list[str]) -> tuple[frozenset[str], set[str]]:
-        """Move KV; return the owners of moved slots, and the sole owners of written ones."""
+        """Apply a move; return the sources' owners, and the sole owners of written sources."""
         kind, first, target, count, tier, target_tier, *_ = move
         every: set[str] = set()
         alone: set[str] = set()
@@ -287,7 +287,7 @@ class _Books:
     def windows(self, step: Event) -> tuple[Window, ...]:
         """Return the windows of a step's shuffle.
 
-        There are none if the step admits: then the trace does not say where requests were before.
+        There are none if the step admits requests: the trace does not say then where requests were before.
         """
         shape = step.get("shape") or {}
         if shape.get("kind") != "Region" or step["admitted"] or not any(one[0] == "shuffle" for one in step["moves"]):
@@ -313,7 +313,7 @@ class _Books:
                 self.remove(run, name)
 
     def leave(self, name: str) -> None:
-        """Let a request end."""
+        """Take the slots of a request that ends, or mark them as kept."""
         keep = self.keeps and self.conversations.get(name) is not None
         self.places.pop(name, None)
         self.gone.add(name)
@@ -321,7 +321,7 @@ class _Books:
             self.give_up(tier, name, keep)
 
     def end(self, step: Event) -> None:
-        """Let a plan end."""
+        """Apply the end of a plan: requests that it finishes give up their slots."""
         self.waves.pop(step["step"], None)
         for number, name in self.lost.get(step["step"], ()):
             if name in self.held.get(("device", number), FREE).owners:
@@ -333,7 +333,7 @@ class _Books:
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
-    """Return, by step, the states of cells (slot, owner) that no later step reads."""
+    """Return, for each step, the states of cells (slot, owner) that no later step reads."""
     holder: dict[int, str] = {}
     reader: dict[int, int] = {}
     found: dict[int, list[tuple[int, str]]] = {}
@@ -399,5 +399,5 @@ def _as_they_begin(steps: list[Event]) -> list[Event]:
 
 
 def _starts_before(step: Event, column: Event) -> bool:
-    """Return whether a plan starts before another ends."""
+    """Return whether the plan `step` starts before the plan `column` ends."""
     return bool(step["wall"]["start_s"] < column["wall"]["end_s"])

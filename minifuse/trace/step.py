@@ -13,7 +13,7 @@ from minifuse.core.shapes import Rectangle, Region, StateRows
 
 
 def step_figures(report: StepReport) -> dict[str, Any]:
-    """Return what metrics need of a step, uncopied: all but places and layout."""
+    """Return what metrics need of a step, without copies: all except places and layout."""
     plan = report.plan
     return {
         "step": plan.step,
@@ -72,7 +72,7 @@ def num_alike(one: Seq[int], other: Seq[int]) -> int:
 
 
 class BlockTables:
-    """Writes block tables step by step; of each table, only what is new.
+    """Writes only the new part of each block table, step by step.
 
     `Pages` become [kept, new, size]: the first `kept` blocks of the sequence's last table, then the `new` ones. Other
     places stay as they are.

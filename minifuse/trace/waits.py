@@ -14,11 +14,11 @@ from minifuse.trace.why import told_by_policy
 UNASKED = "not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"
 UNTOLD = "no-reason", "evicted, and no reason was given"
 UNCERTAIN = ("not-in-batch", "no-reason")  # codes that only say that a request was passed over
-START, ASKED, END = range(3)  # the order at one moment: a request waits until the iteration it joins is chosen
+START, ASKED, END = range(3)  # their order at one moment: a request waits until an iteration with it is chosen
 
 
 class Told(NamedTuple):
-    """A reason, and since when it holds."""
+    """A reason, and the time from which it holds."""
 
     at_s: float
     code: str
@@ -67,7 +67,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Waits:
-    """What requests waited for: the pieces of each request's waits, in order.
+    """Holds what requests waited for: the pieces of each request's waits, in order.
 
     `given` has the policies' own reasons, by the number of the decision. `passed` has the two lists of reasons
     that passed-over requests share: the first has `behind` and `evicting`; the second has `UNCERTAIN` ones, for
@@ -86,7 +86,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """All waiting for reasons with one code."""
+    """Sums up all waiting for reasons with one code."""
 
     code: str
     seconds: dict[str, float]  # of each request
@@ -127,7 +127,7 @@ def _sentence(waits: Waits, code: str, request: str) -> str:
 
 
 class _Sums:
-    """Prefix sums of a list's seconds by code, so that every piece costs the same."""
+    """Holds prefix sums of seconds by code, to sum each piece in constant time."""
 
     def __init__(self, told: list[Told]) -> None:
         self.told = told
@@ -186,7 +186,7 @@ class _Reader:
         self.waits = Waits()
         self._open: dict[str, _Open] = {}
         self._alone: set[str] = set()  # waiting requests with a reason of their own
-        self._following: tuple[set[str], set[str]] = (set(), set())  # waiting requests that share each list of `passed`
+        self._following: tuple[set[str], set[str]] = (set(), set())  # requests that share each list of `passed`
         self._unasked: set[str] = set()  # waiting requests that no decision has given a reason yet
 
     def begin(self, name: str, wait: Wait) -> None:
@@ -205,7 +205,7 @@ class _Reader:
             del self._open[name]
 
     def ask(self, decision: Decision, at_once: Collection[str]) -> None:
-        """Give waiting requests a decision's reasons.
+        """Give a decision's reasons to the waiting requests.
 
         Args:
             at_once: requests that arrived and joined at the time of the decision.

@@ -35,8 +35,8 @@ class Choice(NamedTuple):
     def passed_over(self, reasons: Iterable[Told], waiting: Collection[str]) -> tuple[str, str]:
         """Return the code and text of the reason for requests that the policy passed over.
 
-        The policy stopped at the last waiting request for which it gave a reason. A request that it evicts does not
-        count, because it begins to wait only now.
+        The policy stopped at the last waiting request for which it gave a reason. A request that the policy
+        evicts does not count, because it begins to wait only now.
 
         | code | when |
         |---|---|
@@ -57,7 +57,7 @@ class Choice(NamedTuple):
 
 
 class Accounting(Observer):
-    """Adds a reason for each waiting sequence without one; its cost grows with the queue."""
+    """Adds a reason for each waiting sequence without one; the cost grows with the queue."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is not None and not proposal.work:
@@ -99,5 +99,5 @@ def _amounts(works: Iterable[Work]) -> Counter[str]:
 
 
 def _counted(count: int, cell: str) -> str:
-    """Write `12 tokens`, or `64 nodes of encoder`."""
+    """Return a text such as `12 tokens` or `64 nodes of encoder`."""
     return number(count, "token") if cell == TRANSFORMER else f"{number(count, 'node')} of {cell}"

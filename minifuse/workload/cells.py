@@ -1,15 +1,15 @@
-"""Synthetic requests to models of cells: sentences and trees (BatchMaker, 2.7).
+"""Makes synthetic requests to models of cells: sentences and trees (BatchMaker, 2.7).
 
-    wmt15                sentences: 24 words in the mean, 99 of 100 below 100, 330 at most (thesis, 2.7 and Fig. 2.10)
-    wmt15:max=50         the same law, lengths above 50 drawn again: the thesis samples sentences up to that length
-    wmt15:fixed=24       all of 24 words
-    treebank             binary trees, of 19 words in the mean and 56 at most
-    identical-trees      complete binary trees of 16 words, or as in identical-trees:leaves=8
+    wmt15                sentences: mean 24 words, 99% below 100 words, at most 330 (thesis, 2.7 and Fig. 2.10)
+    wmt15:max=50         sentences of at most 50 words, as in the thesis: longer lengths are drawn again
+    wmt15:fixed=24       sentences of exactly 24 words
+    treebank             binary trees: mean 19 words, at most 56
+    identical-trees      complete binary trees of 16 words; of 8 words with identical-trees:leaves=8
 
-These workloads do not use the original data: words are drawn uniformly, lengths from laws with the statistics of the
-data, and trees have synthetic shapes. As in `synthetic`, everything follows from a seed, and each choice of each
-request draws from a random stream of its own. So the first n requests of a longer workload are those of the shorter
-one, and a `max` changes only the lengths that exceed it.
+These workloads do not use the original data: words are drawn uniformly, lengths from distributions with the data's
+statistics, and trees have synthetic shapes. As in `synthetic`, everything follows from a seed, and each choice of each
+request draws from a random stream of its own. So a longer workload begins with the requests of a shorter one, and a
+`max` changes only the lengths that exceed it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from minifuse.model.kinds import request_kind
 from minifuse.workload.laws import Arrival, Lengths, Lognormal, Uniform
 from minifuse.workload.synthetic import arrive
 
-RESERVED = (PAD, GO, EOS)  # token ids that are no words
+RESERVED = (PAD, GO, EOS)  # token ids that are not words
 WORKLOADS = ("wmt15", "wmt15:max=50", "wmt15:fixed=24", "treebank", "identical-trees", "identical-trees:leaves=8")
 
-# 24 and 330 are the thesis'. Sigma follows from the 99th percentile: ln(100) - ln(24) + sigma^2 / 2 = 2.326 sigma.
+# 24 and 330 come from the thesis; sigma from the 99th percentile: ln(100) - ln(24) + sigma^2 / 2 = 2.326 sigma.
 SENTENCES, LONGEST = Lognormal(24, 0.727), 330
-# A translation is about as long as its source: the ratio is lognormal too, 1 in the mean, 0.8 to 1.2 for 7 of 10.
+# A translation is about as long as its source: the ratio is lognormal, with mean 1, and 0.8 to 1.2 for 7 of 10.
 RATIO_SIGMA = 0.2
-# The Stanford Sentiment Treebank: 19 words in the mean, with a spread of 9 to 10 words, and 56 words at most.
+# The Stanford Sentiment Treebank has a mean of 19 words, a standard deviation of 9 to 10, and at most 56 words.
 PARSED, LONGEST_PARSED = Lognormal(19.6, 0.5), 56
 MOST_LEAVES = 4096
 
@@ -46,13 +46,13 @@ def cell_workload(
 ) -> list[Request]:
     """Make requests r0, r1, ... for a model of this kind (see `minifuse.model.cells.config`).
 
-    A sentence is a prompt. Its answer has as many tokens as its translation has words, whatever tokens these are: the
-    thesis decodes "until the number of steps is equal to the corresponding English sequence length" (2.7.4). A tree is
-    the request's `structure`, as nested tuples of token ids; the prompt is its words in order. No word is one of
-    `RESERVED`.
+    A sentence is a prompt. Its answer has exactly as many tokens as its translation has words: the thesis decodes
+    "until the number of steps is equal to the corresponding English sequence length" (2.7.4). A tree becomes the
+    request's `structure`, as nested tuples of token ids, and the tree's words in order become the prompt. No word is
+    one of the `RESERVED` token ids.
 
     Raises:
-        UsageError: there is no such workload, or it does not suit this kind of model; `count` is below 1; the
+        UsageError: there is no such workload, it does not suit this kind of model, `count` is below 1, or the
             vocabulary has no words.
     """
     if count < 1:
@@ -86,8 +86,8 @@ def _stream(seed: int, number: int, choice: str) -> random.Random:
     return random.Random(f"minifuse {choice} {number} {seed}")
 
 
-_Stream = Callable[[str], random.Random]  # what a choice is drawn from
-_Draw = Callable[[_Stream], Mapping[str, Any]]  # what makes a request
+_Stream = Callable[[str], random.Random]  # name of a choice -> its random numbers
+_Draw = Callable[[_Stream], Mapping[str, Any]]  # draws the fields of a request
 
 
 def _sentences(option: str | None, words: range) -> _Draw:
@@ -148,7 +148,7 @@ def _complete_trees(option: str | None, words: range) -> _Draw:
 
 
 def _at_most(longest: int, law: Lengths, rng: random.Random) -> int:
-    """Draw a length from this law, again and again until it is at most `longest`."""
+    """Draw a length from this law; repeat until the length is at most `longest`."""
     while (length := law.draw(rng)) > longest:
         pass
     return length
@@ -157,8 +157,8 @@ def _at_most(longest: int, law: Lengths, rng: random.Random) -> int:
 def _leaning_right(words: tuple[int, ...], rng: random.Random) -> Tree:
     """Draw a binary tree over these words that resembles a parse.
 
-    The left part of a phrase has one word with probability 1/2; each further word is half as likely. The right part is
-    the rest.
+    The left part of a phrase has one word with probability 1/2, two words with probability 1/4, and so on. The right
+    part has the remaining words.
 
     >>> _leaning_right((7, 8, 9, 10), random.Random(0))
     (7, (8, (9, 10)))
@@ -184,5 +184,5 @@ def leaves(tree: Tree) -> tuple[int, ...]:
         if isinstance(top, list | tuple):
             remaining.extend(reversed(top))
         elif type(top) is int:
-            found.append(top)  # the model refuses anything else
+            found.append(top)  # any other item is for the model to refuse
     return tuple(found)

@@ -1,14 +1,14 @@
-"""Conversations of several turns, with the statistics of ShareGPT (Pensieve, 3.6.1 and Table 3.2).
+"""Makes conversations with the statistics of ShareGPT (Pensieve, 3.6.1 and Table 3.2).
 
     sharegpt                  conversations of up to 16384 tokens
-    sharegpt:scale=0.1        a tenth of all lengths, and of the longest conversation: for a model of a short context
-    sharegpt:reaction=30s     the mean time from an answer to the next turn, exponential; 60 s by default
-    sharegpt:min_turns=5      no conversation of fewer turns (3.6.4)
-    sharegpt:file=PATH        the data itself, as JSON (see `minifuse.workload.sharegpt`)
+    sharegpt:scale=0.1        lengths and the longest conversation divided by ten, for a model with a short context
+    sharegpt:reaction=30s     a mean time of 30 s (60 s by default) from an answer to the next turn, exponential
+    sharegpt:min_turns=5      only conversations of at least 5 turns (3.6.4)
+    sharegpt:file=PATH        the original data, as JSON (see `minifuse.workload.sharegpt`)
 
-Options are separated by commas. Without a file, turns and lengths are drawn from laws with the statistics of ShareGPT,
-and words are random. Each conversation has random streams of its own, so that a longer workload begins with the
-conversations of a shorter one, and changing one law leaves all other values as they were.
+Options are separated by commas. Without a file, turns and lengths are drawn from distributions with the statistics of
+ShareGPT, and words are random. Each conversation has random streams of its own. So a longer workload begins with the
+conversations of a shorter one, and changing one distribution changes no other values.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from minifuse.workload.laws import Arrival, Lognormal
 from minifuse.workload.synthetic import MAX_TOKENS, arrival_times
 
 NAME = "sharegpt"
-LONGEST = 16384  # tokens of a conversation: longer ones are dropped as a whole
-MEANS = (5.56, 37.77, 204.58)  # turns of a conversation, tokens of a prompt and of an answer (Table 3.2)
+LONGEST = 16384  # tokens of a conversation; longer conversations are dropped
+MEANS = (5.56, 37.77, 204.58)  # mean turns of a conversation, tokens of a prompt and of an answer (Table 3.2)
 LEAST_SCALE, MOST_TURNS = 0.01, 32
-TRIES = 10_000  # draws of one conversation before it is clear that none is short enough
+TRIES = 10_000  # draws of a conversation before giving up: none is short enough
 
-# Chosen so that the conversations that are not too long have the means above, and 36% of them have five turns or more
+# Chosen so that conversations that are not too long have the means above, and 36% of these have five turns or more
 # (3.6.4). With these laws 0.4% are too long and dropped; the thesis drops 0.57% of the data. Turns are rounded up.
-TURNS = (5.41, 1.21)  # mean and sigma of a lognormal law, as below
+TURNS = (5.41, 1.21)  # mean and sigma of a lognormal law, like the next two
 PROMPTS, ANSWERS = Lognormal(37.9, 1.5), Lognormal(205.4, 1.0)
 
 Turn = tuple[tuple[int, ...], int]  # the tokens of a prompt, and the number of tokens of its answer
@@ -40,16 +40,16 @@ Turn = tuple[tuple[int, ...], int]  # the tokens of a prompt, and the number of 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which conversations are asked for."""
+    """Says which conversations are asked for."""
 
     scale: float = 1.0
-    reaction: float = 60.0  # seconds, in the mean
+    reaction: float = 60.0  # mean seconds from an answer to the next turn
     min_turns: int = 1
     file: str | None = None
 
     @property
     def longest(self) -> int:
-        """Tokens of a conversation, at most."""
+        """Return the maximum number of tokens of a conversation."""
         return int(LONGEST * self.scale)
 
 
@@ -60,7 +60,7 @@ def parse_asked(text: str) -> Asked:
     Asked(scale=0.1, reaction=30.0, min_turns=1, file=None)
 
     Raises:
-        UsageError: an option is unknown, stands twice or has a wrong value, or a scale is given for a file.
+        UsageError: an option is unknown, is given twice or has a wrong value, or a scale is given for a file.
     """
     given = keyed(text, {"scale": "0.1", "reaction": "60s", "min_turns": "5", "file": "PATH"})
     if "scale" in given and "file" in given:
@@ -84,14 +84,14 @@ def conversations(
     seed: int = 0,
     stop_ids: Sequence[int] = (),
 ) -> list[Request]:
-    """Draw the turns of `count` conversations, of random tokens that are no stop tokens.
+    """Make requests for `count` random conversations, without stop tokens in prompts.
 
     Args:
         max_context: the context length of the model.
 
     Raises:
         UsageError: the model has too short a context, all tokens are stop tokens, the prompts have too many tokens, or
-            no conversation of so many turns is short enough.
+            no conversation with enough turns is short enough.
     """
     if count < 1:
         raise UsageError(f"The number of conversations is {count}: give at least 1.")
@@ -121,7 +121,7 @@ def conversations(
 
 
 def draw_lengths(asked: Asked, number: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Draw prompt and answer lengths of conversation `number`, until it is short enough.
+    """Draw prompt and answer lengths of conversation `number`; repeat while it is too long.
 
     Raises:
         UsageError: none of `TRIES` draws has enough turns and is short enough.
@@ -148,11 +148,11 @@ def _draw_turns(rng: random.Random) -> int:
 def as_requests(
     conversations: Iterable[Sequence[Turn]], reaction_s: float, arrival: Arrival | None = None, seed: int = 0
 ) -> list[Request]:
-    """Make the requests c0.0, c0.1, ..., c1.0, ... of conversations that arrive by this law.
+    """Make requests c0.0, c0.1, ..., c1.0, ...; conversations arrive by this law.
 
-    A turn arrives a reaction time after the answer before it; that time is exponential with the mean `reaction_s`.
-    Answers have exactly the lengths given. No policy looks at these lengths, but a memory that reserves room for the
-    longest possible answer reserves exactly as much.
+    A turn arrives a reaction time after the previous answer; reaction times are exponential with the mean `reaction_s`.
+    Answers have exactly the given lengths. No policy looks at these lengths, but a memory that reserves room for the
+    longest possible answer reserves exactly that length.
     """
     whole = [list(turns) for turns in conversations]
     starts = arrival_times(len(whole), arrival or Arrival(), seed)

@@ -24,11 +24,11 @@ class Encode(Protocol):
     def __call__(self, text: str, *, continues: bool = ...) -> Sequence[int]: ...
 
 
-ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
+ReadTree = Callable[[str], Any]  # text of a tree -> nested tuples of token ids
 
 
 class Problem(Exception):
-    """What is wrong with a line, apart from the types of its fields."""
+    """An error in a line, other than a wrong type of a field."""
 
 
 def read_jsonl(
@@ -50,7 +50,7 @@ def read_jsonl(
     Without an id, the first request is r0, the second r1, and so on. A list of prompts is one request of several
     prompts: the last line above makes the prompts both/0 and both/1 of the group both. A list of ids names the prompts
     one by one. All other fields hold for each prompt of the line, but every prompt has its own seed: the line's seed
-    plus the prompt's index, or else the default seed plus the number of prompts before it in the file.
+    plus the prompt's index; without a seed, the default seed plus the number of prompts before it in the file.
 
     With `tree`, a line may have a tree instead of a prompt:
 
@@ -64,28 +64,28 @@ def read_jsonl(
         {"id": "ask", "prompt": "Hello", "conversation": "c"}
         {"id": "ask-again", "prompt": " And then?", "conversation": "c", "think_s": 2.5}
 
-    A request that can never be served (an empty prompt, a token out of the vocabulary, no token to generate, a text
-    that `encode` cannot encode, a number of tokens that is too large) is built as it is: the engine will refuse it and
-    serve the rest.
+    A request that can never be served (an empty prompt, a token outside the vocabulary, no token to generate, a text
+    that `encode` cannot encode, a number of tokens that is too large) is returned all the same: the engine will refuse
+    it and serve the others.
 
     Args:
-        source: a path, or the lines themselves.
-        defaults: values of fields that a line leaves out; may be a function of the request's index.
-        name: names the lines in messages, if `source` is no path.
-        tree: reads a tree that is written as text, for a model that reads trees.
+        source: the file's path, or its lines.
+        defaults: values for the fields that a line leaves out, or a function that makes them from the request's index.
+        name: names the source in messages, if `source` is not a path.
+        tree: parses a tree that is written as text; only for a model that reads trees.
         limit: computes `max_new_tokens` from the prompt, for a line without it.
-        begun: conversations that have a text already, which their first turn here continues.
+        begun: conversations that already have a text; their first turn in this file continues it.
 
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
     """
-    from minifuse.workload.forms import Line, TreeLine  # imports pydantic, which takes long
+    from minifuse.workload.forms import Line, TreeLine  # imports pydantic, which takes long to import
 
     if isinstance(source, str | Path):
         name, source = str(source), read_lines(Path(source))
     requests: list[Request] = []
     taken: dict[str, str] = {}
-    last: dict[str, Request] = {}  # conversation -> its last turn so far
+    last: dict[str, Request] = {}  # conversation -> its last turn read so far
     index = 0
     for number, line in enumerate(source, start=1):
         if not line.strip():
@@ -113,7 +113,7 @@ def read_jsonl(
 
 
 def _take(taken: dict[str, str], prompts: list[Request], where: str) -> None:
-    """Note which line has taken the names of its prompts and of their group."""
+    """Record that a line has taken the names of its prompts and of their group."""
     for name in dict.fromkeys(name for prompt in prompts for name in (prompt.group, prompt.id) if name is not None):
         if name in taken:
             raise Problem(f'the id "{name}" is taken by {taken[name]}: give every request an id of its own')
@@ -121,7 +121,7 @@ def _take(taken: dict[str, str], prompts: list[Request], where: str) -> None:
 
 
 def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Line) -> list[Request]:
-    """Put a line's request behind the last turn of its conversation, if any."""
+    """Make a line's request follow the last turn of its conversation, if any."""
     conversation = fields.conversation
     if conversation is not None and len(prompts) > 1:
         raise Problem("conversation is given beside several prompts: give the prompts of a turn one line each")
@@ -141,7 +141,7 @@ def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Line) -> 
 def _tree_request(
     fields: TreeLine, default_id: str, read: ReadTree, defaults: RequestDefaults, num_before: int
 ) -> Request:
-    """Make the request of a line with a tree: the prompt is its token ids.
+    """Make the request of a line with a tree, whose token ids become the prompt.
 
     The contents of nested lists are not checked: the engine refuses what a model cannot read.
     """
@@ -191,7 +191,7 @@ def _request(
 
 
 def _first(fields: Line, defaults: RequestDefaults, num_before: int) -> Request:
-    """Make a line's request without a prompt, with its first prompt's seed."""
+    """Make a line's request with an empty prompt and its first prompt's seed."""
     given = {name: value for name, value in vars(fields).items() if value is not None}
     sampling = defaults.sampling
     ids = given.get("eos_token_id", defaults.stop_ids)
@@ -215,15 +215,15 @@ def _first(fields: Line, defaults: RequestDefaults, num_before: int) -> Request:
 
 
 def _encoded(text: str, encode: Encode, where: str) -> tuple[Sequence[int], str | None]:
-    """Encode a text, or tell why it has no token ids."""
+    """Encode a text. Returns the token ids, and why there are none."""
     try:
         return encode(text), None
-    except ModelError as error:  # no tokenizer: other requests may come as token ids
+    except ModelError as error:  # there is no tokenizer, but other requests may have token ids
         return (), f"in {where} is text: {error}"
 
 
 def _names(fields: Line, default_id: str, count: int) -> tuple[str | None, Sequence[str]]:
-    """Name a request of `count` prompts: its group, and an id for each."""
+    """Name a request of `count` prompts: return its group, and an id per prompt."""
     ids = fields.id
     if ids is None or isinstance(ids, str):
         name = default_id if ids is None else ids

@@ -1,4 +1,4 @@
-"""Pydantic models of data in files: a request's line, a ShareGPT conversation.
+"""Declares pydantic models of data in files: a request's line, a ShareGPT conversation.
 
 Importing pydantic takes longer than most commands run, so this module is imported only when a file is read.
 """
@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 
-Text = Annotated[str, Field(min_length=0)]  # with a bound, halves of surrogate pairs are refused
+Text = Annotated[str, Field(min_length=0)]  # a bound makes pydantic refuse halves of surrogate pairs
 Name = Annotated[str, Field(min_length=1)]
 Natural = Annotated[int, Field(ge=0)]
 Amount = Annotated[FiniteFloat, Field(ge=0)]
 
 
 class Line(BaseModel):
-    """A request as a line of a file."""
+    """A line of a file: a request."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -38,16 +38,16 @@ class Line(BaseModel):
 
 
 class TreeLine(Line):
-    """A line that may hold a tree."""
+    """A line of a file: a request that may have a tree."""
 
     tree: str | int | list[Any] | None = None
 
 
-READ = ("human", "user", "system")  # senders of what a model reads; the others send answers
+READ = ("human", "user", "system")  # senders whose messages the model reads; other senders write answers
 
 
 class Message(BaseModel):
-    """What one side has written."""
+    """A message of one side."""
 
     sender: Literal["human", "user", "system", "gpt", "chatgpt", "bing", "bard", "assistant"] = Field(alias="from")
     text: str = Field(alias="value")

@@ -1,4 +1,4 @@
-"""Laws of arrival and of length: parses them, and draws from them."""
+"""Parses distributions ("laws") of arrivals and lengths, and draws from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minifuse.io.parsing import LONGEST_S, did_you_mean, one_of, parse_duration,
 MAX_LENGTH = 1 << 20  # no law draws more tokens than this
 MAX_SIGMA = 5.0
 MOST_USERS, MOST_SHARE = 1000, 10**6
-CV_RANGE = (1e-3, 100.0)  # beyond, the gamma law is a constant or a single burst
+CV_RANGE = (1e-3, 100.0)  # limits beyond which the gamma law is a constant or a single burst
 
 _ARRIVALS = ("none", "constant:500ms", "poisson:50ms", "gamma:50ms:cv=2", "gamma:50ms:burstiness=0.25")
 _LENGTHS = ("32", "fixed:32", "uniform:8:64", "lognormal:64:0.8", "lognormal:64:0.8:max=512")
@@ -22,17 +22,17 @@ _LENGTHS = ("32", "fixed:32", "uniform:8:64", "lognormal:64:0.8", "lognormal:64:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Gaps between arrivals: gamma-distributed with this mean (seconds) and coefficient of variation.
+    """Gamma-distributed gaps between arrivals, with a mean (seconds) and a coefficient of variation.
 
-    `cv` 0 makes the gaps constant, 1 makes the arrivals Poisson, and more makes them come in bursts. What others call
-    "burstiness" is the gamma's shape, 1 / cv**2. With a mean of 0 all requests arrive at once.
+    `cv` 0 makes the gaps constant, 1 makes the arrivals Poisson, and more makes arrivals come in bursts. The
+    "burstiness" of other tools is the gamma's shape, 1 / cv**2. With a mean of 0 all requests arrive at once.
     """
 
     mean_s: float = 0.0
     cv: float = 0.0
 
     def times(self, n: int, rng: random.Random) -> list[float]:
-        """Draw arrival times of n requests in seconds, ascending; the first is 0.
+        """Draw ascending arrival times of n requests, in seconds; the first is 0.
 
         >>> Arrival(0.5).times(3, random.Random())
         [0.0, 0.5, 1.0]
@@ -65,9 +65,9 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Many short lengths and few long ones, with this mean; `sigma` is their logarithm's deviation.
+    """Many short and few long lengths; `sigma` is the standard deviation of their logarithm.
 
-    A draw is rounded to whole tokens, then clipped to 1..max; a low `max` therefore lowers the mean.
+    `mean` is the mean before each draw is rounded to whole tokens and clipped to 1..max, which may lower the mean.
     """
 
     mean: float
@@ -138,7 +138,7 @@ def parse_lengths(text: str) -> Lengths:
 
 
 def parse_users(text: str) -> tuple[int, ...]:
-    """Parse each user's share of the requests: `4` stands for four users of equal shares.
+    """Parse the users' shares of the requests; `4` stands for four users with equal shares.
 
     >>> parse_users("3"), parse_users("8:1:1")
     ((1, 1, 1), (8, 1, 1))

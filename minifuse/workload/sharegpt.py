@@ -1,4 +1,4 @@
-"""Conversations from a file in the form of ShareGPT's JSON (Pensieve, 3.6.1)."""
+"""Reads conversations from a file in ShareGPT's JSON format (Pensieve, 3.6.1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """Conversations as turns, and how many were left out before the last of them."""
+    """The conversations read, as turns, and how many were left out on the way."""
 
     conversations: list[list[Turn]]
     too_long: int
@@ -26,20 +26,19 @@ class Found(NamedTuple):
 
 
 def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_turns: int = 1) -> Found:
-    """Read the first `count` conversations that are neither too long nor too short.
+    """Read the first `count` conversations of suitable length.
 
         [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi!"}]}]
 
-    A turn is what the human has written and the answer to it. Consecutive messages of one side are joined by a line
-    break; messages without text are left out. Answers before the first message of the human are dropped, and so is a
-    last message without an answer. Only the length of an answer is used, without special tokens: the model answers for
-    itself.
+    A turn is a text of the human and the answer to it. Consecutive messages of one side are joined by a line break;
+    messages without text are left out. Answers before the human's first message are dropped, and so is a last message
+    without an answer. Only the length of an answer (without special tokens) is used: the model writes its own answer.
 
     Args:
         max_context: the model's context length. Conversations longer than this, or than 16384 tokens, are too long.
 
     Raises:
-        UsageError: the file cannot be read, is not in this form, or holds no such conversation.
+        UsageError: the file cannot be read, has another format, or holds no conversation of suitable length.
     """
     longest = min(LONGEST, max_context)
     found = Found([], 0, 0)
@@ -71,7 +70,7 @@ def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:
     begun = False
     for (_, prompt), (_, answer) in zip(joined[first::2], joined[first + 1 :: 2], strict=False):
         tokens, num_answer = encode(prompt, continues=True), len(encode(answer, continues=True))
-        if tokens and num_answer:  # a tokenizer may know none of the letters
+        if tokens and num_answer:  # a tokenizer may know none of the characters
             yield tuple(tokens if begun else encode(prompt)), num_answer
             begun = True
 

@@ -1,10 +1,10 @@
-"""Synthetic requests: random prompts with lengths and arrival times drawn from laws.
+"""Makes synthetic requests: random prompts with random lengths and arrival times.
 
-Everything follows from a seed. Each choice draws from a stream of its own (prompt lengths, output lengths,
-arrivals, the tokens of each single prompt), so changing one law leaves all other values as they were,
-and the first n requests of a longer workload are those of the shorter one.
+Everything follows from a seed. Each choice (prompt lengths, output lengths, arrivals, the tokens of each prompt)
+draws from a random stream of its own. So changing one distribution changes no other values, and a longer workload
+begins with the requests of a shorter one.
 
-A request of several prompts is one `Request` for each of them, neighbours in the list with the same `group`.
+A request of several prompts is a `Request` per prompt: neighbours in the list, with the same `group`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class RequestDefaults:
     max_new_tokens: int = DEFAULT
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    sampling: Sampling = GREEDY  # `read_jsonl` adds the number of earlier prompts to its seed, so equal prompts differ
-    arrival_s: float = 0.0  # read by `read_jsonl` only: `synthetic` has a law of arrivals
+    sampling: Sampling = GREEDY  # to the seed, `read_jsonl` adds the number of earlier prompts
+    arrival_s: float = 0.0  # only for `read_jsonl`: `synthetic` has a law of arrivals
 
 
 DEFAULTS = RequestDefaults()
-MAX_TOKENS = 1 << 25  # of all prompts: a gigabyte
+MAX_TOKENS = 1 << 25  # limit on the tokens of all prompts together, about a gigabyte
 
 
 def synthetic(
@@ -44,11 +44,11 @@ def synthetic(
     defaults: RequestDefaults = DEFAULTS,
     prompts_per_request: int = 1,
 ) -> list[Request]:
-    """Make requests r0, r1, ... of random tokens that are no stop tokens.
+    """Make requests r0, r1, ... with random prompts that contain no stop tokens.
 
-    The drawn output length is the request's `max_new_tokens` (that of `defaults` is not used). With
-    `defaults.ignore_eos` it is the answer's exact length. All prompts of a request (r0/0, r0/1, ...) share this output
-    length; the length of each prompt is drawn for itself.
+    The drawn output length becomes the request's `max_new_tokens`; `defaults.max_new_tokens` is not used. If
+    `defaults.ignore_eos`, answers have exactly the drawn length. All prompts of a request (r0/0, r0/1, ...) have the
+    same output length; each has a prompt length of its own.
 
     Raises:
         UsageError: a count is below 1, the prompts have too many tokens, or all tokens are stop tokens.
@@ -84,21 +84,21 @@ def synthetic(
 
 
 def gather(prompts: Sequence[Request], size: int = 1) -> list[Request]:
-    """Make every `size` prompts one request: r0/0, r0/1, ... of the group r0."""
+    """Join every `size` prompts into one request: r0/0, r0/1, ... of the group r0."""
     if size == 1:
         return [replace(prompt, id=f"r{i}", group=None) for i, prompt in enumerate(prompts)]
     return [replace(prompt, id=f"r{i // size}/{i % size}", group=f"r{i // size}") for i, prompt in enumerate(prompts)]
 
 
 def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list[Request]:
-    """Give requests, in this order, arrival times by this law; a group arrives as one."""
+    """Give requests ascending arrival times drawn from this law; a group arrives together."""
     grouped = by_request(requests)
     times = arrival_times(len(grouped), arrival, seed)
     return [replace(prompt, arrival_s=time) for time, prompts in zip(times, grouped, strict=True) for prompt in prompts]
 
 
 def share_out(requests: Iterable[Request], shares: Sequence[int], seed: int = 0) -> list[Request]:
-    """Give each request one of the users u0, u1, ..., drawn with these shares.
+    """Give each request a random user u0, u1, ..., chosen in proportion to the shares.
 
     All prompts of a request, and all turns of a conversation, have the same user.
     """
@@ -119,4 +119,4 @@ def arrival_times(n: int, arrival: Arrival, seed: int = 0) -> list[float]:
 
 
 def _stream(seed: int, name: str) -> random.Random:
-    return random.Random(f"minifuse {name} {seed}")  # a string is hashed with SHA-512, whatever the hash seed
+    return random.Random(f"minifuse {name} {seed}")  # seeds that are strings are hashed with SHA-512

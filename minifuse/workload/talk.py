@@ -1,11 +1,11 @@
-"""Conversations of the shipped model's own tasks, each with its right answer.
+"""Makes conversations of tasks that the shipped model has learnt, with the right answers.
 
-    crowd                          tasks of one turn each, as without --workload
-    crowd:turns=4                  conversations of one to four turns, each number equally often
-    crowd:turns=4,reaction=10ms    the mean time from an answer to the next turn, exponential; 1 s by default
+    crowd                          tasks of one turn each, the default without --workload
+    crowd:turns=4                  conversations of one to four turns, each number equally likely
+    crowd:turns=4,reaction=10ms    a mean time of 10 ms (1 s by default) from an answer to the next turn, exponential
 
-In a conversation of several turns the first states a fact and the last asks for one (`minifuse.model.tiny.tasks`). That
-answer is right only if the model still sees the turns before.
+In a conversation of several turns, the first turn states a fact and the last turn asks for a fact
+(`minifuse.model.tiny.tasks`). The last answer is right only if the model still sees the earlier turns.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from minifuse.workload.laws import Arrival
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """Which conversations are asked for."""
+    """Says which conversations are asked for."""
 
-    turns: int = 1  # of one conversation, at most
-    reaction: float = 1.0  # seconds, in the mean
+    turns: int = 1  # the maximum number of turns of a conversation
+    reaction: float = 1.0  # mean seconds from an answer to the next turn
 
 
 def parse_talk(text: str) -> Talk:
@@ -37,7 +37,7 @@ def parse_talk(text: str) -> Talk:
     Talk(turns=4, reaction=0.01)
 
     Raises:
-        UsageError: an option is unknown, stands twice or has a wrong value, or a reaction time is given for one turn.
+        UsageError: an option is unknown, is given twice or has a wrong value, or a reaction time is given for one turn.
     """
     given = keyed(text, {"turns": "4", "reaction": "10ms"})
     turns = parse_int(given.get("turns", "1"), "The turns of crowd", 1, MOST_TURNS)
@@ -55,16 +55,16 @@ def talk(
     arrival: Arrival | None = None,
     seed: int = 0,
 ) -> tuple[list[Request], dict[str, str]]:
-    """Make the turns of `count` conversations (see `as_requests`), and each turn's right answer.
+    """Make the turns of `count` conversations (see `as_requests`), and the right answers.
 
     Args:
-        limit: the most tokens of an answer; DEFAULT means the default of `Request`.
+        limit: the maximum number of tokens of an answer; DEFAULT means the default of `Request`.
     """
     turns_rng, alone = random.Random(f"minifuse turns of crowd {seed}"), iter(crowd(count, seed))
     conversations: list[list[Task]] = []
     for number in range(count):
         turns = turns_rng.randint(1, asked.turns)
-        # A conversation has a seed of its own: the first n of a larger crowd are those of the smaller one.
+        # Each conversation has a seed of its own, so a larger crowd begins with the conversations of a smaller one.
         conversations.append([next(alone)] if turns == 1 else conversation(turns, seed * 1_000_003 + number))
     lengths = [
         [(tuple(encode(task.prompt, continues=i > 0)), limit) for i, task in enumerate(tasks)]

@@ -21,7 +21,7 @@ from minifuse.stages import Memory
 
 
 class PagedTrial(Trial):
-    """Counts blocks; a block of a shared prefix has several holders."""
+    """Counts free blocks, and the holders of each block that sequences share."""
 
     def __init__(self, tables: Tables, reserve: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class PagedTrial(Trial):
         name, tables = sequence.id, self.tables
         parent, shared = tables.alike(sequence, self.gone)
         if self.gone and shared < tables.alike(sequence)[1]:
-            # Its missing tokens were computed assuming that the shared prefix survives.
+            # `missing` has assumed that the sequence with the shared prefix stays.
             text = "not admitted: its beginning is that of a sequence that would be evicted for it"
             return Reason("shares", name, text)
         # A block shared in part is copied, so it counts as needed.
@@ -58,15 +58,15 @@ class PagedTrial(Trial):
 
 
 class Paged(Memory):
-    """Blocks of a few tokens each, anywhere in memory, found through the sequence's block table.
+    """Keeps KV in small blocks anywhere in memory, found through each sequence's block table.
 
     A block is taken when a sequence grows into it, so only a sequence's last block may be partly empty. A policy that
     evicts admits a sequence with only the blocks of its prompt. When memory runs out, the policy evicts a sequence,
     whose KV is swapped to the host, or dropped and computed again. For any other policy, admission sets aside the
     number of blocks that the longest possible answer takes; each block is chosen when it is taken.
 
-    >>> # blocks of 4 slots: a prompt of 6 tokens takes two, the second half full; the KV of the answer's second token
-    >>> # fills the second, and that of its third takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
+    >>> # blocks of 4 slots: a prompt of 6 tokens takes two, and leaves half of the second. The KV of the answer's first
+    >>> # two tokens fills it. The KV of the third takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
     """
 
     name = "paged"
@@ -156,7 +156,7 @@ class Paged(Memory):
         for name, stop in growing:
             tables.grow(name, stop)
         if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
-            # All moves, copies too: in each layer a block is copied before it is overwritten.
+            # This concerns copies, too: in each layer, a block must be copied before it is overwritten.
             moves = [move._replace(moment="before") for move in moves]
         return Placement(tables.blocks.of(proposal.work), None, tuple(moves), (), tuple(reused))
 

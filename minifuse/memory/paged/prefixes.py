@@ -1,7 +1,7 @@
-"""The prefix tree: which texts on the device share a prefix of what length.
+"""A prefix tree that finds the longest common prefix with a text on the device.
 
-It is a radix tree: a node is a run of tokens, of any length, that follows the tokens of its parent. It ends where texts
-diverge or where one of them ends. Blocks play no part in it.
+It is a radix tree: a node has one or more tokens, which follow the tokens of its parent. A node ends where texts
+diverge or where a text ends. Nodes do not depend on blocks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ CHUNK = 64  # tokens compared at once
 
 
 def common_length(one: Seq[int], two: Seq[int], start: int, stop: int) -> int:
-    """Return how many leading tokens agree: at least `start`, at most `stop`.
+    """Return how many of the first `stop` tokens agree in both texts.
+
+    The first `start` tokens are known to agree.
 
     >>> common_length([1, 2, 3, 4], [1, 2, 3, 5], 1, 4)
     3
@@ -30,17 +32,17 @@ def common_length(one: Seq[int], two: Seq[int], start: int, stop: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """The tokens from the parent's end to `stop`, in each text through this node."""
+    """A node of the tree: tokens [parent.stop, stop) of every text that contains it."""
 
-    tokens: list[int]  # a whole text through this node; not a copy, since a text only grows
+    tokens: list[int]  # one of these texts, whole; not a copy, since a text only grows
     stop: int
     parent: _Node | None
     children: dict[int, _Node] = field(default_factory=dict)  # by their first token
-    holders: list[tuple[int, str]] = field(default_factory=list)  # sequences that have all of it, in order of admission
+    holders: list[tuple[int, str]] = field(default_factory=list)  # sequences that contain it, in order of admission
 
 
 class Prefixes:
-    """The texts of sequences, as far as their KV is in place.
+    """Keeps the texts of sequences up to the last token whose KV is in place.
 
     >>> prefixes = Prefixes()
     >>> prefixes.extend("a", [1, 2, 3, 4, 5], 5)
@@ -54,16 +56,16 @@ class Prefixes:
     """
 
     def __init__(self) -> None:
-        self.root = _Node([], 0, None)  # of no tokens; its holders are not listed
-        self.ends: dict[str, _Node] = {}  # the node that a sequence's text ends with; in the order of admission
+        self.root = _Node([], 0, None)  # has no tokens; its holders are not listed
+        self.ends: dict[str, _Node] = {}  # sequence -> the last node of its text; in the order of admission
         self.holders: dict[str, tuple[int, str]] = {}  # sequence -> how nodes list it: (order of admission, name)
         self.num_admitted = 0
 
     def extend(self, name: str, tokens: list[int], count: int) -> None:
-        """Note that the KV of a sequence's first `count` tokens is in place.
+        """Record that the KV of a sequence's first `count` tokens is in place.
 
-        `count` may exceed the length of the text. The first call admits the sequence. The cost grows with the new
-        tokens only: a text whose end no other text shares grows in place.
+        `count` may exceed the length of the text. The first call adds the sequence. The cost grows with the number
+        of new tokens only: a last node that no other text shares grows in place.
         """
         count = min(count, len(tokens))
         node = self.ends.get(name)
@@ -91,7 +93,7 @@ class Prefixes:
         _merge(end)
 
     def remove(self, name: str) -> None:
-        """Forget a sequence, if it is known. The cost grows with its text's nodes."""
+        """Remove a sequence, if it is known. The cost grows with its number of nodes."""
         node = self.ends.pop(name, None)
         if node is None:
             return
@@ -110,7 +112,7 @@ class Prefixes:
         Only the first `stop` tokens count. Of several such sequences, the first admitted is returned.
 
         Args:
-            gone: sequences that do not count.
+            gone: sequences to ignore.
         """
         node, length = self.root, 0
         while length == node.stop and length < stop and (child := node.children.get(tokens[length])) is not None:

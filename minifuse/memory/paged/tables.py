@@ -1,4 +1,4 @@
-"""Block tables on the device and the host, and the copies that changes need.
+"""Block tables on the device and the host, and the copies that changes require.
 
 See Kwon et al., vLLM (SOSP 2023), 4.2 to 4.5: block tables, copy-on-write, swapping and recomputation.
 """
@@ -18,15 +18,16 @@ from minifuse.memory.paged.prefixes import Prefixes
 
 
 class Tables:
-    """The books of paged memory. Changes have been tried before: see `minifuse.memory.paged.paged.PagedTrial`.
+    """Keeps the block tables of paged memory on both tiers.
 
     A block that a plan copies from is held until the copy has been made (`arrived`), even if the block's own sequence
-    is released earlier. Sums are kept along with the books, so no query takes longer with more sequences or blocks.
+    is released earlier. Each change also updates the sums, so no query takes longer with more sequences or blocks.
+    A `PagedTrial` has tried each change before it is made here.
 
     Args:
-        num_host: blocks of the host, which keeps the KV of evicted sequences as far as there is room.
+        num_host: blocks of the host, for the KV of evicted sequences.
         size: slots in a block.
-        share: let prompts with a common beginning hold the same blocks.
+        share: whether prompts with a common prefix hold the same blocks.
     """
 
     def __init__(self, num_blocks: int, num_host: int, size: int, *, share: bool) -> None:
@@ -34,10 +35,10 @@ class Tables:
         self.share = share
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host)
-        self.sequences: dict[str, Sequence] = {}  # all that have KV in either tier
+        self.sequences: dict[str, Sequence] = {}  # all sequences with KV in either tier
         self.away: dict[str, tuple[int, ...]] = {}  # sequence -> host blocks that it was swapped out to
-        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is kept in its tier
-        # sequence -> blocks of either tier that its last plan copies from
+        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is kept in the sequence's tier
+        # sequence -> blocks, in either tier, from which its latest plan copies
         self.sources: dict[str, list[tuple[BlockPool, int]]] = defaultdict(list)
         self.prefixes = Prefixes()  # of the sequences on the device, with `share`
         self.num_written = 0  # slots of the device that hold KV
@@ -51,11 +52,11 @@ class Tables:
     def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
         """Return the sequence with the longest common prefix, and the prefix's length; or ("", 0).
 
-        Sequences with a pending copy do not count; of several others, the first admitted is returned. The newcomer's
-        last token is never shared: it must be computed, since the next token is sampled from it.
+        Sequences with a pending copy are ignored. If several share the longest prefix, the first admitted is returned.
+        The newcomer's last token is never shared: it must be computed, since the next token is sampled from it.
 
         Args:
-            gone: sequences that do not count.
+            gone: sequences to ignore, too.
         """
         if not self.share or newcomer.id in self.cached:
             return "", 0
@@ -68,14 +69,14 @@ class Tables:
     def admit(self, sequence: Sequence, whole: int, parent: str, shared: int) -> list[Move]:
         """Admit a sequence: give it blocks for the KV it has, and promise the rest.
 
-        If the last block of a shared prefix is shared in part, it is copied at once: the newcomer writes to it next.
+        If a shared prefix ends within a block, the block is copied at once, since the newcomer writes to it next.
 
-        >>> # blocks of 4; b shares the 6 tokens of a, and will write its 7th into their second block, 1:
-        >>> # b takes a block of its own, say 2, and the plan first copies the two tokens of block 1 there:
+        >>> # blocks of 4; a has 6 tokens in blocks 0 and 1. b shares them, and would write its 7th token into block 1.
+        >>> # So b takes a block of its own, say 2, and the plan first copies the two tokens of block 1 to block 2:
         >>> # Move("copy", source=4, target=8, num_tokens=2)
 
         Args:
-            whole: blocks that the sequence has and is promised, together.
+            whole: the total number of the sequence's blocks, held or promised.
             parent, shared: as returned by `alike`.
         """
         name = sequence.id
@@ -130,7 +131,7 @@ class Tables:
         self.num_written -= self.cached[name]
         if self.share:
             self.prefixes.remove(name)
-            # A block that another table has, too, is full (one shared in part is copied), so its slots stay written.
+            # A block that another table holds is full, since a partly shared one is copied. Its slots stay written.
             sources = [source for sources in self.sources.values() for source in sources]
             copying = Counter([block for pool, block in sources if pool is self.device])
             stay = [block for block in pages.blocks if self.device.holders[block] > copying[block]]
@@ -138,7 +139,7 @@ class Tables:
         return pages
 
     def wrote(self, work: Iterable[Work]) -> None:
-        """Note that a plan has written the KV of its work."""
+        """Record that a plan has written the KV of its work."""
         cached = self.cached
         for name, _, stop, _ in work:
             self.num_written += stop - cached[name]
@@ -147,12 +148,12 @@ class Tables:
                 self.prefixes.extend(name, self.sequences[name].tokens, stop)
 
     def arrived(self, name: str) -> None:
-        """Free the blocks that the last plan of a sequence has copied from."""
+        """Free the blocks from which a sequence's latest plan has copied."""
         for pool, block in self.sources.pop(name, ()):
             pool.give_back(block)
 
     def release(self, name: str) -> None:
-        """Free everything that a sequence has, in both tiers."""
+        """Free a sequence's blocks in both tiers, and forget the sequence."""
         self.arrived(name)
         if name in self.blocks.pages:
             self._leave(name)
@@ -164,7 +165,7 @@ class Tables:
         self.sequences.pop(name, None)
 
     def check(self) -> None:
-        """Raise `LawBroken` unless pools and books agree on each block, and the sums are right."""
+        """Raise `LawBroken` unless pools and tables agree on each block, and the sums are right."""
         self.blocks.check(self.num_available)
         pages, size = self.blocks.pages, self.blocks.size
         held = [(self.device, block) for table in pages.values() for block in table.blocks]

@@ -1,1 +1,1 @@
-"""Rows of a padded batch that change hands (Baton, 4)."""
+"""Padded batches whose rows pass to newcomers while the batch runs (Baton, 4)."""

@@ -1,4 +1,4 @@
-"""A padded batch into which KV computed apart is embedded (Baton, 4.2)."""
+"""A padded batch that embeds the KV of prompts prefilled in separate iterations (Baton, 4.2)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,11 +12,11 @@ from minifuse.memory.trial import settle
 
 
 class Embedded(Shaped):
-    """Has the rows of `shaped`, and a part of the memory for prompts computed apart.
+    """Adds to `shaped` a part of memory for prompts prefilled in iterations of their own.
 
-    Prompts wait there for a row, or on the host when others need their place. When a prefilled sequence joins the
-    batch, its KV is copied so that its text ends in the column of the others' next token, which costs the others
-    nothing. An evicted sequence whose KV could not be kept is recomputed in its row.
+    Prefilled prompts wait there for a row, or on the host if other prompts need the slots. When a prefilled sequence
+    joins the batch, its KV is copied so that its text ends in the column of the other rows' next token: no other row
+    needs padding. An evicted sequence whose KV did not fit on the host is recomputed in its row.
     """
 
     name = "embedded"
@@ -47,7 +47,7 @@ class Embedded(Shaped):
         return self._prefill(proposal) if proposal.phase is Phase.PREPROCESSING else super().place(proposal, now)
 
     def _prefill(self, proposal: Proposal) -> Placement:
-        """Place prompts apart; swap out the prefilled sequences in their way."""
+        """Place prompts to prefill, and swap out prefilled sequences to make room for them."""
         trial = settle(proposal, ShapedTrial, self.room)
         if trial.joining or not trial.prompts:
             raise LawBroken("layout", f"{[*trial.joining]} are not computed apart, and in the phase preprocessing")

@@ -11,7 +11,7 @@ from minifuse.memory.copies import copies
 
 
 class HostRuns:
-    """One run of slots on the host for each sequence swapped out.
+    """Keeps one run of host slots for each swapped-out sequence.
 
     >>> host = HostRuns(8)
     >>> host.swap_out("a", Extent(40, 9), 5)  # doctest: +NORMALIZE_WHITESPACE
@@ -41,7 +41,10 @@ class HostRuns:
         return None not in [free.allocate(count) for count in counts]
 
     def swap_out(self, name: str, place: Extent | Runs, count: int) -> list[Move] | None:
-        """Copy a sequence's first `count` tokens to the host; return None if none fit."""
+        """Return the moves that copy a sequence's first `count` tokens to the host, or None.
+
+        None means that `count` is 0 or that no free run is long enough.
+        """
         offset = self.free.allocate(count) if count else None
         if offset is None:
             return None
@@ -49,7 +52,7 @@ class HostRuns:
         return copies("swap_out", place, run, count)
 
     def swap_in(self, name: str, place: Extent | Runs) -> list[Move]:
-        """Copy a sequence to its new place on the device."""
+        """Free a sequence's host run. Returns the moves that copy its KV to `place`."""
         run = self.runs[name]
         self.drop(name)
         return copies("swap_in", run, place, run.capacity)

@@ -1,4 +1,4 @@
-"""KV of prompts that were computed apart and wait for a row (Baton, 4.2)."""
+"""KV of prefilled prompts that wait for a row (Baton, 4.2)."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,14 @@ from minifuse.memory.allocator import RunAllocator
 
 
 class _Row(NamedTuple):
-    slots: Extent  # padding included
-    place: Extent  # of the prompt
+    slots: Extent  # the whole row, padding included
+    place: Extent  # the part of the row that holds the prompt
 
 
 class Prefilled:
-    """Keeps the KV of prompts in slots [offset, offset + size) of the device.
+    """Keeps the KV of prefilled prompts in slots [offset, offset + size) of the device.
 
-    A batch of prompts is a rectangle, padded on the left to the longest; a row is free when its KV has been embedded.
+    A batch of prompts is a rectangle, left-padded to the longest. A row is freed when its sequence leaves it.
 
     >>> prefilled = Prefilled(100, 12)
     >>> prefilled.take({"a": 2, "b": 3})
@@ -31,14 +31,14 @@ class Prefilled:
         self.free = RunAllocator(offset + size)
         self.batch = Extent(0, offset)  # the slots before `offset`, which are never free here
         self.free.allocate(offset)
-        self.rows: dict[str, _Row] = {}  # the prompts computed last come last
+        self.rows: dict[str, _Row] = {}  # in the order in which the prompts were prefilled
 
     @property
     def num_used(self) -> int:
         return self.size - self.free.num_free
 
     def take(self, lengths: dict[str, int]) -> Rectangle:
-        """Take a rectangle for prompts of these lengths; a trial has found room for it."""
+        """Allocate a rectangle for prompts of these lengths. A trial must have found room."""
         width = max(lengths.values())
         first = self.free.allocate(len(lengths) * width)
         assert first is not None  # the trial has found it
@@ -48,7 +48,7 @@ class Prefilled:
         return Rectangle(first, len(lengths), width, 0, width)
 
     def give_back(self, name: str) -> Extent:
-        """Free a row. Returns the place of its prompt."""
+        """Free a sequence's row. Returns the slots of its prompt."""
         row = self.rows.pop(name)
         self.free.free(*row.slots)
         return row.place

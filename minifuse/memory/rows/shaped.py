@@ -21,20 +21,24 @@ from minifuse.memory.rows.window import Entry, Window
 from minifuse.memory.trial import Trial, settle
 from minifuse.stages import Memory
 
-ROUNDING = 1e-9  # in slots: a computed part of the memory may be a little below a whole number
+ROUNDING = 1e-9  # in slots: floating-point results may be a little below a whole number
 
 
 class ShapedTrial(Trial):
-    """Tries out the width of the window, and the slots of prompts computed apart."""
+    """Checks whether newcomers fit in memory.
+
+    If prompts are computed in an iteration of their own (`memory.apart`), a new request needs slots for its prompt, and
+    needs a row once the prompt is computed. Otherwise, it needs a row at once.
+    """
 
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
         self.memory = memory
         self.window = memory.window  # only read: a trial changes a copy
         self.joining: dict[str, Entry] = {}  # sequences that get a row
-        self.prompts: dict[str, int] = {}  # sequences that are computed apart -> length
+        self.prompts: dict[str, int] = {}  # sequences to prefill in this iteration -> length
         self.making_way: list[str] = []  # prefilled sequences that are swapped out for `prompts`
-        self._extended: tuple[str, str] | None = None  # what `_full` says of the next tokens; None: not asked yet
+        self._extended: tuple[str, str] | None = None  # result of `_full` for running rows; None: unknown
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         if self.memory.apart and sequence.phase is Phase.RECEIVED:
@@ -59,7 +63,7 @@ class ShapedTrial(Trial):
         needed = len(prompts) * longest
         leaving = memory.leaving(0, run=needed)
         freed = sum([memory.prefilled.rows[name].slots.capacity for name in leaving or ()])
-        # The batch must have room to go on, even with the longest row.
+        # Leave room for one more column of the batch, or for one row of the greatest length.
         batch = max(window.height * (window.width + 1), memory.longest)
         if leaving is None or memory.prefilled.num_used - freed + needed + batch > memory.limit:
             text = f"there is no room to compute {number(len(prompts), 'prompt')} of {longest} tokens"
@@ -68,7 +72,7 @@ class ShapedTrial(Trial):
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        if sequence.id not in self.memory.window.rows:  # it waits for a row
+        if sequence.id not in self.memory.window.rows:  # it is prefilled and waits for a row
             return self._take_row(sequence, growing=True)
         if self._extended is None:  # the answer is the same for all rows
             self._extended = self._full([*self.joining.values()], growing=True)
@@ -82,10 +86,10 @@ class ShapedTrial(Trial):
         self.settled.append(sequence)
 
     def _full(self, joining: list[Entry], growing: bool) -> tuple[str, str]:
-        """Return why newcomers do not fit: code and text, both empty if they do.
+        """Return why newcomers do not fit, as (code, text). Both are empty if they fit.
 
         Args:
-            growing: sequences may be evicted later, when they grow beyond the threshold.
+            growing: sequences may be evicted later, so only the columns in use now are counted.
         """
         memory, window = self.memory, self.window
         if not window.rows:
@@ -124,25 +128,26 @@ class ShapedOptions:
 class Shaped(Memory):
     """Gives the row of a finished sequence to a newcomer while the others go on.
 
-    The number of rows is decided whenever no row is in use. With `insert=shape`, the newcomer's prompt is computed
-    behind the window, and the other rows are padded after their token to the prompt's length (4.1). With
-    `insert=embed`, the prompt ends where the others' token goes, as in 4.2, but is computed in its row.
+    The number of rows is chosen anew whenever no row is in use. The window is the range of columns in use. With
+    `insert=shape`, a newcomer's prompt is computed in new columns behind the window. The other rows have their
+    next token in the first of these columns, and padding in the rest (4.1). With `insert=embed`, the prompt ends in the
+    column of the other rows' next token, as in 4.2, but is computed in its row.
 
-    An evicted sequence keeps its KV on the host, and is embedded when it returns. The memory in use is the window's
-    columns in every row up to the last one with a sequence. It never exceeds the `threshold` (4.3).
+    An evicted sequence's KV is kept on the host, if it fits, and embedded when the sequence returns. The memory in use
+    is the window's width times the number of rows up to the last occupied one. It never exceeds `threshold` (4.3).
     """
 
     name = "shaped"
     offers: ClassVar[frozenset[str]] = frozenset({"rectangle"})
     evicts: ClassVar[bool] = True
-    in_step: ClassVar[bool] = True  # a sequence that an iteration leaves out would get a gap, which has no room
+    in_step: ClassVar[bool] = True  # a row that an iteration leaves out would get a gap, and there is no room for gaps
 
     @dataclass(frozen=True)
     class Options(ShapedOptions):
         insert: str = option(
             "shape", "how a newcomer enters: behind the window, or ending with it", choices=("shape", "embed")
         )
-        prefill: ClassVar[float] = 0.0  # no prompts are computed apart
+        prefill: ClassVar[float] = 0.0  # no part of memory is for prefilled prompts
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
@@ -161,7 +166,7 @@ class Shaped(Memory):
         self.window = Window(1, self.longest, embed=self.options.insert == "embed")
         self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
         self.away = HostRuns(self.host_capacity)
-        self.waiting: dict[str, Sequence] = {}  # sequences whose prompts have been computed apart
+        self.waiting: dict[str, Sequence] = {}  # prefilled sequences without a row
 
     def check(self, *prompts: Request) -> None:
         threshold, prefill = self.options.threshold, self.options.prefill
@@ -183,25 +188,25 @@ class Shaped(Memory):
         return self.books.missing(sequence)
 
     def divide(self, window: Window, joining: Collection[Entry]) -> None:
-        """Divide the slots anew for newcomers, if no sequence has a row.
+        """Choose the number and length of rows for newcomers, if no row is in use.
 
-        There are as many rows as the options allow, or fewer, so that every newcomer fits in a row. A sequence that is
-        longer than the rows waits until no row is in use.
+        There are `options.rows` rows, or fewer if a newcomer needs a longer row. A later sequence that does not fit in
+        a row waits until no row is in use.
         """
         if joining and not window.rows:
             rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
             window.divide(rows, min(self.slots // rows, self.longest))
 
     def leaving(self, size: int, run: int = 0, staying: Collection[str] = ()) -> list[str] | None:
-        """Choose prefilled sequences to swap out to free `size` slots, or return None.
+        """Choose prefilled sequences to swap out until `size` slots are free, or return None.
 
         Args:
-            run: adjacent slots that must be free afterwards.
+            run: number of adjacent slots that must be free afterwards.
             staying: sequences that must not be chosen, since they get a row.
         """
         rows, free, names = self.prefilled.rows, self.prefilled.free.copy(), list[str]()
         wanted = free.num_free + size
-        others = iter([name for name in reversed(rows) if name not in staying])  # the last computed would wait longest
+        others = iter([name for name in reversed(rows) if name not in staying])  # the last prefilled waits longest
         while free.num_free < wanted or free.longest < run:
             name = next(others, None)
             if name is None:
@@ -236,7 +241,7 @@ class Shaped(Memory):
         return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), tuple(reused))
 
     def _settle(self, proposal: Proposal) -> list[Entry]:
-        """Return the sequences that get a row: the waiting ones first, then the newcomers.
+        """Return the sequences that get a row: prefilled ones first, then newcomers.
 
         Raises:
             LawBroken: they do not fit, or a sequence that has a row is left out of the iteration.
@@ -268,7 +273,7 @@ class Shaped(Memory):
         return moves
 
     def _vacate(self, name: str) -> None:
-        """Free what a sequence has on the device, if anything."""
+        """Free a sequence's slots on the device, if it has any."""
         self.books.places.pop(name, None)
         if name in self.window.rows:
             self.window.leave(name)
@@ -276,7 +281,7 @@ class Shaped(Memory):
             self.prefilled.give_back(name)
 
     def _close_up(self) -> list[Move]:
-        """Move the last rows into free ones between others, to compute fewer rows."""
+        """Move sequences from the last rows to free rows before them, to compute fewer rows."""
         moves: list[Move] = []
         while self.window.height > len(self.window.rows):
             name = self.window.move_last()

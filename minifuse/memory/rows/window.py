@@ -1,4 +1,4 @@
-"""A rectangle's columns in use, and each sequence's columns (Baton, 4.1 and 4.2)."""
+"""Tracks the columns of a rectangle that each sequence uses (Baton, 4.1, 4.2)."""
 
 from bisect import insort
 from collections.abc import Collection
@@ -14,31 +14,35 @@ class Entry(NamedTuple):
 
     name: str
     length: int  # tokens of its text so far
-    missing: int  # the last tokens, which the iteration computes; the KV of the others is copied to the row
-    most: int  # tokens that will be cached, at most
+    missing: int  # how many last tokens the iteration computes; the KV of earlier ones is copied to the row
+    most: int  # the largest number of tokens that it may ever cache
 
 
 class Window:
     """Keeps the range [begin, stop) of a rectangle's columns that are in use.
 
-    A row is a ring of `stride` slots (see `Rectangle`).
-    A sequence has columns for all tokens that it may ever cache, one behind the other. In every iteration the next
-    token of every sequence takes the column behind the window. A newcomer's text ends in the last column that the
-    iteration computes, and has padding before it.
+    A row is a ring of `stride` slots (see `Rectangle`). A sequence has one column for each token that it may ever
+    cache, in order. In every iteration, the next token of every running sequence takes the first column behind the
+    window. A newcomer's text ends in the last column that the iteration computes, and has padding before it.
 
-    Vector shaping (4.1): a prompt of l_q tokens is computed in l_q new columns. Every other row has its next token in
-    the first of these columns and padding in the rest: a gap, behind which it goes on. With B = 3 rows, query2 has
-    ended in column 3, and query3, a prompt of two tokens, takes its row. Columns 4 and 5 are computed: B x l_q tokens,
-    of which (B - 1)(l_q - 1) = 2 are idle:
+    Vector shaping (4.1): a prompt of l_q tokens is computed in l_q new columns. The other rows have their next
+    token in the first of these columns, and padding in the rest: a gap. Their later tokens follow the gap. In this
+    example of B = 3 rows, query2 has ended in column 3, and query3, a prompt of two tokens, takes its row. Columns 4
+    and 5 are computed: B x l_q tokens, of which (B - 1)(l_q - 1) = 2 are idle:
 
         column    0 1 2 3 4 5 6
         query0    . a a a a . a      mask of its token in column 6: 0 1 1 1 1 0 1
         query1    b b b b b . b
-        query3    . . . . c c c      mask in column 5: 0 0 0 0 1 1, as long as l_am + l_q - 1 = 5 + 2 - 1
+        query3    . . . . c c c      mask of its token in column 5: 0 0 0 0 1 1
 
-    Vector embedding (4.2): a newcomer's text ends where the others' next token goes, so B x 1 tokens are computed. KV
-    of B x (l_kv + 1) columns is read, where l_kv is the larger of the window's width and l_q - 1. A shorter text has
-    padding before it; a longer one extends the window on the left. No sequence has a gap.
+    Without the newcomer, only column 4 would be computed, with masks of l_am = 5 columns. With it, masks have
+    l_am + l_q - 1 = 6 columns.
+
+    Vector embedding (4.2): all tokens of a newcomer's prompt but the last were computed earlier. Its text ends in the
+    column of the other rows' next token, so that B x 1 tokens are computed. The KV of B x (l_kv + 1) slots is read,
+    where l_kv is the larger of the window's width and l_q - 1. A text shorter than the window has padding before it; a
+    longer one extends the window to the left. No sequence has a gap. If more tokens of a newcomer are missing, all rows
+    compute their columns, too.
 
     >>> window = Window(3, 8)
     >>> entries = [Entry("query0", 2, 2, 8), Entry("query1", 3, 3, 8), Entry("query2", 3, 3, 4)]
@@ -51,7 +55,7 @@ class Window:
     ((Span(start=1, stop=5), Span(start=6, stop=10)), (Span(start=4, stop=8),))
 
     Args:
-        embed: newcomers enter by embedding; otherwise by shaping.
+        embed: whether newcomers enter by embedding; otherwise they enter by shaping.
     """
 
     def __init__(self, rows: int, stride: int, *, embed: bool = False) -> None:
@@ -87,7 +91,7 @@ class Window:
         """Return where the window ends after an iteration with newcomers of up to `longest` tokens.
 
         Args:
-            others: whether sequences have rows already: the next token of each is computed, too.
+            others: whether other rows are in use: their next tokens are computed, too.
         """
         return self.stop + (1 if others and self.embed else max(longest, others))
 
@@ -95,11 +99,11 @@ class Window:
         """Advance by one iteration. Returns the columns that the iteration computes.
 
         Newcomers get the first free rows. The next token of every sequence that has a row is computed, too. Then the
-        leading columns that no sequence has are released ("Resources releasing", 4.1): `begin` is the paper's
+        leading columns that no sequence uses are released ("Resources releasing", 4.1): `begin` is the paper's
         min(index_i).
         """
         longest = max([entry.missing for entry in newcomers], default=0)
-        if newcomers and not self.rows:  # the first column takes the first slot, so that the window does not wrap
+        if newcomers and not self.rows:  # the window begins in slot 0 of each ring, so it does not wrap around
             begin = -(-self.stop // self.stride) * self.stride
             self.stop = begin + max([entry.length for entry in newcomers]) - longest
         new = Span(self.stop, self.after(longest, bool(self.rows)))
@@ -127,7 +131,7 @@ class Window:
         return name
 
     def leave(self, name: str) -> None:
-        """Free a sequence's row. The next iteration releases columns that no other sequence has."""
+        """Free a sequence's row. The next iteration releases columns that no other sequence uses."""
         insort(self.free, self.rows.pop(name))
         del self.columns[name]
 
@@ -136,9 +140,9 @@ class Window:
 
 
 def shaped(spans: tuple[Span, ...], new: Span) -> tuple[Span, ...]:
-    """Return a running sequence's columns after an iteration that takes `new` ones.
+    """Return a running sequence's columns after an iteration that computes the `new` columns.
 
-    Its token takes the first new column; the other new columns are a gap.
+    The sequence's next token takes the first new column; the other new columns are a gap.
 
     >>> shaped((Span(0, 9),), Span(4, 7))  # a token in column 4, the next one in column 7
     (Span(start=0, stop=5), Span(start=7, stop=11))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Shuffle(NamedTuple):
-    """The region that results, and the copies that make it."""
+    """The region after a shuffle, and the copies that gather it."""
 
     offset: int
     size: int
@@ -15,10 +15,10 @@ class Shuffle(NamedTuple):
 def shuffled_region(arr: Sequence[int]) -> int:
     """Return the offset of the window that leaves the least cost outside: Algorithm 1, O(n).
 
-    The window has as many elements as are not zero. An element is 0 for an empty buffer, otherwise the cost of moving
-    it. Of equal windows the first is taken.
+    The window is as long as the number of non-zero elements. An element is 0 for an empty buffer; otherwise it is the
+    cost of moving the buffer. Among equal windows, the first is chosen.
 
-    >>> shuffled_region([0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1])  # Fig. 6: [7, 16) has all but three of them
+    >>> shuffled_region([0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1])  # Fig. 6: [7, 16) has all but three
     7
     """
     total_cost = sum(arr)
@@ -35,12 +35,12 @@ def shuffled_region(arr: Sequence[int]) -> int:
 def shuffle(live: Sequence[int], fixed: Sequence[int], num_buffers: int) -> Shuffle:
     """Gather the `live` buffers of [0, num_buffers) with as few copies as possible.
 
-    `fixed` buffers are neither moved nor overwritten: Algorithm 1 runs on the others. A fixed buffer that ends up
-    between live ones is part of the region all the same.
+    `fixed` buffers are neither moved nor overwritten: Algorithm 1 runs on the others. The region includes a fixed
+    buffer that lies between live ones.
 
     >>> shuffle([2, 3, 4, 7, 10, 11, 13, 14, 15], [], 16)  # Fig. 6 again
     Shuffle(offset=7, size=9, moves=((2, 8), (3, 9), (4, 12)))
-    >>> shuffle([0, 4], [2], 5)  # one copy next to buffer 0 beats a region over 2
+    >>> shuffle([0, 4], [2], 5)  # buffer 4 is copied next to 0, so that the region does not include 2
     Shuffle(offset=0, size=2, moves=((4, 1),))
     """
     held, excluded = set(live), set(fixed)

@@ -18,11 +18,11 @@ from minifuse.stages import Memory
 
 
 class SlotTrial(Trial):
-    """Admits as many newcomers as slots are free."""
+    """Admits as many newcomers as there are free slots."""
 
     def __init__(self, free: int, full: str) -> None:
         super().__init__()
-        self.free, self.full = free, full  # free slots; the text if there are too few
+        self.free, self.full = free, full  # number of free slots; the reason's text if there are too few
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         full = len(self.settled) == self.free
@@ -112,7 +112,7 @@ class Slots(Memory):
         if proposal.admit or proposal.evict:
             settle(proposal, SlotTrial, self.room)
             self._admit(proposal.admit)
-        if proposal.phase is Phase.PREPROCESSING:  # runs next to the main stream, and does not change its region
+        if proposal.phase is Phase.PREPROCESSING:  # runs beside the main stream, whose region it leaves as it is
             return Placement(self.books.of(proposal.work))
         self.fused = {work.sequence for work in proposal.work}
         moves: tuple[Move, ...] = ()
@@ -134,9 +134,9 @@ class Slots(Memory):
         return min(start, *slots), max(stop, *(slot + 1 for slot in slots))
 
     def _shuffle(self) -> tuple[Move, ...]:
-        """Gather the slots of the region; other workers may be using the slots outside.
+        """Gather the region's slots around slots that other workers may be using.
 
-        A slot that is copied from is free only after the copy has been made, that is, when the plan has run.
+        The source slot of a copy becomes free only when the plan has completed.
         """
         live = {self.slot(name): name for name in self.fused}
         fixed = sorted({*range(self.slots)}.difference(live, self._free_slots()))
@@ -150,7 +150,7 @@ class Slots(Memory):
         return tuple(moves)
 
     def _moves(self, live: Seq[int], fixed: Seq[int]) -> Seq[tuple[int, int]]:
-        """Return the copies, (from, to), that gather the live slots around the fixed ones."""
+        """Return the copies (from, to) that gather the live slots without touching the fixed ones."""
         return shuffle(live, fixed, self.slots).moves
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:

@@ -1,4 +1,4 @@
-"""A slot for each node's states, until all its readers have run (BatchMaker, 2.4.3)."""
+"""Keeps each node's states in a slot until all its readers have run (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Books(NamedTuple):
 
     topology: Topology
     promised: int
-    slots: dict[int, int]  # node -> slot, of the nodes planned and still needed
+    slots: dict[int, int]  # node -> slot, for nodes that are planned and still needed
     unread: dict[int, int]  # node -> number of its readers that have not run
 
     def copy(self) -> _Books:
@@ -30,12 +30,12 @@ class _Books(NamedTuple):
 
 
 class StateTrial(Trial):
-    """Counts the slots promised to requests, and those taken beyond a promise."""
+    """Counts the slots promised to requests, and the spare slots taken beyond promises."""
 
     def __init__(self, memory: States) -> None:
         super().__init__()
         self.books, self.spare = memory.books, memory.capacity - memory.num_reserved
-        self.left: dict[str, int] = {}  # sequence -> slots promised and not taken; below 0: taken beyond
+        self.left: dict[str, int] = {}  # sequence -> promised slots not taken; if negative: spare slots taken
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         needed = unfolded(sequence).most_held
@@ -47,7 +47,7 @@ class StateTrial(Trial):
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set aside a slot for one more node: a promised or a spare one."""
+        """Set aside a promised slot for a request's next node, otherwise a spare one."""
         name = sequence.request.id
         left = self.left.get(name)
         if left is None:
@@ -66,11 +66,11 @@ class States(Memory):
 
     A slot is taken when its node is planned, and is free again when all readers of the node have run. Nodes of one
     batch get a run of slots if one is free: then the next nodes of the same requests need not gather their inputs. A
-    request is promised as many slots as its graph may need at once. Beyond these, it takes spare slots for several
-    plans in flight.
+    request is promised as many slots as its graph may need at once. If several of its plans are in flight, it may also
+    take spare slots.
 
-    >>> # a batch of three chains, capacity 9: nodes 0 in slots 0..2, nodes 1 read those and go to 3..5; once nodes
-    >>> # 1 have run, 0..2 are free again, and nodes 2 go there
+    >>> # a batch of three chains, capacity 9: the first nodes take slots 0..2. The second nodes read these, and take
+    >>> # 3..5. When the second nodes have run, 0..2 are free again, and the third nodes take them.
     """
 
     name = "states"
@@ -81,9 +81,9 @@ class States(Memory):
         self.capacity = capacity  # slots
         self.allocator = RunAllocator(capacity)
         self.books: dict[str, _Books] = {}  # by sequence
-        # First piece of work of a plan -> slots that the plan was the last to read: they are free when it has run.
+        # First piece of work of a plan -> slots whose last reader is in this plan: freed when the plan completes.
         self.passing: dict[Work, list[int]] = {}
-        self.num_reserved = 0  # slots promised, and those taken beyond
+        self.num_reserved = 0  # slots that are promised, or taken beyond promises
 
     def check(self, *prompts: Request) -> None:
         """Refuse nothing: a request is not unfolded yet (see `receive`)."""
@@ -107,7 +107,7 @@ class States(Memory):
         settle(proposal, StateTrial, self.room)
         waves = proposal.waves or (Span(0, len(proposal.work)),)
         allocator, num_reserved, changed = self.allocator, self.num_reserved, dict[str, _Books]()
-        if len(waves) > 1:  # a later wave may find no slot, after the first have changed the books
+        if len(waves) > 1:  # a later wave may find no slot: then restore what earlier ones changed
             self.allocator = allocator.copy()
             changed = {name: self.books[name] for name, *_ in proposal.work if name in self.books}
             self.books |= {name: books.copy() for name, books in changed.items()}
@@ -131,10 +131,10 @@ class States(Memory):
         """Give nodes their slots, wave by wave.
 
         Returns:
-            The place of each node, and the slots that are free when the plan has run.
+            The place of each node, and the slots to free when the plan completes.
         """
         places: list[State] = []
-        passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
+        passing: list[int] = []  # slots whose last reader is in an earlier wave: later waves may take them
         for start, stop in waves:
             work, reads = nodes[start:stop], []
             for name, node, _, _ in work:
@@ -174,7 +174,7 @@ class States(Memory):
         return sorted(taken)
 
     def _read(self, work: tuple[Work, ...]) -> list[int]:
-        """Count the reads of nodes that have run. Returns the slots without readers left."""
+        """Record that nodes have read their inputs. Returns the slots without pending readers."""
         free = []
         for name, node, _, _ in work:
             topology, promised, slots, unread = self.books[name]
@@ -188,7 +188,7 @@ class States(Memory):
         return free
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        usage = self.usage()  # still counts the slots that this plan was the last to read
+        usage = self.usage()  # still counts the slots that are freed next
         self._free(self._read(plan.work) if len(plan.waves) <= 1 else self.passing.pop(plan.work[0], []))
         return usage
 

@@ -1,4 +1,4 @@
-"""Chunks of a conversation's KV, their owners, and which may be reclaimed (Pensieve, 3.4.3.1)."""
+"""Chunks of a conversation's KV, their owners, and the idle chunks to reclaim (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Chunk:
     """
 
     index: int
-    device: int | None = None  # its block there
-    host: int | None = None
+    device: int | None = None  # its block on the device
+    host: int | None = None  # its block on the host
     num_tokens: int = 0  # leading tokens whose KV is written
     users: int = 0  # admitted sequences that read it
     owners: list[Owner] = field(default_factory=list)  # several only if it is shared
-    active_s: float = 0.0  # when it was last used, or a request of its conversation arrived
-    copying: bool = False  # a copy to the host, behind all other work, is in flight
-    arriving: bool = False  # the plan that brings its KV to its tier has not completed
+    active_s: float = 0.0  # when it was last used, or when a request of its conversation last arrived
+    copying: bool = False  # a copy to the host ahead of time is in flight
+    arriving: bool = False  # its KV is being moved to another tier by a plan that has not completed
     number: int = field(default_factory=_NUMBERS.__next__)  # unique
-    digest: bytes = b""  # of the text up to its end, if it may be shared
+    digest: bytes = b""  # digest of the text up to the end of the chunk, if it may be shared
 
     @property
     def is_idle(self) -> bool:
@@ -41,27 +41,27 @@ class Chunk:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Order chunks of equal context: the one idle for longest comes first."""
+        """Return a sort key: of chunks with equal context, the longest idle comes first."""
         return self.active_s, self.number
 
 
 @dataclass(slots=True, eq=False)
 class Owner:
-    """What KV belongs to: a conversation, or a request without one.
+    """An owner of KV: a conversation, or a request that belongs to no conversation.
 
-    `chunks` has the chunks of the first `end` tokens and, while a sequence runs, the chunks that it will write next. A
-    dropped chunk is left out until a sequence runs; `holes` are the dropped tokens that the sequence has yet to
-    compute.
+    `chunks` has the chunks of the first `end` tokens and, while a sequence runs, the chunks that the sequence will
+    write next. A dropped chunk is missing from `chunks` until a sequence runs. `holes` are the dropped tokens that the
+    sequence has yet to compute.
     """
 
     name: str
     chunks: dict[int, Chunk] = field(default_factory=dict)  # by their index, in order
     end: int = 0
-    sequence: Sequence | None = None  # the one that is admitted now
+    sequence: Sequence | None = None  # its admitted sequence, if any
     holes: tuple[Span, ...] = ()
 
 
-Entry = tuple[tuple[float, int], Chunk]  # its unique rank, and the chunk
+Entry = tuple[tuple[float, int], Chunk]  # a chunk's unique rank, and the chunk
 Worth = tuple[float, int, tuple[float, int], Chunk]  # value, index, rank, chunk: index and rank break ties
 
 
@@ -70,7 +70,7 @@ class Idle:
 
     Values change with time, and so may their order: Cost / T falls faster for a chunk that has been idle for less time.
     But of chunks with equal context, the one idle for longest always has the least value. So only one chunk for each
-    length of context is compared, however many conversations there are. Chunks asked for at the same time share these
+    length of context is compared, however many conversations there are. Calls with the same `now` share these
     comparisons.
     """
 
@@ -80,7 +80,7 @@ class Idle:
         self._by_index: dict[int, list[Entry]] = {}
         self._num = 0
         self._now = math.nan  # the time at which the heap's values were computed
-        self._heap: list[Worth] = []  # the first chunk of each index, and some outdated ones
+        self._heap: list[Worth] = []  # the first chunk of each index, and some outdated entries
 
     def __len__(self) -> int:
         return self._num
@@ -90,7 +90,7 @@ class Idle:
         insort(entries, (chunk.rank, chunk))
         self._num += 1
         if entries[0][1] is chunk:
-            self._now = math.nan  # the heap is made anew when it is needed
+            self._now = math.nan  # the heap is outdated: `lowest` makes a new one
 
     def remove(self, chunk: Chunk) -> None:
         entries = self._by_index[chunk.index]
@@ -115,7 +115,7 @@ class Idle:
         while heap:
             _, index, rank, chunk = heap[0]
             entries = self._by_index.get(index)
-            if entries and entries[0] == (rank, chunk):  # otherwise it has been used meanwhile
+            if entries and entries[0] == (rank, chunk):  # otherwise the entry is outdated
                 return chunk
             heapq.heappop(heap)
             if entries:

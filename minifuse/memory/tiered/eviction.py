@@ -9,24 +9,28 @@ from minifuse.memory.tiered.profile import Profile
 
 
 class Eviction(Protocol):
-    """A policy of eviction: chunks of the least value go first."""
+    """An eviction policy: chunks of least value are evicted first."""
 
     def value(self, num_context: int, idle_s: float) -> float:
-        """Return the value of a chunk that ends after `num_context` tokens, idle for `idle_s`."""
+        """Return the value of a chunk that has been idle for `idle_s`.
+
+        Args:
+            num_context: tokens of the text up to the end of the chunk.
+        """
         ...
 
 
 class CostAware:
-    """Value = Cost(l) / T (3.4), where a profile gives Cost(l) (3.6).
+    """Value = Cost(l) / T (3.4): the profile's recomputation cost (3.6) over the idle time.
 
-    The later a chunk lies in its text, the more tokens it attends to: so the leading end of a conversation goes first.
+    The later a chunk lies in its text, the more tokens it attends to: so the start of a conversation is evicted first.
 
     >>> # of chunks idle equally long, the smaller context goes first; of equal contexts, the one idle for longer
     """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self._costs: dict[int, float] = {}  # by length of context: every eviction asks for them
+        self._costs: dict[int, float] = {}  # length of context -> cost, kept because every eviction needs it
 
     def value(self, num_context: int, idle_s: float) -> float:
         if num_context not in self._costs:
@@ -35,7 +39,7 @@ class CostAware:
 
 
 class LeastRecentlyUsed:
-    """Only the time since the last use counts: the thesis' baseline (3.6.3)."""
+    """Values a chunk by the time since its last use only: the thesis' baseline (3.6.3)."""
 
     def value(self, num_context: int, idle_s: float) -> float:
         return -idle_s

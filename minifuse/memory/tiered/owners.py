@@ -1,4 +1,4 @@
-"""Owners of chunks: what each has, and what its next request finds (Pensieve, 3.4.3)."""
+"""Owners of chunks: what each owns, and what its next request can reuse (Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from minifuse.memory.tiered.tiers import Tiers
 
 
 def owner_of(sequence: Sequence) -> str:
-    """Name what a sequence's KV belongs to: its conversation, or the request itself."""
+    """Return the name of a sequence's owner: its conversation, or the request itself."""
     request = sequence.request
     return f"request {request.id}" if request.conversation is None else f"conversation {request.conversation}"
 
 
 class Owners:
-    """The chunks of conversations, and of requests without one.
+    """Keeps the chunks of conversations, and of requests that belong to none.
 
     Args:
-        share: texts that begin alike share the chunks of their beginning.
-        keep: a conversation keeps its chunks when a request of it has ended.
+        share: whether texts with a common prefix share its chunks.
+        keep: whether a conversation keeps its chunks when one of its requests has ended.
     """
 
     def __init__(self, tiers: Tiers, *, share: bool, keep: bool) -> None:
         self.blocks = BlockBooks(tiers.size)
         self.tiers, self.share, self.keep = tiers, share, keep
         self.owners: dict[str, Owner] = {}
-        self.running: dict[str, Owner] = {}  # by admitted sequence
+        self.running: dict[str, Owner] = {}  # admitted sequence -> its owner
         self._digests: dict[str, list[bytes]] = {}  # sequence -> digests of its text up to the end of each whole chunk
 
     @property
@@ -47,14 +47,14 @@ class Owners:
         return self.owners.get(name) or Owner(name)
 
     def why_not_yet(self, sequence: Sequence) -> str:
-        """Say why a newcomer must wait even with room free; "" if it need not."""
+        """Return why a newcomer must wait even if there is room, or ""."""
         owner = self._known(sequence)
         if owner.sequence is not None:
             return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
         return "its KV is being moved" if any(chunk.arriving for chunk in owner.chunks.values()) else ""
 
     def found(self, sequence: Sequence) -> dict[int, Chunk]:
-        """Return the chunks that a newcomer has or can share, by their index, in order."""
+        """Return the chunks that a newcomer owns or can share, in order of index."""
         owner = self._known(sequence)
         if owner.sequence is not None:
             return {}
@@ -69,10 +69,10 @@ class Owners:
         return dict(sorted(chunks.items()))
 
     def receive(self, sequence: Sequence) -> None:
-        """Note that a request has arrived: its conversation is active again (the T of 3.4.3.1).
+        """Record that a request has arrived: its conversation is active again (T in 3.4.3.1).
 
-        So its chunks are not the first to be reclaimed while it waits. Digests tell what its text can share; they are
-        made here because queries (such as `found`) must change nothing.
+        So the conversation's chunks are not the first to be reclaimed while the request waits. The digests by which
+        texts share chunks are computed here, because queries such as `found` must change nothing.
         """
         if self.share:
             self._digest(sequence)
@@ -80,7 +80,7 @@ class Owners:
             self.tiers.touch(chunk, sequence.request.arrival_s)
 
     def _digest(self, sequence: Sequence) -> list[bytes]:
-        """Return digests of the text up to the end of each whole chunk."""
+        """Return, for each whole chunk, a digest of the text up to the chunk's end."""
         digests = self._digests.setdefault(sequence.id, [])
         for start in range(len(digests) * self.tiers.size, len(sequence) - self.tiers.size + 1, self.tiers.size):
             text = ",".join(map(str, sequence.tokens[start : start + self.tiers.size]))
@@ -102,7 +102,7 @@ class Owners:
         return (*spans, Span(reached, end)) if reached < end else tuple(spans)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        """Return the tokens whose KV must be computed: dropped ones, and those behind the end."""
+        """Return the tokens whose KV must be computed: dropped ones, and those not written yet."""
         owner = self.running.get(sequence.request.id)
         if owner is None:
             return self._spans(self.found(sequence), len(sequence))
@@ -112,10 +112,10 @@ class Owners:
     # --- admitted, running, ended
 
     def begin(self, sequence: Sequence, found: dict[int, Chunk]) -> None:
-        """Admit a sequence: keep what it has `found`, add chunks for its holes."""
+        """Admit a sequence: use the chunks it has `found`, and add chunks for its holes."""
         owner = self._known(sequence)
         self.owners[owner.name] = self.running[sequence.id] = owner
-        for index, chunk in found.items():  # the last one may be shared
+        for index, chunk in found.items():  # the last one may be another owner's
             owner.end = max(owner.end, index * self.tiers.size + chunk.num_tokens)
         owner.sequence = sequence
         owner.holes = self._spans(found, owner.end)
@@ -130,13 +130,14 @@ class Owners:
                 chunk.owners.append(owner)
 
     def fill(self, sequence: Sequence, whole: int, now: float, moves: list[Move]) -> Reuse:
-        """Fetch an admitted sequence's chunks to the device, and promise it the other blocks.
+        """Fetch an admitted sequence's chunks to the device, and promise its other blocks.
 
         Args:
-            whole: blocks that the sequence has and is promised, together.
+            whole: the total number of the sequence's blocks, fetched or promised.
+            moves: receives the swaps that this needs.
 
         Returns:
-            How many tokens of its text it need not compute, by the tier that they were found on.
+            How many tokens need no computation, counted by the tier on which they were found.
         """
         chunks = self.running[sequence.id].chunks.values()
         on_device = sum(chunk.num_tokens for chunk in chunks if chunk.device is not None)
@@ -156,7 +157,7 @@ class Owners:
             self.blocks.append(name, [self.tiers.fetch(chunk, now, moves) for chunk in chunks.values()])
 
     def wrote(self, work: Iterable[Work]) -> None:
-        """Note that a plan has written the KV of its work."""
+        """Record that a plan has written the KV of its work."""
         size = self.tiers.size
         for name, start, stop, _ in work:
             owner = self.running[name]
@@ -167,7 +168,7 @@ class Owners:
                 owner.holes = tuple([hole for hole in holes if hole.start < hole.stop])
             for index in range(start // size, (stop - 1) // size + 1):
                 chunk = owner.chunks[index]
-                written = stop - index * size  # no `min`: its call would cost time here
+                written = stop - index * size  # a call of `min` would take longer
                 if written > size:
                     written = size
                 if written > chunk.num_tokens:
@@ -176,7 +177,7 @@ class Owners:
                         self._share(owner, chunk)
 
     def _share(self, owner: Owner, chunk: Chunk) -> None:
-        """Offer a whole chunk to texts that begin alike, unless an equal one is offered."""
+        """Offer a whole chunk to texts with the same prefix, unless one is offered already."""
         assert owner.sequence is not None
         digests = self._digest(owner.sequence)
         if chunk.index < len(digests):
@@ -193,11 +194,11 @@ class Owners:
             self._forget(owner)
 
     def suspend(self, sequence: Sequence, now: float) -> Owner:
-        """Evict a running sequence: its KV may be reclaimed until it is admitted again."""
+        """Stop a running sequence; its KV stays, but may be reclaimed."""
         owner = self.running.pop(sequence.id)
         self.blocks.close(sequence.id)
         if self.share:
-            self._digest(sequence)  # if it is evicted, it waits again, with a longer text
+            self._digest(sequence)  # an evicted sequence waits again, with a longer text
         owner.sequence = None
         owner.holes = ()
         owner.end = min(owner.end, len(sequence))
@@ -211,23 +212,23 @@ class Owners:
         return owner
 
     def _forget(self, owner: Owner) -> None:
-        """Free an idle owner's chunks, except those that others share."""
+        """Drop an owner without a running sequence; free the chunks that no other owner has."""
         if self.owners.pop(owner.name, None) is None:
             return
         for chunk in owner.chunks.values():
             chunk.owners.remove(owner)
-            if not chunk.owners and chunk.is_idle:  # otherwise it is freed when its copy has landed
+            if not chunk.owners and chunk.is_idle:  # otherwise it is freed when its copy completes
                 self.tiers.drop(chunk)
 
     def forget_empty(self) -> None:
-        """Forget the owners that have no chunk of their own left."""
+        """Drop owners that have no running sequence and no chunk of their own left."""
         for owner in self.tiers.emptied:
-            shared = all(len(chunk.owners) > 1 for chunk in owner.chunks.values())  # found without this owner, too
+            shared = all(len(chunk.owners) > 1 for chunk in owner.chunks.values())  # others keep these chunks
             if owner.sequence is None and shared:
                 self._forget(owner)
         self.tiers.emptied.clear()
 
     def check(self) -> None:
-        """Raise `LawBroken` unless the books agree with each other and with the tiers."""
+        """Raise `LawBroken` unless the records agree with each other and with the tiers."""
         self.blocks.check(self.num_available)
         self.tiers.check(self.owners.values())

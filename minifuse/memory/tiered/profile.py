@@ -1,4 +1,4 @@
-"""The cost of recomputing a chunk of KV, by its context (Pensieve, 3.4.3.1)."""
+"""The cost of recomputing a chunk of KV, by context length (Pensieve, 3.4.3.1)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ FORMAT = "minifuse recomputation profile 1"
 
 
 class Profile(NamedTuple):
-    """What one chunk costs: `attention` to `contexts` tokens, and everything `other`.
+    """Gives the cost of a chunk: attention to its context, plus all `other` costs.
 
-    The unit is seconds, or any other. Attention is measured at powers of two and interpolated between them; beyond
-    the last context the last slope goes on, and below the first the cost is constant. A longer context never costs
-    less: where a measurement says so, it is noise, and the larger of the two counts.
+    Attention to `contexts[i]` tokens costs `attention[i]`. Costs may have any unit, such as seconds. Attention
+    is measured at powers of two and interpolated between them. Beyond the last context, the last slope continues; below
+    the first, the cost is constant. A cost measured lower than that of a shorter context is noise: the cost of the
+    shorter context is used instead.
 
     >>> profile = Profile(2.0, (32, 64, 128), (1.0, 2.0, 4.0))
     >>> [profile.cost(n) for n in (16, 32, 96, 256)]
@@ -44,14 +45,14 @@ class Profile(NamedTuple):
     def read(
         cls, given: str, advice: str = "give a file made by minifuse calibrate", chunk: int | None = None
     ) -> Profile:
-        """Read what `minifuse calibrate` has written.
+        """Read a profile that `minifuse calibrate` has written.
 
         Args:
-            given: the path of the file, or its text.
-            chunk: tokens of a chunk; if the file names another number, it is refused.
+            given: the path of the profile's file, or its text.
+            chunk: tokens per chunk; a profile for another number is refused.
 
         Raises:
-            UsageError: the file cannot be read, or is refused; the message ends with the `advice`.
+            UsageError: the profile cannot be read, or is refused. The message ends with `advice`.
         """
         inline = given.startswith("{")
         name = "The text of memory.profile" if inline else given
@@ -83,7 +84,7 @@ class Profile(NamedTuple):
         )
 
     def text(self, **about: Any) -> str:
-        """Return the text that `read` reads, with facts `about` it (the model, say) for people."""
+        """Return the profile as text for `read`, with facts `about` it for human readers."""
         found = {"format": FORMAT, "contexts": self.contexts, "attention_s": self.attention, "other_s": self.other}
         return json.dumps({**found, **about})
 
@@ -94,7 +95,7 @@ def _text(path: Path) -> str:
 
 
 def powers_of_two(chunk: int, longest: int) -> tuple[int, ...]:
-    """Return the contexts to profile: powers of two from the chunk to `longest` tokens.
+    """Return the contexts to profile: powers of two from the chunk size to `longest`.
 
     >>> powers_of_two(48, 512)
     (64, 128, 256, 512)
@@ -102,5 +103,5 @@ def powers_of_two(chunk: int, longest: int) -> tuple[int, ...]:
     return tuple(1 << n for n in range((chunk - 1).bit_length(), longest.bit_length()))
 
 
-# Without a profile of the model: attention to 4096 tokens costs as much as all the rest of a layer (as in Figure 3.4).
+# For a model without a profile: attention to 4096 tokens costs as much as all the rest of a layer (as in Figure 3.4).
 ASSUMED = Profile(1.0, (32, 16384), (32 / 4096, 4.0))

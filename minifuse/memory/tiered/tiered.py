@@ -30,10 +30,10 @@ ROUNDING = 1e-9
 class TieredTrial(Trial):
     """Counts the blocks that are free or may be reclaimed.
 
-    The chunks that a newcomer finds, on either tier, are kept for it and no longer available to others.
+    Chunks that a newcomer can reuse, on either tier, are reserved for it and no longer available to others.
 
     Args:
-        reserve: blocks that newcomers leave to running sequences, if there are any.
+        reserve: number of blocks that newcomers must leave to running sequences, if any run.
     """
 
     def __init__(self, owners: Owners, reserve: int) -> None:
@@ -42,9 +42,9 @@ class TieredTrial(Trial):
         self.count = BlockCount(owners.blocks, owners.num_available, "chunk")
         self.extend = self.count.extend  # type: ignore[method-assign]  # asked for every running sequence
         self.kept = reserve if owners.running else 0
-        self.found: dict[str, dict[int, Chunk]] = {}  # what each newcomer finds, by index
-        self.claimed: set[Chunk] = set()  # idle chunks that newcomers found
-        self.left: Counter[Chunk] = Counter()  # chunks that evicted sequences have left
+        self.found: dict[str, dict[int, Chunk]] = {}  # newcomer -> the chunks it can reuse, by index
+        self.claimed: set[Chunk] = set()  # idle chunks reserved for newcomers
+        self.left: Counter[Chunk] = Counter()  # chunk -> how many of its users this trial evicts
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         if why := self.owners.why_not_yet(sequence):
@@ -71,16 +71,16 @@ class TieredTrial(Trial):
 class Tiered(Memory):
     """Keeps KV in chunks of a few tokens; a conversation's chunks outlive its requests.
 
-    When few blocks of the device are available, the chunks of least value are copied to the host ahead of time. Each
-    keeps its block of the device until another chunk needs the block. When the host is full, the chunks of least value
-    there are dropped. A request swaps in, layer by layer, the chunks of its conversation that are on the host. It
-    computes the dropped chunks together with its new prompt: two spans of queries over one block table. An evicted
-    sequence keeps its KV like a conversation between requests: its blocks are taken one by one as they are needed,
-    while the thesis (3.4.3.5) swaps all out at once. Newcomers leave a part of the blocks free, unless no sequence
-    runs.
+    When few blocks of the device are available, the chunks of least value are copied to the host ahead of time. A
+    copied chunk keeps its block of the device until another chunk needs the block. When the host is full, the chunks of
+    least value there are dropped. A request swaps in, layer by layer, the chunks of its conversation that are on the
+    host. It computes the dropped chunks together with its new prompt: two spans of queries over one block table. An
+    evicted sequence keeps its KV like a conversation between requests: its blocks are taken one by one as they are
+    needed. The thesis (3.4.3.5) swaps all of them out at once. While sequences run, newcomers leave a part of the
+    blocks free.
 
-    >>> # chunks of 4; a conversation of 14 tokens, of which [0, 4) were dropped and [4, 8) lie on the host, goes on
-    >>> # with 3 new tokens: missing is [0, 4) and [14, 17), and [4, 8) is swapped in
+    >>> # chunks of 4; of a conversation's 14 tokens, [0, 4) were dropped and [4, 8) lie on the host. A request adds 3
+    >>> # tokens: [0, 4) and [14, 17) are computed, and [4, 8) is swapped in
     """
 
     name = "tiered"
@@ -166,7 +166,7 @@ class Tiered(Memory):
         moves: list[Move] = []
         for sequence in proposal.evict:
             books.suspend(sequence, now)
-        for sequence in proposal.admit:  # all of them first: none has its chunks reclaimed for another
+        for sequence in proposal.admit:  # all first, so that no newcomer's chunks are reclaimed for another
             books.begin(sequence, trial.found[sequence.id])
         reused = [books.fill(sequence, trial.count.whole[sequence.id], now, moves) for sequence in proposal.admit]
         for name, stop in growing:
@@ -198,7 +198,7 @@ class Tiered(Memory):
     def usage(self) -> KVUsage:
         tiers = self.tiers
         reserved = (tiers.blocks_used + self.books.blocks.num_promised) * tiers.size
-        kept = min(tiers.num_kept, self.capacity - reserved)  # what is promised may be reclaimed from it
+        kept = min(tiers.num_kept, self.capacity - reserved)  # promised blocks may be reclaimed from it
         return KVUsage(tiers.num_used, reserved, self.capacity, kept=kept, kept_on_host=tiers.num_kept_on_host)
 
     def check_integrity(self) -> None:

@@ -10,16 +10,16 @@ from minifuse.memory.blocks import BlockPool, check_sums
 from minifuse.memory.tiered.chunks import Chunk, Idle, Owner
 from minifuse.memory.tiered.eviction import Eviction
 
-AT_ONCE = 16  # at most a sixteenth of the device's blocks is copied ahead at once: the link carries one by one anyway
+AT_ONCE = 16  # at most 1/16 of the device's blocks are copied ahead at once: the link carries one at a time anyway
 
 
 class Tiers:
-    """Where every chunk lies, and which block is given out next.
+    """Records where every chunk lies, and chooses the block to give out next.
 
-    An idle chunk lies on the device, on both tiers, or on the host. When a block of the device is needed, the first of
-    these that exists is taken: a free block; the block of a chunk on both tiers, which stays on the host; the block of
-    a chunk on the device only, which is swapped out while the plan waits, or dropped. Of several chunks, the one of
-    least value gives way. Sums are kept along with the books.
+    An idle chunk lies on the device, on both tiers, or on the host. `take` returns a block of the device: a free block
+    if there is one; otherwise the block of a chunk on both tiers, which stays on the host; otherwise the block of a
+    chunk on the device only, which is swapped out while the plan waits, or dropped. Of several chunks, the one of
+    least value loses its block. Each change also updates the sums.
 
     Args:
         num_device, num_host: blocks of each tier.
@@ -30,10 +30,10 @@ class Tiers:
         self.size = size
         self.device, self.host = BlockPool(num_device), BlockPool(num_host)
         self.on_device, self.on_both, self.on_host = (Idle(eviction, size) for _ in range(3))
-        self.by_host_block: dict[int, Chunk] = {}  # chunks with a copy under way, by their block on the host
-        self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
+        self.by_host_block: dict[int, Chunk] = {}  # host block -> chunk that is being copied from or to it
+        self.alike: dict[bytes, Chunk] = {}  # digest of the text up to a chunk's end -> the chunk to share
         self.emptied: list[Owner] = []  # owners that have lost a chunk, perhaps their last
-        self.num_used = 0  # tokens on the device that admitted sequences have
+        self.num_used = 0  # tokens on the device that admitted sequences use
         self.blocks_used = 0  # blocks of the device that hold these tokens
         self.num_kept = 0  # other tokens on the device
         self.num_kept_on_host = 0  # tokens that are only on the host
@@ -59,7 +59,7 @@ class Tiers:
         self._count(chunk, 1)
 
     def leave(self, chunk: Chunk, now: float) -> None:
-        """Remove a user of a chunk; free an unused chunk without owner or KV."""
+        """Remove a user of a chunk. An unused chunk without owner or KV is freed."""
         self._count(chunk, -1)
         chunk.users -= 1
         self._count(chunk, 1)
@@ -67,7 +67,7 @@ class Tiers:
             return
         chunk.active_s = now
         if chunk.arriving or not chunk.owners or not chunk.num_tokens:
-            chunk.arriving = False  # the run was interrupted: its plan will never complete, nor its KV arrive
+            chunk.arriving = False  # interrupted: the plan that moves its KV will never complete
             self.free(chunk)
         elif chunk.is_idle:
             self._pool(chunk).add(chunk)
@@ -81,12 +81,12 @@ class Tiers:
             self._pool(chunk).add(chunk)
 
     def wrote(self, chunk: Chunk, num_tokens: int) -> None:
-        """Note that a chunk in use has the KV of its first `num_tokens` tokens."""
+        """Record that a chunk in use has the KV of its first `num_tokens` tokens."""
         self.num_used += num_tokens - chunk.num_tokens
         chunk.num_tokens = num_tokens
 
     def _count(self, chunk: Chunk, sign: int) -> None:
-        """Add a chunk to the sums, or take it out."""
+        """Add a chunk to the sums (`sign` 1) or subtract it (-1)."""
         tokens = sign * chunk.num_tokens
         if chunk.device is None:
             self.num_kept_on_host += tokens
@@ -104,7 +104,10 @@ class Tiers:
     # --- blocks
 
     def take(self, now: float, moves: list[Move]) -> int:
-        """Take a block of the device; append to `moves` a swap-out that this needs.
+        """Take a block of the device, from an idle chunk if none is free.
+
+        Args:
+            moves: receives a swap-out if this needs one.
 
         Raises:
             LawBroken: no block can be taken.
@@ -126,14 +129,14 @@ class Tiers:
         return self.device.take()
 
     def _move_to_host(self, chunk: Chunk) -> int:
-        """Make a chunk on both tiers give up its block of the device."""
+        """Take away and return the device block of a chunk with a host block."""
         block = chunk.device
         assert block is not None
         self._lay(chunk, None)
         return block
 
     def _lay(self, chunk: Chunk, block: int | None) -> None:
-        """Set a chunk's block of the device, or set it to None."""
+        """Set a chunk's block of the device (or None), and update the sums."""
         self._count(chunk, -1)
         chunk.device = block
         self._count(chunk, 1)
@@ -144,7 +147,7 @@ class Tiers:
             chunk.host = None
 
     def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> int:
-        """Return a chunk's block of the device; take one and swap in if need be."""
+        """Return a chunk's device block; if there is none, take one and swap in."""
         if chunk.device is not None:
             return chunk.device
         block = self.take(now, moves)
@@ -157,9 +160,13 @@ class Tiers:
         return block
 
     def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
-        """Give a chunk a host block; return False if all chunks there are worth more.
+        """Give a chunk a host block, unless all chunks on the host are worth more.
 
-        The chunk that gives way may be one that this plan was to swap out; its move is then removed from `moves`.
+        If no host block is free, a chunk of lower value is dropped. If this plan was to swap that chunk out, the move
+        is removed from `moves`.
+
+        Returns:
+            Whether the chunk has a host block now.
         """
         if not self.host.free:
             move = next((move for move in moves if move.moment == "first" and move.target_tier == "host"), None)
@@ -185,7 +192,10 @@ class Tiers:
         self.free(chunk)
 
     def free(self, chunk: Chunk) -> None:
-        """Free the blocks of a chunk in no pool, once no copy is in flight."""
+        """Remove a chunk from its owners; free its blocks unless a copy is in flight.
+
+        The chunk must be in no pool. If a copy is in flight, `landed` frees the blocks.
+        """
         for owner in chunk.owners:
             del owner.chunks[chunk.index]
         self.emptied += chunk.owners
@@ -204,10 +214,13 @@ class Tiers:
     # --- copies ahead of time
 
     def copy_ahead(self, threshold: int, spare: int, now: float) -> list[Move]:
-        """Copy to the host until `threshold` blocks of the device are free or backed up.
+        """Copy chunks to the host until `threshold` device blocks are free or backed up.
 
-        Copies in flight count as made. A block that is being copied cannot be reclaimed, so few are copied at once: at
-        most `spare`, the blocks that are available and not promised.
+        Copies in flight count as made. Only a few blocks are copied at once, since a block that is being copied cannot
+        be reclaimed.
+
+        Args:
+            spare: blocks that are available and not promised; at most so many are copied.
         """
         moves: list[Move] = []
         at_once = max(1, self.device.num_blocks // AT_ONCE)
@@ -216,7 +229,7 @@ class Tiers:
         for _ in range(min(min(lacking, at_once) - copying, spare)):
             chunk = self.on_device.lowest(now)
             if chunk is None or not self._find_host_block(chunk, now, moves):
-                break  # all that is on the host is worth more
+                break  # all chunks on the host are worth more
             self.on_device.remove(chunk)
             moves.append(self._swap_out(chunk)._replace(moment="behind"))
             chunk.copying = True
@@ -229,7 +242,7 @@ class Tiers:
         return Move("swap_out", chunk.device * self.size, chunk.host * self.size, chunk.num_tokens, target_tier="host")
 
     def landed(self, moves: Iterable[Move]) -> None:
-        """Note that these copies between the tiers have landed."""
+        """Record that these copies between the tiers have completed."""
         for move in moves:
             if move.target_tier == "device":
                 block = move.source // self.size

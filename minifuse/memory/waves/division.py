@@ -1,6 +1,6 @@
-"""Divides work: what stays on the device, and how long waves are (FluidInfer, 4.1).
+"""Decides which sequences stay on the device, and how large waves are (FluidInfer, 4.1).
 
-All sizes are in blocks. `needs` has the size of each piece of work, in order.
+All sizes are in blocks. `needs` lists the sizes of the pieces of work, in order.
 """
 
 from bisect import bisect_left
@@ -9,16 +9,16 @@ from itertools import accumulate
 
 
 def staying_and_wave(needs: Sequence[int], num_blocks: int, least: int, any_stays: bool) -> tuple[int, int]:
-    """Return how many leading pieces stay, and the wave size of the others.
+    """Return how many leading pieces stay on the device, and the others' wave size.
 
-    Each of two waves must hold the longest piece that takes turns. As many pieces stay as leave room for two such
-    waves; none stays if there is no such room.
+    The other pieces take turns in waves. A wave must have room for the longest of these pieces. As many pieces stay as
+    leave room for two such waves; none stays if two waves do not fit.
 
     >>> staying_and_wave([2, 1, 2, 2, 1, 1], 8, 0, any_stays=True)  # two stay, as 3 + 2 x 2 <= 8
     (2, 2)
 
     Args:
-        least: the size of a wave, unless a piece is longer.
+        least: the minimum size of a wave.
         any_stays: whether pieces may stay; otherwise all take turns.
     """
     held = list(accumulate(needs, initial=0))
@@ -33,11 +33,11 @@ def staying_and_wave(needs: Sequence[int], num_blocks: int, least: int, any_stay
 def even_waves(needs: Sequence[int], num_blocks: int) -> int:
     """Return the smallest wave size that gives an even number of waves.
 
-    Each wave has half of the device: while the last wave of a layer is attended, the first of the next layer is
-    uploaded to the other half. If no even number is possible (for example, if a piece needs more than half), the size
-    is half, or what the longest piece needs.
+    Waves use the two halves of the device by turns: while the last wave of a layer is attended, the first of the next
+    layer is uploaded to the other half. If no even number is possible (for example, if a piece needs more than half),
+    the wave size is half of the device, or the longest piece if that is larger.
 
-    >>> even_waves([3, 3, 2, 2, 2], 12)  # twelve blocks at once, in two waves: 3 + 3 and 2 + 2 + 2
+    >>> even_waves([3, 3, 2, 2, 2], 12)  # two waves: 3 + 3 and 2 + 2 + 2
     6
     >>> even_waves([3, 3, 2, 2, 2], 10)  # four waves: 3, 3, 2 + 2 and 2
     4
@@ -53,7 +53,7 @@ def even_waves(needs: Sequence[int], num_blocks: int) -> int:
 
 
 def _num_waves(needs: Sequence[int], limit: int) -> int:
-    """Count the waves of up to `limit` blocks into which work is cut, in order."""
+    """Count the waves of at most `limit` blocks that hold the pieces, in order."""
     count = taken = 0
     for blocks in needs:
         if not count or taken + blocks > limit:

@@ -1,4 +1,4 @@
-"""Keeps more KV than the device holds: waves upload it in turn (FluidInfer, 4.1)."""
+"""Keeps more KV than the device holds, and uploads it in waves (FluidInfer, 4.1)."""
 
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -25,21 +25,21 @@ HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 
 
 class Waves(Memory):
-    """Every admitted sequence has room on the host; the device holds two waves.
+    """Gives each admitted sequence room on the host; the device holds two waves.
 
     The first sequences of an iteration keep their KV on the device if two waves of the other sequences still fit there.
-    The others take turns in what is left: while one wave is attended, the KV that the previous wave wrote is offloaded,
-    and the KV of the next wave is uploaded, layer by layer. Blocks are reused in the order in which they were freed, so
-    a wave does not wait for the previous one, unless a single sequence needs more than half of the room. KV goes to the
-    host once, when its sequence leaves the device, and is uploaded whenever a wave needs it. If everything fits,
-    nothing is moved.
+    The others take turns, in waves, in the rest of the device. While one wave is attended, the KV that the previous
+    wave wrote is offloaded, and the KV of the next wave is uploaded, layer by layer. Blocks are reused in the order in
+    which they were freed, so a wave does not wait for the previous one, unless a single sequence needs more than half
+    of the room. KV goes to the host once, when its sequence leaves the device, and is uploaded whenever a wave needs
+    it. If everything fits, nothing is moved.
 
-    With `turns=layers`, the layers of the model use the device in turn. With L layers, the device then holds L times as
-    many tokens, each with the KV of one layer. Waves are L times as long, no sequence stays, and a request is served
-    even if its KV of all layers exceeds the device.
+    With `turns=layers`, the layers of the model use the device in turn. With L layers, the device then holds the KV of
+    L times as many tokens, but of one layer only. Waves are L times as large, no sequence stays, and a request is
+    served even if its KV of all layers exceeds the device.
 
-    >>> # blocks of 1, 8 on the device, buffer=0; with this iteration's token a has 3, b 2, c 4 and d 3: none can stay
-    >>> # if two waves of 4 are to fit.
+    >>> # 8 blocks of 1 token on the device, buffer=0. With this iteration's token, a has 3 tokens, b 2, c 4 and d 3.
+    >>> # None can stay, since two waves of 4 are to fit.
     >>> #   wave 0: a, blocks 0 to 2        before: upload 2 tokens    after: offload the third
     >>> #   wave 1: b, blocks 3 and 4       before: upload 1 token     after: offload the second
     >>> #   wave 2: c, blocks 5 to 7 and 0  before: upload 3 tokens    after: offload the fourth
@@ -151,7 +151,7 @@ class Waves(Memory):
             name = item.sequence
             have = pages[name].blocks if name in pages else ()
             lacks, uploads = blocks - len(have), item.start > 0 and not have
-            # The first wave attends to KV on the device: it need not wait, while the second is uploaded.
+            # The first wave attends only to KV on the device, so it starts at once while the second is uploaded.
             if index > begin and (taken + lacks > limit or (uploads and not waves and self.layers_in_turn == 1)):
                 self._give_back(leaving)
                 waves.append(Span(begin, index))
@@ -169,7 +169,7 @@ class Waves(Memory):
         return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
 
     def _divide(self, needs: list[int], needed: int) -> tuple[int, int]:
-        """Return how many leading pieces of work stay, and the blocks of a wave.
+        """Return how many leading pieces of work stay, and the wave size in blocks.
 
         All stay if they fit; none stays if layers take turns.
         """
@@ -182,10 +182,10 @@ class Waves(Memory):
         return staying_and_wave(needs, self.num_blocks, least, any_stays)
 
     def _clear(self, staying: Collection[str], needed: int) -> list[Move]:
-        """Offload sequences not in `staying` before the first wave, unless all fit together.
+        """Before the first wave, offload sequences not in `staying`, unless all fit together.
 
         Args:
-            needed: blocks of all work.
+            needed: number of blocks that all work needs.
         """
         pages = self.blocks.pages
         others = [name for name in pages if name not in staying]
@@ -199,7 +199,7 @@ class Waves(Memory):
         return moves
 
     def _upload(self, name: str, stop: int, wave: int) -> list[Move]:
-        """Copy the first `stop` tokens from the host."""
+        """Return the moves that upload a sequence's first `stop` tokens for a wave."""
         home = self.homes.places[name].offset
         return [
             Move("upload", home + first, slot, length, "host", moment="before", wave=wave)
@@ -207,7 +207,7 @@ class Waves(Memory):
         ]
 
     def _offload(self, name: str, stop: int, moment: Any, wave: int) -> list[Move]:
-        """Copy to the host those of the first `stop` tokens that are not there yet."""
+        """Return the moves that offload a sequence's tokens before `stop` that the host lacks."""
         home, start = self.homes.places[name].offset, self.backed.get(name, 0)
         self.backed[name] = stop
         return [
@@ -216,10 +216,10 @@ class Waves(Memory):
         ]
 
     def _take(self, count: int, taken: int, wave: int) -> Seq[int]:
-        """Take the `count` blocks freed first, for a wave that has `taken` blocks already.
+        """Take the `count` blocks freed first, for a wave that already has `taken` blocks.
 
-        Where layers take turns, all blocks are free when a wave begins. Even waves fill the device from its beginning,
-        odd ones from its end, so that the last wave of a layer and the first of the next have different halves.
+        If layers take turns, all blocks are free when a wave begins. Even waves fill the device from its beginning,
+        odd ones from its end, so that the last wave of a layer and the first of the next use different halves.
         """
         if self.layers_in_turn == 1:
             return [self.free.popleft() for _ in range(count)]
@@ -227,7 +227,7 @@ class Waves(Memory):
         return range(first, first + count)
 
     def _give_back(self, names: list[str]) -> None:
-        """Free the blocks of sequences on the host: the next wave may take them."""
+        """Free the device blocks of sequences whose KV is on the host."""
         for name in names:
             pages = self.blocks.pages.pop(name)
             if self.layers_in_turn == 1:
@@ -246,7 +246,7 @@ class Waves(Memory):
             self.backed.pop(name, None)
 
     def usage(self) -> KVUsage:
-        here = sum([self.homes.cached.get(name, 0) for name in self.blocks.pages])  # tokens written, and on the device
+        here = sum([self.homes.cached.get(name, 0) for name in self.blocks.pages])  # tokens with KV on the device
         reserved = (self.num_blocks - len(self.free)) * self.size
         return KVUsage(here, reserved, self.capacity, self.homes.num_written - here)
 

@@ -1,7 +1,7 @@
 """Splits a model of cells into single operators, as DyNet batches them (BatchMaker, 2.2.3).
 
 Each cell is traced with torch.fx, each of its operators becomes a cell of its own, and a node of a graph is replaced by
-the nodes of its operators. Equal operators of different cells share a cell type, as all sigmoids of one shape do.
+the nodes of its cell's operators. Equal operators of different cells, such as all sigmoids of one shape, share a type.
 A call that only renames parts of a tensor (chunk, indexing, views) belongs to the operator that made the tensor, which
 then has several outputs.
 """
@@ -41,7 +41,7 @@ class OperatorGraph(CellGraph):
 
     @property
     def most_held(self) -> int:
-        """Count the most states held at once; merged graphs are computed level by level."""
+        """Count the most states held at once when the graph is computed level by level."""
         return self.topology.most_held_by_levels
 
 
@@ -64,7 +64,7 @@ def by_operator(model: CellModel) -> CellModel:
     names: dict[Any, str] = {}  # definition -> name of the operator
 
     def add(base_name: str, cell: nn.Module) -> str:
-        """Return the name of the cell with this definition; add it if new."""
+        """Return the name of an equal operator; add `cell` if there is none."""
         key = definition(cell)
         if key not in names:
             numbered = (f"{base_name}{number}" for number in count(2))
@@ -90,7 +90,7 @@ def by_operator(model: CellModel) -> CellModel:
         starts = list(accumulate((len(program.operators) for program in chosen), initial=0))
 
         def translated(value: Any) -> Any:
-            """Translate an input of the graph of cells to the graph of operators."""
+            """Replace the output of a cell by the operator output that computes it."""
             if type(value) is not Output:
                 return value
             number, part = chosen[value.node].outputs[value.part]

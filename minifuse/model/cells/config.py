@@ -1,4 +1,4 @@
-"""The shapes of cell models, built in or from plugins (BatchMaker, 2.7.3 to 2.7.5)."""
+"""Describes the shapes of cell models, built in or from plugins (BatchMaker, 2.7.3 to 2.7.5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REGISTERED: dict[str, Build] = {}
 
 @dataclass(frozen=True, slots=True)
 class CellConfig:
-    """Everything that fixes the shapes of a model of cells."""
+    """Fixes the shapes of a model of cells."""
 
     kind: str
     hidden_size: int = 1024
@@ -33,18 +33,18 @@ class CellConfig:
 
     @property
     def max_context(self) -> None:
-        """No bound: a graph may be of any size."""
+        """Return None: a graph may be of any size."""
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer; empty for a model that produces no tokens."""
+        """Return the tokens that end an answer; empty for a model that produces no tokens."""
         return (EOS,) if self.kind == "seq2seq" else ()
 
     @property
     def sizes(self) -> dict[str, int]:
         """Count the weights of each cell's matrices, without embeddings and biases.
 
-        A batch reads each weight once, and does two flops with it for each row.
+        A batch reads each weight once, and uses it in two flops per row.
         """
         return _describe(self).sizes
 
@@ -67,14 +67,16 @@ class _Description:
 
 @lru_cache(16)
 def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
-    """Build the model to read its figures; only a plugin's model is built with weights."""
+    """Build the model to get its sizes; only a plugin's model is built with weights."""
     load = resolve_name("minifuse.model.cells.rnn:load_cells")  # imports torch
     model = load(config, config.kind, dtype, "meta" if config.kind in BUILT_IN else "cpu")
     return _Description(model.sizes, model.num_parameters, model.slot_bytes)
 
 
 def register_cells(kind: str, build: Build) -> None:
-    """Register a kind of model for `--model KIND`, with the settings of built-in kinds.
+    """Register a kind of cell model under the name `kind`, for `--model KIND`.
+
+    The user can give it the same settings as built-in kinds, for example `KIND:hidden=512`.
 
     Args:
         build: makes the model from its config, dtype ("float32", ...), device ("cpu", ...) and seed.

@@ -10,18 +10,18 @@ _WEIGHTS = ("_parameters", "_buffers", "_modules")
 
 
 def definition(module: nn.Module) -> Any:
-    """Make a hashable key that is equal only for modules that compute the same.
+    """Make a hashable key of a module; modules with equal keys compute the same.
 
-    Modules with equal keys have equal classes and attributes, and share the memory of their tensors.
+    Modules with equal keys have equal classes and attributes, and share the memory of their tensors. Modules with
+    different keys may compute the same, too: an unhashable value, a GraphModule or a ScriptModule equals only itself.
 
-    In doubt keys differ: an unhashable value is equal only to itself, and so is a GraphModule or a ScriptModule. A key
-    must not outlive its module, since it may contain addresses of the module's tensors.
+    Do not use a key after its module is gone: the key may contain addresses of the module's tensors.
     """
     return _frozen(module, set())
 
 
 def _frozen(value: Any, inside: set[int]) -> Any:
-    """Make the key of a value; `inside` are the ids of its containers."""
+    """Make the key of a value; `inside` has the ids of the containers around it."""
     if isinstance(value, Tensor):
         return _tensor(value)
     if not isinstance(value, nn.Module | dict | list | tuple | set | frozenset):

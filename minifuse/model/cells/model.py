@@ -25,13 +25,13 @@ INT64 = 2**63  # whole numbers in [-INT64, INT64) fit a tensor
 
 
 class CellModel:
-    """Cells, and a function that unfolds requests into graphs of them.
+    """A model made of cells, with a function that unfolds requests into graphs of cells.
 
     `types` are the cell types recognised so far.
 
     A cell is a torch module whose inputs and outputs have the batch in their first dimension, and which treats rows
     independently. It must not change its inputs, which may be views of states. If it produces a token, that output is
-    int64 [batch], and the module's attribute `token_output` is its number.
+    int64 [batch], and the module's attribute `token_output` is the number of that output.
 
         def unfold(request):
             zeros = Zeros((64,))
@@ -42,7 +42,8 @@ class CellModel:
 
     Args:
         cells: modules by name; they are moved to `device` and `dtype`, and set to evaluation mode.
-        example: request(s) whose nodes have outputs of every shape that will occur: the state pool is made for these.
+        example: one or several requests whose nodes have outputs of every shape that will occur. The state pool is made
+            for these shapes.
         check: raises `RequestRefused` for a request that the model cannot serve, such as one with a token id outside
             the embedding. An error that a cell raises while it computes a batch ends the run.
 
@@ -97,7 +98,7 @@ class CellModel:
 
     @property
     def slot_bytes(self) -> int:
-        """Count the bytes of a slot of states: a row of every field."""
+        """Count the bytes of a slot of states, which is one row of every field."""
         return sum(spec.dtype.itemsize * torch.Size(spec.shape).numel() for spec in self.fields)
 
     @property
@@ -107,7 +108,7 @@ class CellModel:
 
     @property
     def num_parameters(self) -> int:
-        """Count the parameters of all cells, shared ones once."""
+        """Count the parameters of all cells; shared parameters count once."""
         shared = {id(parameter): parameter for module in self.cells.values() for parameter in module.parameters()}
         return sum(parameter.numel() for parameter in shared.values())
 
@@ -172,10 +173,10 @@ class CellModel:
         """Find the type of each node.
 
         Args:
-            order: the numbers of the nodes, each after the nodes that it reads.
+            order: the numbers of all nodes; each node comes after the nodes that it reads.
 
         Raises:
-            _Forward: a node comes before one that it reads.
+            _Forward: a node comes before a node that it reads.
         """
         token, zeros, memo = self._token, self._zeros, self._memo
         names = [""] * len(nodes)
@@ -213,11 +214,11 @@ class CellModel:
         return names
 
     def _number(self, spec: Spec) -> int:
-        """Number a spec, in the order in which specs are first met."""
+        """Return a spec's number; specs are numbered in the order of their first use."""
         return self._numbers.setdefault(spec, len(self._numbers))
 
     def _constant(self, value: Any, where: str) -> int:
-        """Number the spec of a constant."""
+        """Return the number of a constant's spec."""
         if isinstance(value, Zeros):
             if not all(type(size) is int and size >= 0 for size in value.shape):
                 raise RequestRefused(f"{where} with {value}: give a shape of whole numbers.")
@@ -235,7 +236,7 @@ class CellModel:
         )
 
     def _recognise(self, cell: str, numbers: list[int], where: str) -> tuple[str, dict[int, int]]:
-        """Find or learn a cell's type for these inputs, and number its outputs."""
+        """Find or learn a cell's type for these inputs; return it and its outputs' numbers."""
         if cell not in self._same:
             raise RequestRefused(f"{where}, and the model {self.name} has the cells {', '.join(self.cells)}: name one.")
         specs = list(self._numbers)
@@ -249,7 +250,9 @@ class CellModel:
         return found.name, {part: self._number(spec) for part, spec in enumerate(found.outputs)}
 
     def _learn(self, cell: str, inputs: tuple[Spec, ...], where: str) -> CellType:
-        """Learn a new type; further types of a definition have their inputs in the name."""
+        """Learn the type of a cell for inputs that are new to it.
+
+        The first type of a definition has the cell's name; the names of further types also include the inputs."""
         first = self._same[cell]
         known = next((kind for (name, _), kind in self._recognised.items() if name == first), None)
         allowed = f"give {', '.join(map(str, known.inputs))}, as an earlier node did" if known else "see its forward()"
@@ -267,9 +270,9 @@ class CellModel:
     def _fields_of(self, kind: CellType, where: str) -> tuple[int, ...]:
         """Assign the k-th output of each spec to the k-th field of that spec.
 
-        A missing field is added while examples are unfolded; later, a request that needs one is refused.
+        A missing field is added while examples are unfolded; later, a request that needs a missing field is refused.
 
-        >>> # outputs h and c, both float32[64]: fields 0 and 1; a word, int64: field 2
+        >>> # outputs h and c, both float32[64], get fields 0 and 1; a word, int64, gets field 2
         """
         used: Counter[Spec] = Counter()
         places = []
@@ -296,4 +299,4 @@ def _is_number(value: Any) -> bool:
 
 
 class _Forward(Exception):
-    """A node reads one that comes later in the order or does not exist."""
+    """A node reads a node that comes later in the order or does not exist."""

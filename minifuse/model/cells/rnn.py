@@ -50,7 +50,7 @@ class LSTM(nn.Module):
 
 
 class Argmax(nn.Module):
-    """The index of each row's largest number, the lowest index if there are several.
+    """Finds the index of each row's largest number; of equal numbers, the lowest index.
 
     On a CPU, numpy's argmax is tens of times as fast as torch's.
     """
@@ -132,7 +132,7 @@ def lstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: 
 def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
     """Make an encoder and a feed-previous decoder.
 
-    It produces random words: <eos> with a chance of `EOS_CHANCE`, <go> never."""
+    The decoder produces random words: <eos> with a chance of `EOS_CHANCE`, <go> never."""
     with torch.device("meta"):
         decoder = Decoder(config.hidden_size, config.vocab_size)
         cells: dict[str, nn.Module] = {"encoder": LSTM(config.hidden_size, config.vocab_size), "decoder": decoder}
@@ -148,7 +148,7 @@ def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", see
 
 
 def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """Make an N-ary Tree-LSTM, a cell for each number of children.
+    """Make an N-ary Tree-LSTM, with a cell for each number of children.
 
     Its result is the root's h and c. Tai et al. have one set of matrices, in which a missing child counts as zero. So
     the matrix of a cell with fewer children is the first rows and columns of the largest cell's matrix.
@@ -171,7 +171,7 @@ def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", se
 
 
 def _random(cells: Mapping[str, nn.Module], device: str, seed: int) -> dict[str, nn.Module]:
-    """Draw all weights in float32 on the CPU: a seed gives the same model everywhere.
+    """Draw weights in float32 on the CPU: a seed gives the same model everywhere.
 
     Every matrix keeps the variance of its input. On the device `meta` there are no weights to draw.
     """

@@ -45,7 +45,7 @@ class CellSource:
         raise ModelError(f"{self.name} has no tokenizer: give prompt_token_ids instead.")
 
     def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> CellModel:
-        """Make the model with random weights; `numerics` has no effect. Raises as `load_cells`."""
+        """Make the model with random weights; `numerics` has no effect. Raises the errors of `load_cells`."""
         from minifuse.model.cells.rnn import load_cells
 
         return load_cells(self.config, self.name, dtype, device, seed)

@@ -1,4 +1,4 @@
-"""A cell traced with torch.fx, as a program of operators (BatchMaker, 2.2.3)."""
+"""Traces a cell with torch.fx, and splits it into a program of operators (BatchMaker, 2.2.3)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _VIEWS = {
 class Program(NamedTuple):
     """The operators of a cell, in order.
 
-    A value is (i, part): output `part` of operator i; or (None, i): input i of the cell.
+    A value is named (i, part) if it is output `part` of operator i, and (None, i) if it is input i of the cell.
 
-    >>> # relu(x + y) * x: add of (None, 0) and (None, 1), relu of (0, 0), mul of (1, 0) and (None, 0)
+    >>> # relu(x + y) * x becomes add((None, 0), (None, 1)), relu((0, 0)), mul((1, 0), (None, 0))
     """
 
-    operators: tuple[tuple[str, tuple[tuple[int | None, int], ...]], ...]  # of each: its cell, the values it reads
+    operators: tuple[tuple[str, tuple[tuple[int | None, int], ...]], ...]  # for each: its cell, the values it reads
     outputs: tuple[tuple[int, int], ...]  # the outputs of the cell, as values of operators
 
 
 class Ref(NamedTuple):
-    """The place of a value in an operator: inputs first, then weights, then results."""
+    """The index of a value in the list of an operator's inputs, weights and results."""
 
     place: int
 
@@ -61,9 +61,9 @@ class Operator(nn.Module):
         steps: the operator, then views of its result; or only views of an input.
         module: the module that is called if the first step is a `call_module`.
         weights: tensors that the operator reads in addition to its inputs.
-        outputs: places of the values that it returns.
+        outputs: the places (see `Ref`) of the values that it returns.
         token_output: the number of the output that is a token of the answer.
-        copies: whether outputs are copied; views of inputs must be, because inputs may be views of states.
+        copies: whether outputs are copied. Views of inputs must be copied, because inputs may be views of states.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ def trace(kind: CellType, add: Callable[[str, nn.Module], str]) -> Program:
     """Split a cell into operators.
 
     Args:
-        add: called with a name and an operator, adds the operator as a cell and returns the cell's name.
+        add: takes a name and an operator; adds the operator as a cell, and returns the name of that cell.
 
     Raises:
         UsageError: the cell cannot be split.
@@ -162,7 +162,7 @@ class _Trace:
         )
 
     def _sort(self, node: fx.Node) -> None:
-        """Sort a call into the constants, its source's group (a view), or a new group."""
+        """Put a call into the constants, its source's group (views), or a new group."""
         sources = node.all_input_nodes
         if all(source in self.constants for source in sources):
             self.constants[node] = self._constant(node)
@@ -205,7 +205,7 @@ class _Trace:
         return group, self.exported[group].index(node)
 
     def _operator(self, number: int) -> tuple[Operator, list[fx.Node]]:
-        """Make the cell of a group's operator; also return the nodes that it reads."""
+        """Make the operator of a group; also return the nodes that the operator reads."""
         group, exported = self.groups[number], self.exported[number]
         sources = list(dict.fromkeys(source for node in group for source in node.all_input_nodes))
         # A constant that is not a tensor is written into the step itself.

@@ -70,7 +70,7 @@ def read_tree(text: str, vocab_size: int = 30000) -> Any:
     Labels are ignored.
 
     If all words are whole numbers, they are token ids. Otherwise the id of each word is its CRC-32 modulo `vocab_size`:
-    a word has the same id everywhere, and two words may share one.
+    a word has the same id everywhere, and two words may share an id.
 
     >>> read_tree("(3 (2 12) (2 (1 5) (2 7)))")
     (12, (5, 7))

@@ -1,4 +1,4 @@
-"""Cell types, and learning the outputs of a cell by running it (BatchMaker, 2.3.1)."""
+"""Defines cell types, and learns the outputs of a cell by running it (BatchMaker, 2.3.1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Spec(NamedTuple):
     dtype: torch.dtype
 
     def __str__(self) -> str:
-        """Write it as `float32[3x1024]`, or `int64` for one number."""
+        """Write the spec as `float32[3x1024]`, or `int64` for one number."""
         dtype, shape = str(self.dtype).removeprefix("torch."), "x".join(map(str, self.shape))
         return f"{dtype}[{shape}]" if self.shape else dtype
 
@@ -43,11 +43,11 @@ class CellType:
 def outputs_of(
     module: nn.Module, inputs: tuple[Spec, ...], device: torch.device, where: str, allowed: str
 ) -> tuple[Spec, ...]:
-    """Find a cell's outputs by running it on zeros; check that the batch comes first.
+    """Run a cell on zeros, check its outputs, and return their specs.
 
     Args:
-        where: the beginning of an error message.
-        allowed: the end of the message if the cell cannot take these inputs: what to give instead.
+        where: the beginning of error messages, which names the node.
+        allowed: says what to give instead if the cell cannot take these inputs; it ends the message.
 
     Raises:
         RequestRefused: the cell cannot take these inputs, or its outputs are not as described in `CellModel`.

@@ -1,8 +1,8 @@
 """Checks and unfolds requests for the built-in models of cells. Imports no torch.
 
-LSTM: a chain of `lstm` over the prompt. Seq2Seq: a chain of `encoder` over the prompt, then a chain of `decoder`: the
-first reads <go>, each later one the word that the previous one produced ("feed previous"; BatchMaker, Fig. 2.12).
-TreeLSTM: the tree of the request.
+LSTM: a chain of `lstm` over the prompt. Seq2Seq: a chain of `encoder` over the prompt, then a chain of `decoder`. The
+first decoder reads <go>; each later decoder reads the word that the previous one produced ("feed previous"; BatchMaker,
+Fig. 2.12). TreeLSTM: the tree of the request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _states(count: int) -> list[tuple[Output, Output, Output]]:
 
 
 def chain(cell: str, words: Seq[int], hidden_size: int) -> list[Node]:
-    """Make nodes 0, 1, ... of an LSTM over these words, from zero states."""
+    """Make nodes 0, 1, ... of an LSTM over these words, starting from zero states."""
     zeros = Zeros((hidden_size,))
     states = _states(len(words))
     first = Node(cell, (words[0], zeros, zeros))
@@ -38,7 +38,7 @@ def chain(cell: str, words: Seq[int], hidden_size: int) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Unfolding:
-    """Request -> cell graph, for the built-in kinds.
+    """Unfolds requests to the built-in kinds of model into cell graphs.
 
     >>> Unfolding(CellConfig("seq2seq", hidden_size=8))(Request("r0", prompt=(7,), max_new_tokens=2)).nodes[1:]
     (Node(cell='decoder', inputs=(1, Output(node=0, part=0), Output(node=0, part=1))), \
@@ -64,7 +64,7 @@ Node(cell='decoder', inputs=(Output(node=1, part=2), Output(node=1, part=0), Out
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """What built-in kinds can serve: prompts or trees of token ids in the vocabulary."""
+    """Checks that a built-in kind of model can serve a request."""
 
     config: CellConfig
 

@@ -75,7 +75,7 @@ class _Checkpoint:
 
         Args:
             shape: the shape of the whole tensor, not transposed.
-            transposed: whether the tensor is stored transposed; the part that is returned is not.
+            transposed: whether the tensor is stored transposed; the returned part never is.
         """
         stored_name = name if name in self.shard_of else without_prefix(name, self.config)
         if stored_name not in self.shard_of:
@@ -144,11 +144,12 @@ Target = Callable[[str], tuple[Tensor, Part]]
 def read_weights(model: Transformer, directory: Path, target: Target | None = None) -> int:
     """Fill every parameter of `model` from `directory`, converting to the model's dtype.
 
-    As in transformers, embedding and head are not tied if the files hold two that differ, whatever config.json says.
+    As in transformers, embedding and head are not tied if the files hold different tensors for them, whatever
+    config.json says.
 
     Args:
-        target: returns, for a parameter's name, the tensor to fill and the part that it takes. Only these parts are
-            read, and the model may be on the meta device. By default all of `model` is filled.
+        target: given a parameter's name, returns the tensor to fill and the part of the parameter that it takes. Only
+            these parts are read, and the model may be on the meta device. By default all of `model` is filled.
 
     Returns:
         How many bytes were read.

@@ -21,7 +21,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     """Read the JSON object in a file; return None if there is no file.
 
     Raises:
-        ModelError: the file cannot be read, or holds something else.
+        ModelError: the file cannot be read, or holds no JSON object.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:

@@ -29,7 +29,7 @@ Activation = Annotated[
 
 
 def _named(default: Any, *names: str) -> Any:
-    """Declare a field under the first of these names that a file has."""
+    """Declare a field; the first of these names in a file gives its value."""
     return Field(default, validation_alias=AliasChoices(*names))
 
 
@@ -69,7 +69,7 @@ class _Llama3(_Rope):
 
 
 class _Llama(Ending):
-    """LLaMA's fields, named as in `ModelConfig` if they are in it."""
+    """LLaMA's fields; fields shared with `ModelConfig` have the same names."""
 
     vocab_size: Size = 32000
     hidden_size: Size = 4096

@@ -1,7 +1,7 @@
 """Token-wise layers shared by the families: RMSNorm and rotary embedding.
 
 They act on the rows of `[tokens, ...]` independently, which is why the tokens of requests of any length can be
-concatenated before them (Orca's selective batching).
+concatenated before these layers (Orca's selective batching).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _DEFAULT_DTYPE = threading.Lock()  # torch has one for all threads
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """A text model whose weights are not read yet. Imports torch only to build it."""
+    """A text model whose weights are not read yet. Only building it imports torch."""
 
     name: str
     config: ModelConfig
@@ -50,9 +50,9 @@ class TextSource:
         return self.directory is not None and (self.directory / "tokenizer.json").exists()
 
     def digest(self) -> str:
-        """Hash the folder's name, config.json and tokenizer.json; or the preset's name.
+        """Hash the folder's name, config.json and tokenizer.json; for a preset, hash its name.
 
-        Models that were fine-tuned from the same one share these files, so their folders tell them apart.
+        Models that were fine-tuned from the same base share these files, but not the folder's name.
         """
         if self.directory is None:
             return blake2b(self.name.encode(), digest_size=16).hexdigest()
@@ -137,7 +137,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> Transformer:
-    """Build a model of this shape, its weights unset."""
+    """Build a model of this shape with unset weights."""
     import torch
 
     from minifuse.model.linear import Unset
@@ -194,7 +194,7 @@ def load_weights(
     """Build the model, and read or draw its weights.
 
     Args:
-        pack: lay the weights out for this CPU's matrix products, unless `numerics` is "reference".
+        pack: whether to lay the weights out for this CPU's matrix products, unless `numerics` is "reference".
         numerics: "reference" computes row by row, so that the bits of a row do not depend on other rows.
 
     Raises:

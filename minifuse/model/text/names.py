@@ -1,6 +1,6 @@
-"""The tensors of a Hugging Face checkpoint that make up each parameter.
+"""Names the tensors of a Hugging Face checkpoint that make up each parameter.
 
-Here the projections of one input are fused (`qkv`, `gate_up`); a checkpoint may store them separately. GPT-2 stores its
+Minifuse fuses the projections of one input (`qkv`, `gate_up`); a checkpoint may store them separately. GPT-2 stores its
 matrices transposed. `source_of("layers.3.qkv.weight", config)` tells which tensors to stack, and whether to transpose.
 """
 
@@ -123,7 +123,7 @@ def parameter_rows(parameter: str, config: TextShape) -> tuple[int, ...] | None:
 
 
 def without_prefix(name: str, config: TextShape) -> str:
-    """Return the name in older checkpoints, saved from the model without its head."""
+    """Return a tensor's name in older checkpoints, which were saved without the head."""
     return name.removeprefix(_FAMILIES[config.family].prefix.partition(".")[0] + ".")
 
 

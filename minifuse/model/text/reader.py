@@ -10,7 +10,7 @@ from minifuse.core.request import Request, Sequence
 
 @dataclass(frozen=True, slots=True)
 class TextReader:
-    """The reader of a transformer: token ids below `vocab_size`, texts of up to `max_context` tokens."""
+    """Checks that token ids are below `vocab_size` and texts fit `max_context` tokens."""
 
     vocab_size: int
     max_context: int

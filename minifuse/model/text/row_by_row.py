@@ -1,4 +1,4 @@
-"""The `reference` numerics: computes token by token, so a token's bits depend on no other.
+"""Implements `reference` numerics: no token's bits depend on another token.
 
 Products of different shapes sum in different orders, and even element-wise operations treat the last few elements of a
 vector differently. Each token is copied, because alignment matters as well.

@@ -21,7 +21,7 @@ class Tokenizer:
     Padding and truncation that are saved with it do not apply.
 
     Args:
-        family: the model's family; its tokenizer class is used if the files name none.
+        family: the model's family; its tokenizer class is used if the files name no class.
 
     Raises:
         ModelError: the file is not a tokenizer.
@@ -36,7 +36,7 @@ class Tokenizer:
             self._cleans_up = configure(self._tokenizer, path, family)
 
     def encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
-        """Encode a text, with the special tokens that begin or end one.
+        """Encode a text, with the special tokens that begin or end a text.
 
         Args:
             continues: whether the text follows another, as a later turn does; special tokens are then left out.

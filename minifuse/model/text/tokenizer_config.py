@@ -22,7 +22,7 @@ LISTS = ("extra_special_tokens", "additional_special_tokens")
 
 
 def configure(tokenizer: Tokenizer, path: Path, family: str) -> bool:
-    """Apply the files next to the tokenizer.json at `path` to its tokenizer.
+    """Apply to `tokenizer` the files next to its tokenizer.json at `path`.
 
     Returns:
         Whether decoded text is to be cleaned up, as by removing blanks before punctuation.

@@ -32,7 +32,7 @@ _CONTENT = frozenset(NAMES) | frozenset(THINGS)
 
 @dataclass(frozen=True)
 class Task:
-    """A prompt and its one right answer, which leaves out the space between them."""
+    """A prompt and its one right answer, without the space between them."""
 
     kind: str
     prompt: str
@@ -42,7 +42,7 @@ class Task:
 def is_held_out(prompt: str) -> bool:
     """Tell whether a prompt is kept out of training: one in ten, by hash.
 
-    The same sum may still be trained on in other words, or with its operands swapped. A prompt about fewer than two
+    A held-out sum may still occur in training in other words, or with swapped operands. A prompt about fewer than two
     things (`recall ann`) has no content of its own and is never held out.
     """
     words = re.findall(r"[a-z]+|\d+", prompt)
@@ -104,11 +104,11 @@ KINDS: dict[str, Callable[[Random], Task]] = {
 }
 """The kinds of task that depend on no earlier turn."""
 
-_MIX = (*KINDS, "sort", "add", "add")  # in a conversation: the tasks that take longest to learn come more often
+_MIX = (*KINDS, "sort", "add", "add")  # in a conversation, the tasks that take longest to learn come more often
 
 
 def _draw(make: Callable[[], Task], held_out: bool) -> Task:
-    """Make tasks until one is (without `held_out`: is not) held out of training."""
+    """Repeat `make` until `is_held_out` of the task's prompt equals `held_out`."""
     while is_held_out((task := make()).prompt) != held_out:
         pass
     return task
@@ -134,7 +134,7 @@ def crowd(n: int, seed: int = 0) -> list[Task]:
 
 
 class Dialogue:
-    """A conversation as it unfolds: facts stated, and tasks that may follow.
+    """A conversation in progress: holds the facts stated, and draws the next task.
 
     Each name has one fact, so that there is one right answer to every question.
     """
@@ -181,7 +181,7 @@ class Dialogue:
         return task
 
     def next(self) -> Task:
-        """Draw a fact, a question about one, or another task."""
+        """Draw a new fact, a question about a stated fact, or another task."""
         draw = self.rng.random()
         if draw < 0.25 and self.unused_names:
             return self.tell()

@@ -27,7 +27,7 @@ INNER = _words("and backwards from in is numbers ok order recall the these times
 
 
 def vocabulary() -> list[str]:
-    """List word tokens as they occur in text, by id, numbers first.
+    """List the word tokens in order of id, numbers first, as they occur in text.
 
     >>> vocabulary()[:2], len(vocabulary()) < 500
     ([' 0', ' 1'], True)

@@ -94,7 +94,7 @@ def draw_lanes(*played: Played, by: By = "iterations") -> Picture:
 
 
 def _draw(axes: Axes, run: Played, by: By) -> set[str]:
-    """Draw one run. Return the signs that occur."""
+    """Draw one run; return the signs that occur."""
     stories = run.history.by_arrival
     lanes = _by_iteration(run) if by == "iterations" else _by_time(run)
     cells = letters_of(run.history).values()
@@ -205,7 +205,7 @@ def _held(spans: list[Span], start: float, stop: float) -> Iterator[Span]:
 
 
 def step_ticks(axes: Axes, run: Played, most: int = 24) -> None:
-    """Label columns with the numbers of their iterations: at most `most` of them."""
+    """Label at most `most` columns with the numbers of their iterations."""
     indices = [(at, one.iteration) for at, one in enumerate(columns_of(run.history)) if one.iteration is not None]
     numbers = [(at, run.history.iterations[index].step) for at, index in indices]
     apart = next(n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9) if len(numbers) <= n * most)

@@ -29,7 +29,7 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
     several waves, the device is drawn once for each. Requests that finish with the iteration still have their slots.
 
     Args:
-        step: the number of an iteration, as in the trace and in `draw_lanes`, or several.
+        step: the number of an iteration, as in the trace and in `draw_lanes`, or a list of such numbers.
 
     Raises:
         UsageError: there is no such iteration, or memory is too large to be drawn.
@@ -67,7 +67,7 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
 
 
 def _sizes(played: Played, tops: dict[str, int]) -> dict[str, int]:
-    """Return how many slots of each tier to draw: at least all used ones.
+    """Return how many slots of each tier to draw, at least all used slots.
 
     Raises:
         UsageError: too many slots are used.

@@ -66,7 +66,7 @@ class Map:
         self.played, self.frame, self.panels, self.axes, self.inch = played, frame, panels, axes, inch
 
     def draw(self) -> set[str]:
-        """Draw the iteration. Return the states that occur."""
+        """Draw the iteration; return the states of slots that occur."""
         axes = self.axes
         seen: set[str] = set()
         for panel in self.panels:
@@ -86,7 +86,7 @@ class Map:
         return seen
 
     def _runs(self, panel: Panel, held: Slots) -> Iterator[tuple[int, int, Slot]]:
-        """Yield runs of slots that look alike: first, stop, look."""
+        """Yield runs of adjacent slots that look alike: first, stop, look."""
         event = self.frame.event
         on_device = panel.tier == "device" and bool(event["work"])
         fresh = fresh_slots(event, panel.wave) if on_device else set()
@@ -116,7 +116,7 @@ class Map:
                 self.axes.add_patch(line)
 
     def _names(self, panel: Panel, runs: list[tuple[int, int, Slot]]) -> None:
-        """Write owners once per box: on their widest written run, or else their widest run."""
+        """Write owners once per box: on their widest written run, otherwise their widest run."""
         widest: dict[tuple[str, int], tuple[bool, int, Box, str]] = {}
         for first, stop, slot in runs:
             at = first
@@ -169,7 +169,7 @@ class Map:
         self.axes.add_patch(FancyArrowPatch(start, end, gid=f"move {kind}", **ARROW))
 
     def _arc(self, kind: str, here: Box, there: Box) -> None:
-        """Draw an arrow between slots of a line, equally high for near and far slots."""
+        """Draw an arrow between slots of one line; near and far slots get equal heights."""
         above = here.y - RISE * 4 / 3  # a Bezier curve rises to three quarters of its control points
         points = [(here.middle, here.y), (here.middle, above), (there.middle, above), (there.middle, there.y)]
         path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
@@ -180,7 +180,7 @@ class Map:
         return next((panel for panel in of_tier if panel.wave == wave), of_tier[0])
 
     def _headline(self, panel: Panel) -> str:
-        """Write what a panel shows: tier, form, what is computed whole, and moves."""
+        """Write what a panel shows: tier, form, computed rows or buffers, and moves."""
         parts = [panel.tier if panel.wave is None else f"{panel.tier}, wave {panel.wave}"]
         if panel.form.noun:
             parts.append(f"{number(panel.form.unit, 'slot')} a {panel.form.noun}")

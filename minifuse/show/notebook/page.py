@@ -16,7 +16,7 @@ from minifuse.show.traced_runs import TracedRun
 
 @dataclass(frozen=True)
 class Page:
-    """A page in a notebook. `text` is the whole document, which loads nothing."""
+    """A page in a notebook. `text` is the whole document, which loads nothing else."""
 
     text: str = field(repr=False)
     height: int

@@ -35,7 +35,7 @@ class Picture(Figure):
 
 
 def check_runs(runs: Sequence[object], what: str) -> None:
-    """Raise `UsageError` unless there is at least one run, and nothing else."""
+    """Raise `UsageError` unless `runs` has at least one run, and only runs."""
     if not runs or (other := next((one for one in runs if not isinstance(one, Played)), None)) is not None:
         given = "nothing" if not runs else f"{other!r:.60}"
         raise UsageError(f"{what} was given {given}: give what play returned, one run or several.")

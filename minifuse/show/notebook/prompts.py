@@ -73,7 +73,7 @@ def turns(
     max_new_tokens: int | None = None,
     model: str = "tiny",
 ) -> list[Request]:
-    """Make the turns of one conversation: each turn continues the text of those before.
+    """Make the turns of one conversation: each continues the text of the earlier turns.
 
     Args:
         conversation: the name of the conversation; with ann, the requests get the ids ann.0, ann.1, ...

@@ -25,7 +25,7 @@ HEADROOM = 1.05
 
 
 class Series(NamedTuple):
-    """What a chart shows of an iteration; {} in texts stands for tokens or nodes."""
+    """What a chart shows of an iteration; {} stands for "tokens" or "nodes"."""
 
     title: str
     unit: str

@@ -43,7 +43,7 @@ class Panel:
     wave: int | None
     count: int
     form: Form
-    top: float  # where its headline is
+    top: float  # the vertical position of its headline
     arrows: bool = False  # whether arrows below its lines show transfers
     moved: bool = False  # whether arrows above its lines show moves within it
 
@@ -58,7 +58,7 @@ class Panel:
 
     @property
     def first(self) -> float:
-        """Return where the first line is."""
+        """Return the vertical position of the first line."""
         return self.top + HEADLINE + (ABOVE_ARROWS if self.moved else 0)
 
     @property

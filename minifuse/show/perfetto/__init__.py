@@ -1,1 +1,1 @@
-"""Writes a run as Chrome trace events, for Perfetto: one module for each kind."""
+"""Writes a run as Chrome trace events for Perfetto; each module writes one kind."""

@@ -40,7 +40,7 @@ def _pair(start_ns: int, end_ns: int, values: dict[str, int]) -> tuple[Change, C
 
 
 def _levels(name: str, spans: Iterable[tuple[Change, Change]]) -> list[TraceEvent]:
-    """Sum changes up to a counter: one event, with all values, whenever a value changes."""
+    """Turn changes into a counter: one event, with all values, whenever a value changes."""
     changes = sorted((change for pair in spans for change in pair), key=lambda change: change[0])
     levels: dict[str, int] = dict.fromkeys((key for _, values in changes[:1] for key in values), 0)
     events: list[TraceEvent] = []

@@ -92,7 +92,7 @@ class Tracks:
         return self.pid, tid
 
     def number(self, events: list[TraceEvent]) -> None:
-        """Renumber the tracks in order, in `events` too: viewers may sort by number."""
+        """Renumber the tracks in order, also in `events`, because viewers may sort by number."""
         in_order = sorted(self.titles, key=lambda tid: (self.titles[tid][1], tid))
         numbers = {tid: FIRST_TRACK + i for i, tid in enumerate(in_order)}
         self.titles = {numbers[tid]: self.titles[tid] for tid in in_order}

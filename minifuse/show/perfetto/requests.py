@@ -48,7 +48,8 @@ def phases(history: History, story: Story) -> Iterator[tuple[str, float, float]]
     """Yield what a request did, one phase after the other: (phase, from, to), in seconds.
 
     While a request waits, the phase is `waiting`, `ready` or `suspended`. In iterations it is `prompt`, `decoding`,
-    `pre-processing` (of a prompt computed apart) or the type of the nodes. A phase lasts until the next one begins.
+    `pre-processing` (of a prompt in an iteration of its own) or the type of the nodes. A phase lasts until
+    the next one begins.
     """
     changes: list[tuple[float, int, str]] = []  # when, 0 for a wait or 1 for an iteration, what begins
     for wait in story.waits:

@@ -1,4 +1,4 @@
-"""Writes rows and buffers as tracks: who had each one, and when it was idle."""
+"""Writes rows and buffers as tracks: who used each one, and when it was idle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ABOVE = 10  # tracks of transfers stand above those of slots
 
 @dataclass(slots=True)
 class _Held:
-    """A row that one request has for consecutive iterations."""
+    """A row or buffer that one request uses in consecutive iterations."""
 
     name: str
     start_ns: int
@@ -24,7 +24,7 @@ class _Held:
 
 
 def slot_events(history: History, tracks: Tracks) -> list[TraceEvent]:
-    """Return a slice for each time that one request had a row or buffer.
+    """Return a slice for each period in which one request used a row or buffer.
 
     Memory in blocks and ragged layouts have no rows, and so no tracks.
     """

@@ -15,8 +15,8 @@ MEASURED = {TO_HOST: "to_host", TO_DEVICE: "to_device"}
 def transfer_events(history: History, tracks: Tracks) -> list[TraceEvent]:
     """Return a slice for each direction in which a step moved KV.
 
-    Moves that no iteration waits for are a step of their own, with its times. For other moves the trace has only the
-    duration: their slice begins with their iteration, and is at most as long.
+    Moves that no iteration waits for form a step of their own, and are drawn at its times. For other moves the trace
+    has only the duration: their slice begins with their iteration, and is at most as long as the iteration.
     """
     return [
         _slice(one, way, moves, tracks)

@@ -19,7 +19,7 @@ Slices = dict[int, tuple[tuple[int, int], int]]  # index of an iteration -> the 
 
 
 def worker_events(history: History, tracks: Tracks) -> tuple[list[TraceEvent], Slices]:
-    """Return a slice for each iteration, and where each slice is."""
+    """Return a slice for each iteration, and the track and a time of each slice."""
     events: list[TraceEvent] = []
     slices: Slices = {}
     for index, one in enumerate(history.iterations):
@@ -56,7 +56,7 @@ def _category(one: Iteration) -> str:
 
 
 def _args(one: Iteration) -> dict[str, Any]:
-    """Return what was decided for an iteration, to be shown at a click."""
+    """Return what was decided for an iteration; viewers show it when its slice is clicked."""
     event = one.event
     args: dict[str, Any] = {
         "batch": len(one.requests),

@@ -1,4 +1,4 @@
-"""Cell graphs under the laws: requests to models of cells."""
+"""Defines cell graphs, requests to models of cells, as a subject of the laws."""
 
 from __future__ import annotations
 

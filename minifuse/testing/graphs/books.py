@@ -1,4 +1,4 @@
-"""Keeps books of a cell graph run's nodes and slots, made only from plans."""
+"""Tracks the nodes and slots of a run of cell graphs, only from its plans."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BY_SUBGRAPH = ("cellular",)  # policies that pin subgraphs to workers
 
 
 class GraphBooks(Books):
-    """Plans submitted, begun and completed, and what each slot of states holds.
+    """Tracks which plans are submitted, begun and completed, and what each slot holds.
 
-    A worker runs its plans in order; plans of different workers run in any order. So a plan may read what had been
-    computed when it was submitted, and what earlier plans of its worker, or its own earlier waves, compute. While a
-    plan that writes a slot is in flight, plans of other workers do not touch that slot.
+    A worker runs its plans in order; plans of different workers run in any order. So a plan may read three kinds of
+    states: those computed before it was submitted, those of earlier plans of its worker, and those of its own earlier
+    waves. While a plan that writes a slot is in flight, plans of other workers must not touch that slot.
     """
 
     def __init__(self, choices: Choices, capacity: int, producing: Collection[str]) -> None:
@@ -47,9 +47,9 @@ class GraphBooks(Books):
         self.planned: dict[NodeOf, int] = {}  # the worker of each node that was in a plan
         self.done: set[NodeOf] = set()
         self.num_done: dict[str, int] = {}
-        self.in_flight: dict[int, Plan] = {}  # by step: submitted and not completed
+        self.in_flight: dict[int, Plan] = {}  # by step: plans submitted and not completed
         self.contents: dict[int, NodeOf] = {}  # what plans that have begun wrote, or are writing, to each slot
-        self.has_read: set[tuple[str, int, int]] = set()  # request, node, reader whose plan has begun
+        self.has_read: set[tuple[str, int, int]] = set()  # (request, node, reader): the reader's plan has begun
 
     def receive(self, sequence: Sequence) -> None:
         self.live.add(sequence.id)
@@ -77,7 +77,7 @@ class GraphBooks(Books):
             self._check_whole(worker, work)
 
     def _check_wave(self, worker: int, work: tuple[Work, ...]) -> None:
-        """Check that a wave has one type of cell, few enough nodes, and computed inputs."""
+        """Check that a wave has one type of cell, few enough nodes, and available inputs."""
         cells = {item.cell for item in work}
         if len(cells) > 1:
             raise LawBroken("layout", f"worker {worker} got {cells} as one batch")
@@ -178,7 +178,7 @@ class GraphBooks(Books):
             raise LawBroken("counting", f"step {plan.step} produces {produced}, which no node does")
 
     def complete(self, report: StepReport, held: Collection[str]) -> None:
-        """Check that a request leaves exactly with its last node or its last token."""
+        """Check that each request ends in the step of its last node or last token."""
         plan = report.plan
         del self.in_flight[plan.step]
         discarded = sum(work.sequence not in self.live for work in plan.work)
@@ -202,7 +202,7 @@ class GraphBooks(Books):
         return self.num_done[name] == len(self.graphs[name]) or self.shadows[name].why_finished() is not None
 
     def _check_usage(self, report: StepReport) -> None:
-        """Check that memory counts the states needed, and no more than were written."""
+        """Check that memory counts at least the states needed, and at most those written."""
         usage = report.usage
         needed = {slot for plan in self.in_flight.values() for slot in _touched(plan)[1]}
         for slot, (name, node) in self.contents.items():

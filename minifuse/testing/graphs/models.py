@@ -1,6 +1,6 @@
 """A small model of cells in float64, and the oracle's answers to its requests.
 
-Its cells read every input, each in its own way: a wrong slot, part or order shows in the results.
+Each cell reads all its inputs, each input differently, so that a wrong slot, part or order shows in the results.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Weigh(nn.Module):
 
 
 class Squash(nn.Module):
-    """state -> state of the same shape; each shape makes a type of cell."""
+    """state -> state of the same shape; each shape is a separate type of cell."""
 
     def forward(self, state: Tensor) -> Tensor:
         return (2.0 * state + 0.1).sin()
@@ -75,7 +75,7 @@ def _unfold(request: Request) -> CellGraph:
 
 @cache
 def cell_model(by: str = "cell") -> CellModel:
-    """Return the model, made once; its nodes are cells, or operators if `by` is "operator"."""
+    """Return the small model; its nodes are cells, or operators if `by` is "operator"."""
     if by == "operator":
         return by_operator(cell_model())
     torch.manual_seed(7)
@@ -115,5 +115,5 @@ def _expected(recipe: Recipe, max_new_tokens: int, stop_ids: tuple[int, ...], ig
 
 
 def expected_of(request: Request) -> Expected:
-    """Ask the oracle for a request's answer and results, one node at a time."""
+    """Compute a request's answer and results with the oracle, one node at a time."""
     return _expected(request.structure, request.max_new_tokens, request.stop_ids, request.ignore_eos)

@@ -16,7 +16,7 @@ from minifuse.testing.graphs.case import GraphCase
 from minifuse.testing.graphs.models import cell_model
 from minifuse.testing.observation import Observation
 
-PATIENCE_S = 60.0  # for a real run of a few milliseconds: after that it is stuck
+PATIENCE_S = 60.0  # a real run takes a few milliseconds: after this time, it counts as hung
 
 
 def in_real_time(case: GraphCase, seen: Observation) -> None:

@@ -13,7 +13,7 @@ HIDDEN, NARROW, VOCAB = 3, 2, 11
 
 
 class Recipe(NamedTuple):
-    """The graph of a request: its kind, its rough size, the seed of the rest."""
+    """Describes the random graph of a request: its kind, its rough size, and a seed."""
 
     kind: str
     size: int
@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
 
 def _graph_of_all(random: Random, size: int) -> CellGraph:
-    """Make a graph with every type of cell, from which the model learns their outputs."""
+    """Make the example graph, which shows the model what each type of cell outputs."""
     h, z, s = Zeros((HIDDEN,)), Zeros((NARROW,)), 0.5
     leaf = Output(0, 0), Output(0, 1)
     nodes = [Node("leaf", (1,)), *(Node(f"internal{arity}", leaf * arity) for arity in (1, 2, 3))]
@@ -58,7 +58,7 @@ def _chain(random: Random, size: int) -> CellGraph:
 
 
 def _seq2seq(random: Random, size: int) -> CellGraph:
-    """Make a chain of encoders, then of decoders, each of which reads the previous word."""
+    """Make a chain of encoders, then decoders; each decoder reads the previous word."""
     nodes = [Node("encoder", (random.randrange(VOCAB), *_states(random)))]
     for i in range(random.randint(0, size - 1)):
         nodes.append(Node("encoder", (random.randrange(VOCAB), Output(i, 0), Output(i, 1))))
@@ -101,7 +101,7 @@ def _constant(random: Random, what: str) -> Any:
 
 
 def _dag(random: Random, size: int) -> CellGraph:
-    """Make nodes of up to three types of cell that read earlier outputs, or constants."""
+    """Make nodes of up to three types of cell; nodes read earlier outputs or constants."""
     chosen = random.sample(sorted(_CELLS), random.randint(1, 3))
     made: dict[str, list[Output]] = {what: [] for what in ("word", "h", "z", "s")}
     nodes: list[Node] = []

@@ -1,4 +1,4 @@
-"""The mixes and workloads of cell graphs that the laws are tried on."""
+"""Makes the mixes and workloads of cell graphs on which the laws are tried."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from minifuse.testing.subject import Scenario, mixes
 class GraphScenario(Scenario):
     """Requests to the small model, in memory `slack` slots larger than the largest request needs."""
 
-    slack: int  # below 0 the largest has to be refused
-    pace: int = 0  # seed by which the seconds of plans vary; 0: they do not
-    sized_for: tuple[Request, ...] = ()  # the requests that memory is sized for; (): `requests`
+    slack: int  # below 0, the largest request must be refused
+    pace: int = 0  # seed for the varying seconds of plans; 0: all plans take equally long
+    sized_for: tuple[Request, ...] = ()  # the requests that determine the size of memory; (): `requests`
 
     def seconds(self, plan: Plan) -> float:
         if not self.pace:
@@ -46,7 +46,7 @@ _FORK = Unfolded(
 
 
 def only_chains(row: Technique) -> bool:
-    """Whether a technique refuses every graph that is no chain."""
+    """Return whether a technique refuses every graph that is no chain."""
     return slots_needed(choose(row), (_FORK,)) is None
 
 
@@ -75,13 +75,13 @@ OPTIONS = {
 
 @st.composite
 def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()) -> GraphScenario:
-    """Draw two to seven requests of one to nine cells: graphs that `row` can serve.
+    """Draw two to seven requests with small graphs, most of which `row` can serve.
 
     Args:
         kinds: the kinds of graphs to choose from.
     """
     if not kinds:
-        some = [CHAINS, CHAINS, CHAINS, (*CHAINS, "tree")]  # trees are to be refused
+        some = [CHAINS, CHAINS, CHAINS, (*CHAINS, "tree")]  # trees must be refused
         every = [GRAPHS, GRAPHS, CHAINS, ("tree",), ("dag",), ("seq2seq",)]
         kinds = draw(st.sampled_from(some if only_chains(row) else every))
     count = draw(st.sampled_from([2, 3, 4, 5, 7]))

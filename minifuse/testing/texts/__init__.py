@@ -1,4 +1,4 @@
-"""Texts under the laws: requests to transformers, whose memory holds the KV of tokens."""
+"""Defines texts, requests to transformers, as a subject of the laws."""
 
 from functools import partial
 

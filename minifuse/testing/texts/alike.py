@@ -14,16 +14,16 @@ from minifuse.testing.subject import Case
 
 
 def check_alike(case: Case, seen: Observation) -> None:
-    """Check that a newcomer computes no whole chunk that a running sequence has.
+    """Check that a newcomer computes no whole chunk that a running sequence has in memory.
 
     Only memories with the options `share` and `chunk` are checked. If the device has room for all that the run
-    computes, KV kept for conversations counts, too.
+    computes, chunks kept for conversations count, too.
 
     The last token of a text is always computed, and so is its chunk. A chunk that two sequences computed at once is
     left out: it lies in memory twice, and only one copy is found. Runs with a token budget are left out, and so are
     runs with several workers or plans in flight, whose events have no single order.
 
-    >>> # chunks of 4: a has computed 1 2 3 4 5 6; b with 1 2 3 4 9 computes only 9, but b with 1 2 3 4 all four
+    >>> # chunks of 4: a has computed 1 2 3 4 5 6; b with 1 2 3 4 9 computes only 9; b with 1 2 3 4 computes all
     """
     options: dict[str, Any] = vars(case.options["memory"])
     policy = case.choices.policy
@@ -64,7 +64,10 @@ def check_alike(case: Case, seen: Observation) -> None:
 
 
 def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]) -> set[str]:
-    """Return the sequences whose KV surely stays after their end; empty if memory may fill."""
+    """Return the sequences whose KV surely stays after their end.
+
+    There are none if memory may run full.
+    """
     size, owners = options["chunk"], {request.id: request.conversation for request in case.requests}
     longest: Counter[str] = Counter()
     for name, sequence in seen.answers.items():

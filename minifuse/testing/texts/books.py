@@ -1,4 +1,4 @@
-"""Keeps the contents and owners of all KV slots, derived only from plans."""
+"""Tracks the contents and owners of all KV slots, only from plans."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Slot = tuple[str, int]  # on the "device" or on the "host"
 
 
 class TextBooks(Books):
-    """The owner and the contents of every slot.
+    """Tracks the owners and the contents of every slot.
 
     Plans that run at the same time may end in any order: no plan may read what another is still writing, or write what
     another has yet to copy. Two sequences may share a slot only for the same token after the same text. A row of a
     rectangle belongs to one sequence, whichever of its columns are in use.
 
     Args:
-        memory: the books read only its sizes and its claims.
+        memory: the memory of the run; only its sizes and declarations are read.
         options: the memory's options.
     """
 
@@ -41,20 +41,20 @@ class TextBooks(Books):
         self.most = getattr(options, "threshold", 1.0) * memory.capacity
         self.slot_bytes = slot_bytes
         self.pads = "rectangle" in memory.offers  # slots between two sequences count as in use, too
-        self.reclaims = memory.reclaims  # may drop KV of evicted sequences anywhere in the text: such KV counts as kept
+        self.reclaims = memory.reclaims  # memory may drop any KV of evicted sequences: such KV counts as kept
         self.of_conversations = hasattr(options, "keep")  # keeps KV only for conversations and evicted sequences
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
         self.turns: dict[str, int] = {}  # conversation, or evicted sequence -> most tokens computed of its text
-        self.slots: dict[str, list[Slot]] = {}  # by sequence, token by token, slots being written included
+        self.slots: dict[str, list[Slot]] = {}  # of each sequence, token by token, including slots being written
         self.behind: dict[str, set[Slot]] = {}  # slots that a sequence has beyond its last work, after a hole
         self.written: dict[str, int] = {}  # how many of a sequence's `slots` completed plans have written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
         self.twins: dict[Slot, list[Slot]] = {}  # device slot -> host slots with copies of its KV
-        self.evicting: tuple[str, ...] = ()  # sequences that the beginning plan evicts
-        self.swapped: list[str] | None = None  # those of them that were copied to the host; None: not derived yet
+        self.evicting: tuple[str, ...] = ()  # sequences that are evicted by the plan that begins
+        self.swapped: list[str] | None = None  # members of `evicting` copied to the host; None: not derived yet
         self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
-        self.queued: dict[int, Plan] = {}  # submitted and not begun
+        self.queued: dict[int, Plan] = {}  # plans submitted and not begun
         self.running: set[str] = set()  # sequences of plans that have begun and not completed
         self.found: dict[str, int] = {}  # admitted sequence without work yet -> tokens that it reuses
         self.dropped: tuple[float, set[Slot]] = (0.0, set())  # when sequences last left, and their slots
@@ -64,7 +64,7 @@ class TextBooks(Books):
         self.queued[plan.step] = plan
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """Make a plan's moves and compute its waves in order, while other plans run.
+        """Apply a plan's moves and writes, wave by wave, while other plans run.
 
         Moves of the moment `behind` have a plan of their own, whose slots are in use until that plan completes.
         """
@@ -129,7 +129,10 @@ class TextBooks(Books):
         self.slots[work.sequence] = now
 
     def _evict(self, plan: Plan) -> None:
-        """Keep what evicted sequences have on the host, up to the first missing token."""
+        """Reduce evicted sequences to their KV on the host, up to the first gap.
+
+        If memory `reclaims` KV, forget evicted sequences instead.
+        """
         copies = {
             name: [self._copy_of(slot, name) for slot in self.slots[name][: self.written[name]]]
             for name in self.evicting
@@ -150,9 +153,9 @@ class TextBooks(Books):
                 del self.slots[name], self.written[name]  # to be computed again
 
     def _copy_of(self, slot: Slot, name: str) -> Slot:
-        """Return the host slot with an evicted sequence's copy of `slot`; without a copy, `slot`.
+        """Return the host slot of a sequence's copy of `slot`, otherwise `slot` itself.
 
-        If several sequences share `slot`, each has its own copy, in the order of eviction.
+        If several evicted sequences share `slot`, each has its own copy, stored in the order of eviction.
         """
         if slot not in self.twins:
             return slot
@@ -190,9 +193,9 @@ class TextBooks(Books):
                     self._copy(plan.step, move, source, target, mine)
 
     def _copy(self, step: int, move: Move, source: Slot, target: Slot, mine: set[str]) -> None:
-        """Copy a slot and move its owners, except for `copy` and moves to the host.
+        """Copy a slot, and move its owners to the copy.
 
-        After an upload the KV is on both tiers.
+        Owners keep the source if the move is a `copy` or goes to the host. After an upload, the KV is on both tiers.
         """
         owners = {name for name, slots in self.slots.items() if source in slots}
         stays = move.kind == "copy" or move.target_tier == "host"
@@ -233,7 +236,11 @@ class TextBooks(Books):
         self.arriving[slot] = step
 
     def _check_owners(self, fresh: Set[Slot]) -> None:
-        """Check that sequences share slots only for the same text, and no slot being written."""
+        """Check that sequences share slots only for the same text.
+
+        Args:
+            fresh: slots that are being written; sequences must not share any of these.
+        """
         owner: dict[Slot, tuple[str, int]] = {}
         for name, slots in self.slots.items():
             for i, slot in enumerate(slots):
@@ -260,7 +267,7 @@ class TextBooks(Books):
         self._check_transfers(report)
         self.leaving.pop(step, None)
         self.arriving = {slot: other for slot, other in self.arriving.items() if other != step}
-        done = [work for work in report.plan.work if work.sequence in self.slots]  # not yet gone in the same event
+        done = [work for work in report.plan.work if work.sequence in self.slots]  # the others were dropped before
         self.written |= {work.sequence: work.stop for work in done}
         self.running.difference_update(work.sequence for work in report.plan.work)
         kept = {slot for name, count in self.written.items() for slot in self.slots[name][:count]}
@@ -270,7 +277,7 @@ class TextBooks(Books):
     def _check_usage(self, report: StepReport, kept: Collection[Slot]) -> None:
         """Check that memory counts the tokens written and needed, and no others except padding.
 
-        A token on both tiers counts on one of them.
+        A token on both tiers counts on only one of them.
         """
         usage = report.usage
         on_both = sum(slot in self.twins for slot in kept)
@@ -283,7 +290,7 @@ class TextBooks(Books):
             raise LawBroken("conservation", f"{found}, and memory has {usage}")
         if usage.used > self.most + 1e-6:
             raise LawBroken("budget", f"memory has {usage}, and its threshold is {self.most:g} tokens")
-        ended_s, left = self.dropped  # slots given up by another plan that ends now still counted at this commit
+        ended_s, left = self.dropped  # slots that another plan gave up at this moment still count
         lying = {slot for slots in self.slots.values() for slot in slots if slot[0] == "device"}
         lying |= {slot for name, slots in self.behind.items() if name in self.slots for slot in slots}
         lying |= left if ended_s == report.ended_s else set()

@@ -110,7 +110,7 @@ class TextCase(Case):
         return Expected((-1,) * request.max_new_tokens, FinishReason.LENGTH)
 
     def servable(self, prompts: tuple[Request, ...]) -> bool:
-        """Whether the prompts are no longer than the context, and can lie in memory together."""
+        """Return whether the prompts fit in the context, and in memory together."""
         needed = slots_needed(self.choices, tuple(map(Sequence, prompts)))
         context = model_config(self.scenario.model).max_context
         return needed is not None and needed <= self.capacity and all(p.max_length <= context for p in prompts)

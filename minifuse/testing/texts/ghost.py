@@ -1,8 +1,8 @@
 """Ghost KV: a shadow cache that shows which tokens the attention under test reads.
 
-Attention is linear in the values; with queries of zero, attention is the plain mean of what a token sees. Each token's
+Attention is linear in the values; with queries of zero, it is the mean of the values a token sees. Each token's
 shadow value is a tag of the text up to that token, so attention must return the mean of the tags of its own prefix. An
-overwritten slot, a mask one column too wide, a stale block: each shows as another mean.
+overwritten slot, a mask one column too wide or a stale block gives another mean.
 
 A slot without a token's KV holds NaN: a slot never written, about to be written, or behind a sequence's text. NaN
 times a weight of 0 is NaN, too.
@@ -55,7 +55,7 @@ def _tags(text: tuple[int, ...], size: int) -> tuple[NDArray[np.float64], NDArra
 
 
 class _Recording(TorchRunner):
-    """Records the logits of every token drawn, by sequence and position."""
+    """Records the logits of every sampled token, by sequence and position."""
 
     def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
         super().__init__(model, cache, attention)
@@ -70,14 +70,14 @@ class _Recording(TorchRunner):
 
 
 class GhostRunner:
-    """Computes each plan as `MovingRunner` does, and again on the shadow cache.
+    """Checks each plan's attention on the shadow cache, then runs it as `MovingRunner` does.
 
-    Raises `LawBroken("ghost", ...)` naming the sequence and token that read something other than its own prefix, and
-    `LawBroken("counting", ...)` if the tokens computed are not those the plan counts.
+    Raises `LawBroken("ghost", ...)` if a token reads anything but its own prefix; the error names the token. Raises
+    `LawBroken("counting", ...)` if the plan states another number of computed tokens.
 
     Args:
-        cache: the cache of `MovingRunner`; it is filled with NaN, too.
-        cleared: whether the attention reads whole rows, or buffers, under a mask, and clears the row of a newcomer.
+        cache: the KV cache on which `MovingRunner` runs; like the shadow cache, it is first filled with NaN.
+        cleared: whether the attention reads whole rows or buffers under a mask, and clears a row for a newcomer.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class GhostRunner:
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         self._move(plan, "first")
-        self._move(plan, "behind")  # a plan with these moves is run when they have landed
+        self._move(plan, "behind")  # a plan with these moves is run when they have completed
         if plan.work:
             self._check(plan, sequences, self.attention.batch(plan, sequences, self.ghost))
         return self._run(plan, sequences)
@@ -114,7 +114,7 @@ class GhostRunner:
                 self.ghost.move(move)
 
     def _poison(self, plan: Plan, sequences: dict[str, Sequence], wave: int) -> None:
-        """Put NaN into slots that a wave writes, and slots behind its texts.
+        """Put NaN into the slots that a wave writes, and into those behind its texts.
 
         If the attention clears the rows of newcomers, slots behind a text are poisoned only on admission.
         """

@@ -38,7 +38,7 @@ CONFIGS: dict[str, ModelConfig] = {
 
 
 TINY = "tiny"
-LONG = "one-kv-head"  # whose texts may be longer than a tile, a chunk or a page of any kernel or book
+LONG = "one-kv-head"  # the model whose texts may be longer than any kernel's tile, chunk or page
 
 
 @cache
@@ -49,7 +49,7 @@ def model_config(name: str) -> ModelConfig:
 
 @cache
 def small_model(name: str, numerics: str = "fast") -> Transformer:
-    """Return the random model of one family, or the shipped one, made once in float64."""
+    """Return a small float64 model: one of `CONFIGS` with random weights, or the shipped one."""
     if name == TINY:
         return load_weights(resolve_text(TINY), "float64", numerics=numerics)
     model = random_weights(build(CONFIGS[name], "float64"), seed=7)
@@ -68,8 +68,8 @@ def _expected(name: str, request: Request) -> tuple[int, ...]:
 
 
 def expected_answer(name: str, request: Request) -> tuple[int, ...]:
-    """Ask the oracle for an answer: the whole text is recomputed for every token.
+    """Compute an answer with the oracle, which recomputes the whole text for every token.
 
-    The answer ends before the first token whose logits have a NaN, or an infinite largest one.
+    The answer ends before the first token whose logits contain NaN, or whose largest logit is infinite.
     """
     return _expected(name, replace(request, id="", group=None, arrival_s=0.0))  # these do not change the answer

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def same_bits(case: TextCase, seen: Observation) -> None:
-    """Check that `reference` logits equal those of a request served alone by `serial`.
+    """Check that `reference` logits are the same as if `serial` served the request alone.
 
-    Nothing is checked if the attention lacks these numerics.
+    Nothing is checked if the attention lacks the `reference` numerics.
     """
     import torch
 
@@ -43,7 +43,7 @@ def same_bits(case: TextCase, seen: Observation) -> None:
 
 @lru_cache(maxsize=4096)
 def _logits_alone(model: str, request: Request) -> dict[int, Tensor]:
-    """Return the logits that each token of the answer is drawn from, by position."""
+    """Return the logits from which each token of the answer is sampled, by position."""
     scenario = TextScenario(model=model, requests=(request,), capacity=request.max_cached, options=())
     case = TextCase(technique("serial"), scenario)
     runner = case.runner("reference")

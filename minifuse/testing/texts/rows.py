@@ -1,4 +1,4 @@
-"""Keeps which sequence lies in which row of a rectangle, and the columns in use."""
+"""Checks that each row of a rectangle has one owner; counts slots in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Row:
 
 
 class RowBooks:
-    """The rows of rectangles in use, by their first slot."""
+    """Tracks the rows of rectangles in use, by their first slot."""
 
     def __init__(self) -> None:
         self.rows: dict[int, _Row] = {}
@@ -38,10 +38,13 @@ class RowBooks:
                     raise LawBroken("conservation", f"{owner[row]} and {name} lie in row {row} of {shape}")
 
     def use(self, shape: Rectangle, lying: Collection[int]) -> int:
-        """Note a rectangle's rows; return the number of slots in use, in rows and outside.
+        """Record a rectangle's rows; return the number of slots in use, in rows and outside.
 
-        A row never becomes narrower: its sequence may be behind the others. A rectangle that lies elsewhere stays in
-        use while a sequence is in one of its rows.
+        A row never becomes narrower: its sequence may be behind the others. An earlier rectangle at another place stays
+        in use while a sequence is in one of its rows.
+
+        Args:
+            lying: the slots that hold KV.
         """
         end = shape.offset + shape.rows * shape.stride
         rows: dict[int, _Row] = {}

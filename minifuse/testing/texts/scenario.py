@@ -1,4 +1,4 @@
-"""A workload of texts in a small memory, and the options to try."""
+"""Defines workloads of texts in a small memory, and the options to try."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLACES = {
     "memory.watermark": one_of([0.0, 0.2]),
     "memory.share": st.booleans(),
 }
-KEPT = {  # of memories that keep conversations, and of the policy made for them
+KEPT = {  # options of memories that keep conversations, and of the policy made for them
     "batching.max_tokens": one_of([2048, 6]),
     "batching.unify": one_of([True, True, False]),
     "memory.chunk": one_of([1, 2, 3, 5]),
@@ -67,7 +67,7 @@ OF_OPTION: dict[str, Mapping[str, st.SearchStrategy[Any]]] = {  # drawn only for
 
 
 def shaped(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw options of the memories whose rows change hands, and of their policies."""
+    """Draw options of the memories that give rows to newcomers, and of their policies."""
     rows = draw(st.integers(1, 3))
     return {
         "batching.preempt": draw(one_of([True, True, False])),
@@ -94,10 +94,10 @@ class TextScenario(Scenario):
         return self.seconds_to_prepare if plan.phase is Phase.PREPROCESSING else self.seconds_per_step
 
     def settings(self, row: Technique) -> dict[str, Any]:
-        """Return the options that the stages of `row` have, without options refused together."""
+        """Return the options that the stages of `row` accept together."""
         settings = super().settings(row)
         if stage("attention", row.attention).reads & COMPUTED_WHOLE:
-            settings.pop("batching.token_budget", None)  # what is computed whole cannot keep a budget
+            settings.pop("batching.token_budget", None)  # attention that computes whole rectangles cannot keep a budget
         if settings.get("memory.preemption", "swap") != "swap":
             settings.pop("memory.host", None)  # there is no host tier
             settings.pop("memory.transfer", None)

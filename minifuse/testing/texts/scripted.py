@@ -17,7 +17,7 @@ from minifuse.testing.texts.models import model_config
 
 
 def next_token(text: Seq[int], vocab_size: int) -> int:
-    """Return the token that follows a text: any, but always the same.
+    """Return the token that follows a text: a hash of the text, modulo `vocab_size`.
 
     >>> next_token([1, 2, 3], 29) == next_token((1, 2, 3), 29) != next_token([1, 2, 4], 29)
     True
@@ -26,7 +26,10 @@ def next_token(text: Seq[int], vocab_size: int) -> int:
 
 
 class ScriptedCase(TextCase):
-    """A technique on texts without a model: only books check what is read."""
+    """Runs a technique without a model: `next_token` makes the answers.
+
+    No KV is computed, so only the records of slots (`TextBooks`) show what plans read.
+    """
 
     @property
     def _vocab_size(self) -> int:

@@ -115,7 +115,7 @@ def displacing(draw: st.DrawFn) -> TextScenario:
 def alike(draw: st.DrawFn) -> TextScenario:
     """Draw texts that share a running text's beginning, up to about a block's end.
 
-    Some have another first token, so that their later blocks have the same tokens but other KV.
+    In some scenarios, the first token differs, so that later blocks have the same tokens but other KV.
     """
     rng = Random(draw(st.integers(0, 999)))
     block = draw(one_of([2, 3, 5, 16]))
@@ -181,7 +181,7 @@ def long(draw: st.DrawFn, rows: int) -> TextScenario:
 
 
 SPECIAL = {  # by kind
-    "talk": talk,  # for memories that keep conversations; these hardly fit
+    "talk": talk,  # for memories that keep conversations; the conversations hardly fit
     "displacing": displacing,
     "alike": alike,  # for memories that share; no model computes
 }

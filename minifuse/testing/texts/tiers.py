@@ -1,4 +1,4 @@
-"""Law "conservation" on two tiers: what has room stays, and is counted."""
+"""Law "conservation" on two tiers: evicted KV that fits stays, and is counted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from minifuse.testing.subject import Case
 
 
 def check_swaps(case: Case, seen: Observation) -> None:
-    """Check that evicted KV goes to the host while the host has blocks.
+    """Check that evicted KV goes to the host while the host has free blocks.
 
-    A block is free again when its sequence has ended, or when the plan that swaps the block in has run. Example with
-    blocks of 4 and 3 host blocks: a, evicted with 9 tokens, takes all three; b, evicted later, is dropped. Once the
-    plan that admits a has run, all three are free for b.
+    A block is free again when its sequence has ended, or when the plan that swaps the block in has run. Example with 3
+    host blocks of 4 tokens: a, evicted with 9 tokens, takes all three blocks; b, evicted later, is dropped. Once the
+    plan that admits a again has run, all three blocks are free for b.
     """
     options: dict[str, Any] = vars(case.options["memory"])
     if options.get("preemption") != "swap" or "block_size" not in options:
@@ -51,7 +51,7 @@ def check_swaps(case: Case, seen: Observation) -> None:
 
 
 class _Stay(NamedTuple):
-    """Tokens that lay in memory between two moments, for no running sequence."""
+    """Counts the tokens of an idle sequence that lay in memory between two moments."""
 
     begins: int  # the index of the event that began the stay
     ends: int
@@ -59,15 +59,15 @@ class _Stay(NamedTuple):
 
 
 def check_kept(case: Case, seen: Observation) -> None:
-    """Check that KV found by a turn, or after eviction, was counted throughout.
+    """Check that memory counted the KV that turns or evicted requests find later.
 
-    Only memories with the option `keep` are checked, and only without sharing: then no KV counts for two sequences.
+    Only memories with the option `keep` are checked, and only without sharing: shared KV may count for several owners.
     """
     options: dict[str, Any] = vars(case.options["memory"])
     if "keep" not in options or options.get("share", True):
         return
     after = {request.id: request.after for request in case.requests}
-    left: dict[str, int] = {}  # when each sequence left the device
+    left: dict[str, int] = {}  # index of the event by which each sequence left the device
     stays: list[_Stay] = []
     for index, (_, event) in enumerate(seen.happened):
         if not isinstance(event, Plan):
@@ -86,7 +86,7 @@ def check_kept(case: Case, seen: Observation) -> None:
         if isinstance(event, Plan):
             continue
         usage = event.usage
-        promised = usage.reserved - usage.used  # kept KV may lie in promised slots, and counts no more
+        promised = usage.reserved - usage.used  # kept KV in slots promised to others is no longer counted
         if usage.kept + usage.kept_on_host + promised < count:
             raise LawBroken("conservation", f"{count} tokens in memory were found later, and memory counted {usage}")
 
@@ -94,8 +94,8 @@ def check_kept(case: Case, seen: Observation) -> None:
 def check_found(case: Case, seen: Observation) -> None:
     """Check that memory counted the KV that a newcomer finds.
 
-    A newcomer is checked only if no sequence on the device begins with the same token: else the newcomer may find the
-    KV of such a sequence. This holds for every memory, with or without sharing.
+    A newcomer is checked only if no sequence on the device begins with the same token: otherwise the newcomer may find
+    the KV of such a sequence. Every memory is checked, with or without sharing.
     """
     first: dict[str, int] = {}  # request -> the first token of its whole text
     for request in case.requests:
@@ -123,7 +123,7 @@ def check_found(case: Case, seen: Observation) -> None:
 
 
 def _check_counted(found: Reuse, usage: KVUsage) -> None:
-    # On a full device, kept KV may lie in promised slots, and counts no more.
+    # On a full device, kept KV in slots that are promised to others is no longer counted.
     full = usage.reserved + usage.kept >= usage.capacity
     counted = usage.kept + usage.kept_on_host + usage.host + (usage.reserved - usage.used if full else 0)
     if found.num_tokens > counted:

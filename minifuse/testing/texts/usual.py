@@ -1,4 +1,4 @@
-"""The workloads of texts that the laws are tried on, drawn by hypothesis."""
+"""Draws, with hypothesis, the workloads of texts on which the laws are tried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB
 from minifuse.testing.texts.scenario import KEPT, OF_OPTION, PLACES, QUEUE, TextScenario, one_of, shaped
 from minifuse.testing.texts.special import SPECIAL, long
 
-SELDOM = [False] * 5 + [True] + [False] * 5  # hypothesis draws what stands first, and last, more often than the rest
+SELDOM = [False] * 5 + [True] + [False] * 5  # hypothesis draws the first and the last value more often than the rest
 TOKEN = st.integers(0, VOCAB - 1)
 SAMPLINGS = st.just(GREEDY) | st.builds(
     Sampling,
@@ -111,7 +111,7 @@ def _prompt(draw: st.DrawFn, beginning: tuple[int, ...], longest: int) -> tuple[
 
 
 def _following(draw: st.DrawFn, requests: tuple[Request, ...]) -> tuple[Request, ...]:
-    """Make some of the requests the turns of one conversation."""
+    """Chain some of the requests into one conversation."""
     alone = [request.id for request in requests if request.group is None]
     turns = alone[draw(st.integers(0, 1)) :][: draw(st.integers(2, 3))]
     behind = dict(zip(turns[1:], turns, strict=False))
@@ -125,7 +125,7 @@ def _following(draw: st.DrawFn, requests: tuple[Request, ...]) -> tuple[Request,
 
 
 def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:
-    """Make the requests [start, start + size) the prompts of one request."""
+    """Combine the requests [start, start + size) into one request of several prompts."""
     first = requests[start]
     return tuple(
         replace(request, group="g", arrival_s=first.arrival_s, priority=first.priority, user=first.user)

@@ -31,7 +31,7 @@ class _Chunk:
     owner: str
     index: int
     active_s: float
-    device: int | None  # its block
+    device: int | None  # its block on the device
     host: int | None = None
     flying: bool = False  # a copy to the host is under way
     arriving: bool = False  # a running plan moves its only copy to the host: it cannot be dropped
@@ -42,19 +42,19 @@ class _Chunk:
 
 @dataclass
 class _Kept:
-    """Every idle chunk, according to plans and reports."""
+    """Derives from plans and reports where each idle chunk lies."""
 
     size: int
     num_blocks: int  # of the device
     num_host_blocks: int
     chunks: list[_Chunk] = field(default_factory=list)
-    tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # of each sequence, with the tokens computed
+    tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # sequence -> block table, tokens computed
     flying: set[int] = field(default_factory=set)  # device blocks that a plan of the moment `behind` is copying
     fetched: set[int] = field(default_factory=set)  # blocks of the host that the plan in flight swaps in
     arrivals: list[tuple[float, str]] = field(default_factory=list)  # arrivals yet to come (time, owner), latest first
 
     def leave(self, name: str, owner: str, now: float) -> None:
-        """Make the chunks of a sequence that has ended, or is evicted, idle."""
+        """Mark the chunks of a sequence that has ended, or is evicted, as idle."""
         if name not in self.tables:
             return
         pages, computed = self.tables.pop(name)
@@ -71,7 +71,7 @@ class _Kept:
                     chunk.active_s = max(chunk.active_s, arrival_s)
 
     def places(self) -> list[list[_Chunk]]:
-        """Return the chunks only on the device, on both tiers, and only on the host."""
+        """Return chunks in three lists: only on the device, on both tiers, on the host."""
         return [
             [
                 chunk
@@ -82,7 +82,7 @@ class _Kept:
         ]
 
     def needed(self) -> set[int]:
-        """Return the blocks of the device that admitted sequences have."""
+        """Return the device blocks that admitted sequences use."""
         return {block for pages, _ in self.tables.values() for block in pages.blocks}
 
     def num_without_copy(self) -> int:
@@ -96,18 +96,18 @@ class _Kept:
 
 
 def check_value(case: Case, seen: Observation) -> None:
-    """Check that the chunks of least value go first.
+    """Check that the chunks of least value are reclaimed first.
 
     Chunks are compared with others in the same place: only on the device, on both tiers, or only on the host. Chunks
     being copied are left out.
 
     The value is Cost(l) / T (3.4) or, under least recently used, minus the idle time. It is computed only from times
-    and positions. A chunk that is only on the device is taken only when none is on both tiers, unless the chunk is
-    copied ahead of time.
+    and positions. A chunk that is only on the device is reclaimed only when no chunk is on both tiers; it may be copied
+    ahead of time at any moment.
 
-    A policy may admit sequences with no more memory than they need at once. Then chunks are copied ahead of time if,
-    and only if, less than the part `ahead` of the device is free or backed up; and newcomers leave the part `reserve`
-    of the device to running sequences (law "budget").
+    Some policies admit sequences with only the memory that they need at once. Then chunks are copied ahead of time if,
+    and only if, less than the fraction `ahead` of the device is free or backed up. Newcomers must leave the fraction
+    `reserve` of the device to running sequences (law "budget").
 
     Only memories with the option `eviction` are checked, in runs without sharing or aborts, and with one worker, so
     that events have a single order.
@@ -143,11 +143,11 @@ def check_value(case: Case, seen: Observation) -> None:
                 _check_reserve(kept, event, options)
         else:
             _complete(kept, event, case, owners, options["keep"])
-            asked_s = now if grows else None  # after the plans that are made at once
+            asked_s = now if grows else None  # checked after the plans of this moment
 
 
 def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> None:
-    """Apply a plan to idle chunks: used by newcomers, copied, overwritten or dropped."""
+    """Apply a plan to idle chunks: drop used and lost ones, and record copies."""
     for name in plan.evicted:
         kept.leave(name, owners[name], now)
     used = {owners[name] for name in plan.admitted}
@@ -179,7 +179,7 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
 
 
 def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping[str, Any], now: float) -> None:
-    """Check that chunks that left a place are worth no more than those that stayed."""
+    """Check that no chunk that left a place is worth more than one that stayed."""
     after = kept.places()
     for chunks, stayed in zip(before, after, strict=True):
         there = set(map(id, stayed))
@@ -197,7 +197,7 @@ def _blocks(kept: _Kept, part: float) -> int:
 
 
 def _check_needed(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
-    """Check that no more is copied ahead of time than is missing to the threshold."""
+    """Check that a plan copies no more ahead of time than the threshold requires."""
     backed = kept.num_blocks - kept.num_without_copy()
     if backed + len(plan.moves) > _blocks(kept, options["ahead"]):
         found = f"step {plan.step} copies {len(plan.moves)} chunks ahead of time, and {backed} of {kept.num_blocks}"
@@ -213,7 +213,10 @@ def _check_nothing_owed(kept: _Kept, options: Mapping[str, Any]) -> None:
 
 
 def _check_reserve(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
-    """Check that newcomers leave the reserve to running sequences, and to each other."""
+    """Check that a plan that admits newcomers leaves the reserve free.
+
+    A newcomer that is the only sequence on the device may use the reserve.
+    """
     if not plan.admitted or kept.tables.keys() == {plan.admitted[0]}:
         return
     available, reserve = kept.num_blocks - len(kept.needed() | kept.flying), _blocks(kept, options["reserve"])
