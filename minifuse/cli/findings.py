@@ -14,7 +14,7 @@ from rich.text import Text
 from minifuse.cli.status import Status
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import cut_to
-from minifuse.cli.text import console, time_left
+from minifuse.cli.text import console, tell, time_left
 from minifuse.io.output import write_whole
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions, Experiment, Finding, Say
@@ -57,7 +57,7 @@ def show(row: Experiment, finding: Finding) -> None:
     out.file.flush()
 
 
-def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
+def _markdown(row: Experiment, finding: Finding, source: dict[str, Any], shown: str) -> str:
     machine, versions = source["machine"], source["versions"]
     state = "" if source["clean"] else " with uncommitted changes"
     where = (
@@ -65,6 +65,7 @@ def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
         f"{source['commit'] or 'unknown'}{state}."
     )
     lines = [f"# {row.name}: {row.paper}, {row.figure}", "", f"{row.shows[:1].upper()}{row.shows[1:]}.", ""]
+    lines += [f"![{row.name}]({shown})", ""] if shown else []
     for panel in finding.panels:
         heads = [" ".join(column.head.split()) for column in panel.columns]
         lines += [f"## {panel.title}", "", _row(heads), _row(["---:"] * len(heads))]
@@ -80,33 +81,58 @@ def _row(cells: list[str]) -> str:
 def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
     """Write a finding to NAME.json and NAME.md; NAME-SCALE for another than the default scale.
 
-    A finding cut short by Ctrl-C goes to NAME-interrupted, so that it replaces no whole finding.
+    What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding. NAME.png, its picture, is
+    written where matplotlib is installed.
     """
     name = row.name if scale == Conditions().scale else f"{row.name}-{scale}"
     path = folder / (f"{name}-interrupted" if finding.interrupted else name)
     data = json.dumps({"schema": SCHEMA, "provenance": source, "figures": [row.as_json(finding)]}, indent=2)
-    for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source))):
+    drawn = _picture(finding)
+    shown = "" if drawn is None else f"{path.name}.png"
+    for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source, shown))):
         write_whole(path.with_name(f"{path.name}{ending}"), text)
+    if drawn is not None:
+        path.with_name(shown).write_bytes(drawn)
+
+
+def _picture(finding: Finding) -> bytes | None:
+    try:
+        from minifuse.papers.picture import picture
+    except ModuleNotFoundError as error:
+        tell(f"note: no picture is drawn, for {error.name} is not installed: pip install 'minifuse[tutorials]'.")
+        return None
+    return picture(finding)
+
+
+class TimeIsUp(Exception):
+    """A figure has taken as long as it may."""
 
 
 class Progress(Say):
-    """Shows on stderr what is measured next; draws nothing while a measurement runs."""
+    """Shows on stderr what is measured next; draws nothing during a measurement.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        seconds: how long the figure may take. The first report after that raises `TimeIsUp`.
+    """
+
+    def __init__(self, name: str, seconds: float | None = None) -> None:
         self.status = Status(name)
         super().__init__(self._tell)
         self._began = 0.0
+        self._ends = None if seconds is None else time.perf_counter() + seconds
 
     def expect(self, reports: int) -> None:
         super().expect(reports)
         self._began = time.perf_counter()
 
-    def so_far(self) -> Finding:
-        """Return the finding as it was when Ctrl-C came."""
-        note = f"Interrupted after {max(0, self.said - 1)} of {self.expected} measurements: the rest is missing."
+    def so_far(self, why: str) -> Finding:
+        """Return what was found before Ctrl-C came or the time was up."""
+        note = f"{why} after {max(0, self.said - 1)} of {self.expected} measurements: the rest is missing."
         return Finding({}, tuple(self.kept.values()), (note,), interrupted=True)
 
     def _tell(self, what: str) -> None:
+        if self._ends is not None and time.perf_counter() > self._ends:
+            raise TimeIsUp
         done = self.said - 1
         left = f" ({done} of {self.expected} done{time_left(done, self.expected, self._began)})"
         self.status.say(what, left if self.expected else "")

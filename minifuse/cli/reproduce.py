@@ -26,7 +26,8 @@ MIN_TOKENS = 4  # lengths of a quarter of a request's tokens must still be whole
 MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64
 MIN_REQUESTS = 8  # fewer requests have no percentiles
 LEAST_SHARE, FASTEST = 1e-3, 1e9
-CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # options that only some figures take
+LEAST_MINUTES, MOST_MINUTES = 1e-3, 60 * 24 * 7
+CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # options that not every figure takes
 
 
 def _rates(text: str, flag: str) -> tuple[float, ...]:
@@ -43,6 +44,10 @@ def _rates(text: str, flag: str) -> tuple[float, ...]:
             "give one or the other."
         )
     return rates
+
+
+def _minutes(text: str, flag: str) -> float:
+    return parse_float(text, flag, LEAST_MINUTES, MOST_MINUTES)
 
 
 SCALE = "seconds with a small model, minutes in real time, or the paper's own scale"
@@ -62,7 +67,9 @@ class FigureOptions:
         "auto"
     )
     tokens: Annotated[int | None, _count("--tokens", "of an answer, or of a query", parse=whole(MIN_TOKENS))] = None
-    rounds: Annotated[int, _count("--rounds", "runs of each point, at least; medians count", parse=whole(1, 1000))] = 1
+    rounds: Annotated[
+        int | None, _count("--rounds", "runs of each point; medians count (5; quick: 1)", parse=whole(1, 1000))
+    ] = None
     hidden: Annotated[
         int | None, _count("--hidden", "hidden size of BatchMaker's models", parse=whole(1, MAX_HIDDEN))
     ] = None
@@ -70,6 +77,10 @@ class FigureOptions:
     requests: Annotated[
         int | None,
         _count("--requests", "of a figure of latency against throughput", parse=whole(MIN_REQUESTS, MAX_REQUESTS)),
+    ] = None
+    minutes: Annotated[
+        float | None,
+        option("--minutes", "end a figure after so many, with what was measured by then", "N", parse=_minutes),
     ] = None
     seed: Annotated[int, _count("--seed", "of arrivals, lengths and weights", parse=whole(0))] = 0
     out: Annotated[
@@ -81,7 +92,7 @@ class FigureOptions:
 @takes(FigureOptions)
 def reproduce(options: FigureOptions) -> int:
     """Measure a figure of a paper again, and show it beside the paper's numbers."""
-    from minifuse.cli.findings import SCHEMA, Progress, show, show_list, write
+    from minifuse.cli.findings import SCHEMA, Progress, TimeIsUp, show, show_list, write
     from minifuse.papers import experiments
     from minifuse.papers.experiment import Conditions
     from minifuse.papers.provenance import provenance
@@ -99,20 +110,23 @@ def reproduce(options: FigureOptions) -> int:
     rows = experiments(options.name)
     _refuse_unused(options, rows)
     conditions = Conditions(**{f.name: getattr(options, f.name) for f in fields(Conditions)})
-    runs = [row.prepare(conditions) for row in rows]  # refuses what cannot run before the first figure runs
-    source = provenance()  # records the code that is about to run
+    seconds = None if options.minutes is None else options.minutes * 60
+    runs = [row.prepare(conditions) for row in rows]  # what cannot run is refused before the first one does
+    source = provenance()  # of the code that is about to run
     figures: list[dict[str, Any]] = []
     interrupted, code = False, 0
     for row, run in zip(rows, runs, strict=True):
-        progress = Progress(row.name)
+        progress = Progress(row.name, seconds)
         try:
             with progress.status:
                 finding = run(progress)
+        except TimeIsUp:
+            finding = progress.so_far(f"Ended by --minutes {options.minutes:g}")
         except KeyboardInterrupt:
             interrupted = True
             if not progress.kept:
                 break
-            finding = progress.so_far()
+            finding = progress.so_far("Interrupted")
         with uninterrupted():
             figures.append(row.as_json(finding))
             if options.out is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from statistics import median
 from typing import TypeVar
 
@@ -12,24 +11,26 @@ T = TypeVar("T")
 SLEEP = 20_000_000  # cycles, about 10 ms: the GPU sleeps while the launches behind it are queued
 
 
-def take_turns(runs: Mapping[str, Callable[[], T]], rounds: int, first: int = 0) -> dict[str, list[T]]:
+def take_turns(runs: Mapping[str, Callable[[int], T]], rounds: int, first: int = 0) -> dict[str, list[T]]:
     """Run every contender once per round, and return the results of each.
 
     Each round begins with a different contender, so that a machine that slows down treats all alike.
 
     Args:
+        runs: called with the number of the round.
         first: number of the contender that begins the first round; the next one begins the second.
 
     >>> order = []
-    >>> take_turns({name: partial(order.append, name) for name in "abc"}, 2, first=1)["a"], "".join(order)
-    ([None, None], 'bcacab')
+    >>> _ = take_turns({name: lambda number, name=name: order.append((name, number)) for name in "ab"}, 2, first=1)
+    >>> order
+    [('b', 0), ('a', 0), ('a', 1), ('b', 1)]
     """
     names = list(runs)
     results: dict[str, list[T]] = {name: [] for name in names}
-    for number in range(first, first + rounds):
-        turn = number % len(names)
+    for number in range(rounds):
+        turn = (first + number) % len(names)
         for name in names[turn:] + names[:turn]:
-            results[name].append(runs[name]())
+            results[name].append(runs[name](number))
     return results
 
 
@@ -41,7 +42,11 @@ def time_in_turns(
     On a GPU, the GPU's own clock is used; launch times do not count.
     """
     clock = _gpu_seconds if device == "cuda" else _seconds
-    taken = take_turns({name: partial(clock, run) for name, run in runs.items()}, rounds + 1, first=-1)
+
+    def timer(run: Callable[[], object]) -> Callable[[int], float]:
+        return lambda number: clock(run)
+
+    taken = take_turns({name: timer(run) for name, run in runs.items()}, rounds + 1, first=-1)
     return {name: tuple(seconds[1:]) for name, seconds in taken.items()}
 
 

@@ -30,8 +30,8 @@ class VirtualExecutor:
     does not overlap with computing is added to the plan's seconds. A plan without work occupies no worker, and ends
     when its moves are complete.
 
-    A worker runs its plans in order. Each worker has a device of its own. If `shared`, all workers share one device:
-    while k plans run, each gets a k-th of the device.
+    A worker runs its plans in order. Each worker has a device of its own, or all share one (`shared`): while k plans
+    run, each gets a k-th of it. Several together may be faster than one alone, by the factor `together`.
 
     >>> # Two plans of 4 s share a device; the second begins 2 s after the first. The first runs 2 s alone, then at
     >>> # half speed: it ends at 2 + 2 * 2 = 6 s. The second then has 2 s left, runs alone, and ends at 8 s.
@@ -44,6 +44,7 @@ class VirtualExecutor:
         run: RunPlan = placeholder_tokens,
         *,
         shared: bool = False,
+        together: float = 1.0,
         link: Link | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
@@ -51,7 +52,7 @@ class VirtualExecutor:
         self._cost = cost
         self._link = link or Link()
         self._run = run
-        self._shared = shared
+        self._shared, self._together = shared, together
         self._on_close = on_close
         # A plan ends when `_served` reaches the plan's end. `_served` is the time itself or, on a shared device, the
         # device time that a plan would have received by `_now` if it had run from the start.
@@ -104,14 +105,19 @@ class VirtualExecutor:
         if not self._shared:
             self._served = now
         elif self._running:
-            self._served += (now - self._now) / len(self._running)
+            self._served += (now - self._now) / self._slowdown()
         self._now = now
 
     def _next_end(self) -> float:
         if not self._running:
             return math.inf
         end = self._running[0][0]
-        return self._now + (end - self._served) * len(self._running) if self._shared else end
+        return self._now + (end - self._served) * self._slowdown() if self._shared else end
+
+    def _slowdown(self) -> float:
+        """Return how many times as long as alone each plan takes now, on a shared device."""
+        num_running = len(self._running)
+        return num_running / self._together if num_running > 1 else 1.0
 
     def wait(self, until: float | None) -> list[Completion]:
         self._start_queued()

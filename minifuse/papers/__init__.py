@@ -1,4 +1,4 @@
-"""Figures and tables of the papers, measured again: paper against measured, side by side."""
+"""Measures the figures and tables of the papers again, and compares them with the papers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER, *BATCHM
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:
-    """The experiment of this name, or all of the paper of this name, in order.
+    """Return the experiment `name`, or all experiments of the paper `name` in order.
 
     Raises:
-        UsageError: there is none; the message names the nearest.
+        UsageError: no experiment or paper has this name; the message suggests the nearest.
     """
     found = tuple(row for row in EXPERIMENTS.values() if name in (row.name, row.group))
     if not found:

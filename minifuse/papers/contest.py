@@ -1,4 +1,4 @@
-"""Contests: contenders serve the same requests on one bench, in turns, and are timed alike."""
+"""Serves the same requests with several contenders, in turns on one machine, and times them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from minifuse.trace.log import Event, Trace
 
 S = TypeVar("S", bound=Source)
 T = TypeVar("T")
+ROUNDS = {"quick": 1, "cpu": 5, "paper": 5}  # by scale: how often each contender runs each point
 HALF = "float16"  # the half precision of the papers' machines
 
 
 def half_precision() -> str:
-    """Choose bfloat16 if this CPU has tiles for it, else float32."""
+    """Choose bfloat16 if this CPU has AMX tiles for it, else float32."""
     import torch
 
     supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
@@ -51,7 +52,7 @@ def several(one: Hardware, count: int) -> Hardware:
 
 
 def text_model(conditions: Conditions, name: str) -> TextSource:
-    """Find the model of the conditions, or else the preset of this name.
+    """Find the model that the conditions name, otherwise the random preset `name`.
 
     Raises:
         UsageError: there is no such model.
@@ -60,16 +61,17 @@ def text_model(conditions: Conditions, name: str) -> TextSource:
 
 
 def ignore(told: object) -> None:
-    """Keep nothing of an iteration, or of an event."""
+    """Do nothing: a callback for reports or events that nobody needs."""
 
 
 class Bench(Generic[S]):
-    """A model on a machine, which serves the requests of a paper's experiments.
+    """Serves the requests of a paper's experiments with one model on one machine.
 
     Args:
-        machine: simulated at the paper's scale; time is real at the others.
-        virtual_dtype, real_dtype: unless the conditions name another; None: the half precision of this machine.
-        rounds: the fewest.
+        machine: the machine to simulate at the scale `paper`. At other scales, the computer at hand runs in real time.
+        virtual_dtype: the dtype in virtual time, if the conditions name none.
+        real_dtype: the dtype in real time, if the conditions name none; None: `half_precision`.
+        drawn: whether each round has random arrivals or lengths of its own. If not, virtual time needs only one round.
     """
 
     model: Any = None  # until `load`
@@ -82,12 +84,14 @@ class Bench(Generic[S]):
         *,
         virtual_dtype: str = HALF,
         real_dtype: str | None = None,
-        rounds: int = 1,
+        drawn: bool = True,
     ) -> None:
         self.conditions = conditions
         self.virtual = conditions.scale == "paper"
         self.source = source
-        self.rounds = max(conditions.rounds, rounds)
+        self.rounds = conditions.rounds or ROUNDS[conditions.scale]
+        if self.virtual and not drawn:
+            self.rounds = 1
         dtype = conditions.dtype
         if dtype == "auto":
             dtype = virtual_dtype if self.virtual else real_dtype or half_precision()
@@ -109,21 +113,21 @@ class Bench(Generic[S]):
 
     @property
     def several(self) -> bool:
-        """Whether medians of several rounds count."""
+        """Whether there are several rounds, of which medians are reported."""
         return self.rounds > 1
 
     def start(self, say: Say) -> None:
-        """Prepare the measurements, where there is something to prepare."""
+        """Prepare the measurements; by default, do nothing."""
 
     def notes(self) -> tuple[str, ...]:
-        """The conditions in words, where they have notes of their own."""
+        """Return notes on the conditions; by default, none."""
         return ()
 
     def load(self, share: bool = True) -> None:
-        """Load the weights; virtual time needs none.
+        """Load the weights, which virtual time does not need.
 
         Args:
-            share: use the cores that a model of this size is worth.
+            share: whether to limit the threads to those that a model of this size can use.
         """
         if self.virtual:
             return
@@ -132,7 +136,12 @@ class Bench(Generic[S]):
         self.model = self.source.load(self.dtype, seed=self.conditions.seed)
 
     def check_memory(self, tokens: int, what: str, remedy: str) -> None:
-        """Refuse a model that does not fit the simulated machine beside this many KV tokens."""
+        """Raise `UsageError` if the model and `tokens` KV tokens do not fit the simulated machine.
+
+        Args:
+            what: names these tokens in the message.
+            remedy: the options that the message advises to give.
+        """
         if not self.virtual:
             return
         memory = hardware(self.settings.hardware).memory
@@ -144,7 +153,7 @@ class Bench(Generic[S]):
             )
 
     def check_requests(self, most: int) -> None:
-        """Refuse more requests than a run can have."""
+        """Raise `UsageError` if the user asked for more than `most` requests."""
         asked = self.conditions.requests
         if asked is not None and asked > most:
             raise UsageError(f"--requests is {asked:,}, of each run of this figure: give at most {most:,}.")
@@ -164,15 +173,15 @@ class Bench(Generic[S]):
         """Serve all requests with a technique and return the trace.
 
         Args:
-            slots: of memory.
+            slots: the number of memory slots.
             on_step: called with the report of every iteration.
-            into: called with every event instead of keeping the trace, as by `build_engine`.
-            machine: simulate this one instead.
-            slot_bytes: if not the model's.
+            into: called with every event; the trace then keeps none (see `build_engine`).
+            machine: a machine to simulate instead of the bench's.
+            slot_bytes: bytes of a slot, if not `slot_bytes` of the bench.
 
         Raises:
             UsageError: a request was refused, or the model and its memory do not fit the simulated machine.
-            KeyboardInterrupt: Ctrl-C, which `minifuse.serve.run.serve` by itself survives.
+            KeyboardInterrupt: Ctrl-C interrupted the run.
         """
         memory = slots * (slot_bytes or self.slot_bytes)
         settings = replace(self.settings, kv_memory=memory, stage_options=options)
@@ -182,7 +191,7 @@ class Bench(Generic[S]):
         model = None if settings.clock == "virtual" else self.model
         engine = build_engine(resolve_run(row, self.source, settings), model, into=into)
         if self.conditions.scale == "cpu":
-            gc.collect()  # what the last run left is not cleared away during this one
+            gc.collect()  # so that this run spends no time on the garbage of the last one
         served = serve(engine, requests, on_step=on_step).whole()
         refused = next((a.why_refused for a in served.answers if a.finish_reason is FinishReason.REFUSED), None)
         if refused is not None:
@@ -190,22 +199,29 @@ class Bench(Generic[S]):
         return served.trace
 
     def race(
-        self, runs: Mapping[str, Callable[[], T]], seconds: Callable[[T], float], first: int
+        self,
+        runs: Mapping[str, Callable[[int], T]],
+        seconds: Callable[[T], float],
+        first: int,
+        rounds: int | None = None,
     ) -> dict[str, Raced[T]]:
         """Run every contender in every round, in turns.
 
         Args:
-            seconds: the duration of a run.
-            first: number of the contender that begins.
+            runs: the contenders by name; each is called with the number of the round.
+            seconds: returns the duration of a run.
+            first: the number of the contender that begins the first round.
+            rounds: the number of rounds, if not that of the bench.
         """
-        turns = take_turns(runs, self.rounds, first)
+        turns = take_turns(runs, rounds or self.rounds, first)
         return {name: Raced.of(found, seconds) for name, found in turns.items()}
 
     def facts(self, machine: str, **more: Any) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values.
+        """Return the conditions of all measurements, as plain values.
 
         Args:
-            machine: the name of what virtual time simulates.
+            machine: the name of the machine that virtual time simulates.
+            more: further conditions.
         """
         return {
             "scale": self.conditions.scale,
@@ -221,7 +237,10 @@ class Bench(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Raced(Generic[T]):
-    """The run of median duration (the shorter of two), and the seconds of all rounds."""
+    """A contender's run of median duration, and the seconds of all its rounds.
+
+    If the number of rounds is even, the shorter of the two middle runs is kept.
+    """
 
     run: T
     rounds_s: tuple[float, ...]
@@ -232,11 +251,11 @@ class Raced(Generic[T]):
         return cls(runs[rounds_s.index(median_low(rounds_s))], rounds_s)
 
     def over(self, other: Raced[T]) -> tuple[float, ...]:
-        """How many times as fast as another this is, round by round."""
+        """Return how many times as fast as `other` this contender is, in each round."""
         return tuple(theirs / ours for ours, theirs in zip(self.rounds_s, other.rounds_s, strict=True))
 
 
 def known(row: Technique, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that this technique has."""
+    """Return the options that this technique has, and leave out the others."""
     names = row.option_names
     return {name: value for name, value in options.items() if name in names}

@@ -1,21 +1,21 @@
-"""Contenders under load: the outcomes of their runs, and the curves over all rates."""
+"""Offers growing loads to contenders, and collects the outcomes as curves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from minifuse.execute.timing import take_turns
 from minifuse.papers.experiment import SHARE, Column, Conditions, Panel, Point, Values
 from minifuse.papers.page import shown
 from minifuse.techniques import Technique, mix, technique
 
-ALIKE = 0.02  # throughputs that differ by less are the same
-BOUND = 2.0  # times the lowest latency of the baseline: where loads are compared
+ALIKE = 0.02  # throughputs that differ by a smaller part count as equal
+BOUND = 2.0  # loads are compared at this many times the baseline's lowest latency
 PERCENTILES = (50, 90, 99)
 OFFERED = Column("offered\nreq/s", "at", "rate")
 
@@ -24,31 +24,31 @@ Served = Mapping[str, float]  # the outcome of one run: seconds, requests per se
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A technique and its options, without the largest batch if that is to be chosen."""
+    """A technique and its options; the limit of the batch size may be chosen later."""
 
-    key: str  # of its values in a point
-    head: str  # of its columns
+    key: str  # begins the names of its values in a point
+    head: str  # begins the heads of its columns
     technique: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    twice: str | None = None  # a type of cell whose largest batch is twice that of the other types
-    stages: Mapping[str, str] = field(default_factory=dict)  # instead of the technique's own
+    twice: str | None = None  # a type of cell whose batch-size limit is twice that of the other types
+    stages: Mapping[str, str] = field(default_factory=dict)  # stages that replace the technique's own
 
     @property
     def row(self) -> Technique:
         return mix(technique(self.technique), **self.stages)
 
     def sized(self, max_batch: int) -> dict[str, Any]:
-        """Its options with this largest batch."""
+        """Return the contender's options with this batch-size limit."""
         options = {**self.options, "batching.max_batch": max_batch}
         return options if self.twice is None else {**options, "batching.max_batches": f"{self.twice}={2 * max_batch}"}
 
 
 def latencies(whole: str, of: Callable[[str, int], float]) -> dict[str, float]:
-    """Percentiles of a latency and of its two parts, queueing and computing.
+    """Return percentiles of a latency and of its two parts, queueing and computing.
 
     Args:
         whole: the name of the latency among the metrics.
-        of: seconds, by the name of a latency and the percentile.
+        of: returns the seconds, given the name of a latency and the percentile.
     """
     names = {"": whole, "queueing_": "queueing_s", "computing_": "computing_s"}
     return {f"{prefix}p{percent}": of(name, percent) for prefix, name in names.items() for percent in PERCENTILES}
@@ -56,7 +56,7 @@ def latencies(whole: str, of: Callable[[str, int], float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of all rounds of a contender at one rate; medians count."""
+    """The outcome of a contender's rounds at one rate; indexing gives medians."""
 
     rounds: tuple[Served, ...]
 
@@ -64,14 +64,16 @@ class Outcome:
         return median(run[name] for run in self.rounds)
 
     def each(self, name: str) -> tuple[float, ...]:
-        """A value in every round."""
+        """Return a value in every round."""
         return tuple(run[name] for run in self.rounds)
 
     def values(self, key: str) -> Values:
-        """As a contender's values of a point; percentiles in ms."""
+        """Return the values of a point, named after the contender's key; percentiles are in ms."""
         values: Values = {}
         for name in self.rounds[0]:
             values |= {f"{key}_{name}_ms": self[name] * 1e3} if name[-2:].isdigit() else {f"{key}_{name}": self[name]}
+        if len(self.rounds) > 1 and "p90" in self.rounds[0]:
+            values[f"{key}_p90_ms_rounds"] = tuple(seconds * 1e3 for seconds in self.each("p90"))
         return values
 
 
@@ -79,13 +81,14 @@ class Outcome:
 class Curve:
     """A contender under load: its capacity, and its outcome at each rate (ascending).
 
-    The capacity is its throughput when all requests come at once.
+    The capacity is its throughput when all requests arrive at once.
     """
 
     contender: Contender
     max_batch: int = 0
     capacity: float = 0.0  # requests per second
     points: dict[float, Outcome] = field(default_factory=dict)  # by the rate offered
+    capacities: tuple[float, ...] = ()  # the capacity in each round
 
     @property
     def peak(self) -> float:
@@ -93,25 +96,37 @@ class Curve:
         return max([self.capacity, *(outcome["throughput"] for outcome in self.points.values())])
 
     @property
+    def peaks(self) -> tuple[float, ...]:
+        """The highest throughput of each round."""
+        rounds = [outcome.each("throughput") for outcome in self.points.values()]
+        return tuple(map(max, zip(*rounds, *([self.capacities] if self.capacities else []), strict=True)))
+
+    def of_round(self, number: int) -> Curve:
+        """Return the curve of one round, without its capacity."""
+        points = {rate: Outcome(one.rounds[number : number + 1]) for rate, one in self.points.items()}
+        return Curve(self.contender, self.max_batch, points=points)
+
+    @property
     def last(self) -> Outcome:
         return self.points[max(self.points)]
 
     def lowest(self, latency: str = "p90") -> float:
-        """Seconds."""
+        """Return the lowest value of a latency at any rate, in seconds."""
         return min(outcome[latency] for outcome in self.points.values())
 
     @property
     def saturated(self) -> bool:
-        """Whether the last rate exceeds the capacity and throughput has not grown."""
+        """Whether the last rate exceeds the capacity and throughput has stopped growing."""
         if len(self.points) < 2:
             return False
         *before, last = (outcome["throughput"] for outcome in self.points.values())
         return max(self.points) > self.capacity and last <= (1 + ALIKE) * max(before)
 
     def load_at(self, level_s: float, load: str = "throughput", latency: str = "p90") -> float | None:
-        """The load at which a latency reaches `level_s`; see `crossing`.
+        """Return the load at which a latency reaches `level_s`; see `crossing`.
 
-        The load is a value of the outcomes, or the `rate`.
+        Args:
+            load: the name of a value of the outcomes, or `rate`.
         """
         points = [
             (outcome[latency], rate if load == "rate" else outcome[load]) for rate, outcome in self.points.items()
@@ -120,12 +135,13 @@ class Curve:
 
 
 def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | None:
-    """The load at which a latency reaches a level.
+    """Return the load at which a latency reaches a level; None if always higher.
 
-    `points` are pairs of latency and load, in the order of the loads.
+    Neighbouring points are joined by straight lines, and the last crossing counts. If the last latency is below the
+    level, the result is the last load.
 
-    On the straight line between two neighbours, the last time that it is crossed. If it is never reached, the last
-    load; None if the latency always exceeds the level.
+    Args:
+        points: pairs of latency and load, in ascending order of load.
 
     >>> crossing([(0.01, 100.0), (0.03, 200.0)], 0.02)
     150.0
@@ -140,50 +156,25 @@ def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | N
     return points[-1][1]
 
 
-class Gain(NamedTuple):
-    """The loads of two contenders at one latency.
-
-    Ours serves at least that much if `least`: it was offered no more.
-    """
-
-    level_s: float
-    here: float
-    there: float
-    least: bool
-
-    @property
-    def factor(self) -> float:
-        return self.here / self.there
-
-    def __str__(self) -> str:
-        return f"{'at least ' if self.least else ''}{self.factor:.2f}x"
-
-
-def gain(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p90") -> Gain | None:
-    """Compare loads at twice the baseline's lowest latency; None if ours always exceeds it."""
-    level_s = BOUND * baseline.lowest(latency)
-    here, there = (curve.load_at(level_s, load, latency) for curve in (ours, baseline))
-    return None if here is None or there is None else Gain(level_s, here, there, ours.last[latency] <= level_s)
-
-
 def load_at(
     curves: Mapping[str, Curve],
     rates: Sequence[float],
-    run: Callable[[Curve, float], Served],
+    run: Callable[[Curve, float, int], Served],
     rounds: int,
     say: Callable[[str], None],
     measured: Callable[[float], None] = lambda rate: None,
     *,
     all_rates: bool = False,
 ) -> None:
-    """Offer each rate to every contender that is not saturated, or to all.
+    """Offer each rate to every contender that is not saturated.
 
     The outcomes are added to the curves.
 
     Args:
-        rates: ascending.
-        run: one contender's run at one rate.
+        rates: the rates in ascending order.
+        run: runs one contender at a rate, in the round of a given number, and returns the outcome.
         measured: called after each rate.
+        all_rates: whether saturated contenders are offered further rates, too.
     """
     for number, rate in enumerate(rates):
         runs = {name: partial(run, curve, rate) for name, curve in curves.items() if all_rates or not curve.saturated}
@@ -195,12 +186,12 @@ def load_at(
         measured(rate)
 
 
-def run_rounds(runs: Mapping[str, Callable[[], Served]], rounds: int, first: int) -> dict[str, Outcome]:
+def run_rounds(runs: Mapping[str, Callable[[int], Served]], rounds: int, first: int) -> dict[str, Outcome]:
     return {name: Outcome(tuple(found)) for name, found in take_turns(runs, rounds, first).items()}
 
 
 def offered(rates: Sequence[float], peak: float) -> tuple[float, ...]:
-    """Requests per second: `rates` themselves, or shares of `peak` if they are small enough.
+    """Return requests per second; if no rate exceeds `SHARE`, `rates` are shares of `peak`.
 
     >>> offered((0.5, 1.2), 300.0)
     (150.0, 360.0)
@@ -209,9 +200,17 @@ def offered(rates: Sequence[float], peak: float) -> tuple[float, ...]:
 
 
 def rates_of(conditions: Conditions, shares: Sequence[float], capacity: float) -> tuple[float, ...]:
-    """The rates that were asked for, or else shares of a capacity, however large."""
+    """Return the rates that the user asked for, otherwise `shares` of the capacity."""
     given = conditions.rates
     return offered(given, capacity) if given else tuple(share * capacity for share in shares)
+
+
+def _drawn(key: str, name: str) -> Column:
+    """Return a contender's column; p90 is drawn over the contender's throughput."""
+    column = Column("", "measured", f"{key}_{name}")
+    if name != "p90_ms":
+        return column
+    return replace(column, axis="y", log=True, over=f"{key}_throughput", over_head="requests/s")
 
 
 def curve_panel(
@@ -224,12 +223,14 @@ def curve_panel(
     more: Sequence[Column] = (),
     values: Callable[[Outcome, str], Values] = Outcome.values,
 ) -> Panel:
-    """A row for each rate, columns for each contender; columns without values are left out.
+    """Return a panel: a row for each rate, columns for each contender, no empty columns.
 
     Args:
-        at: where the point of a rate lies.
-        columns: head, name of the value and form.
-        values: of an outcome, by the contender's key and a name.
+        at: returns the position of a rate's point.
+        columns: head, name of the value and format of each column that a contender has.
+        first: the column of the rates.
+        more: columns behind those of the contenders.
+        values: returns the values of an outcome, given the contender's key.
     """
     points = []
     for rate in sorted({rate for curve in curves.values() for rate in curve.points}):
@@ -239,7 +240,7 @@ def curve_panel(
                 measured |= values(curve.points[rate], key)
         points.append(Point(at(rate), measured, {}))
     own = [
-        Column(f"{curve.contender.head}\n{head}", "measured", f"{key}_{name}", form)
+        replace(_drawn(key, name), head=f"{curve.contender.head}\n{head}", form=form)
         for key, curve in curves.items()
         for head, name, form in columns
     ]

@@ -1,4 +1,4 @@
-"""The nouns of `minifuse reproduce`: running an experiment, a figure or table, gives a finding."""
+"""The types of `minifuse reproduce`: running an experiment, a figure or table, gives a finding."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Literal
 SCALES = ("quick", "cpu", "paper")
 SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
 
-Values = dict[str, Any]  # by name: numbers, texts, several numbers, or None where there is none
+Values = dict[str, Any]  # by name; a value is a number, a text, a sequence of numbers, or None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the reader may choose; None leaves the choice to the experiment.
+    """The choices of the user; None leaves a choice to the experiment.
 
-    `quick` shows in seconds that everything works, `cpu` is real time on a small machine, `paper` is the paper's own
-    scale: in virtual time where there is a cost model for it, otherwise on a GPU. `tokens` is the length of a request's
-    answer, or the number of its queries where a figure measures attention alone; `rounds` is raised where so few cannot
-    be measured. The dtype `auto` is the half precision that suits the scale's machine, or float32 where the paper
-    computed in it.
+    The scale `quick` shows in seconds that everything works. `cpu` runs in real time on a small machine. `paper` has
+    the size of the paper's own experiment; it runs in virtual time if there is a cost model, otherwise on a GPU.
+    `tokens` is the length of a request's answer; in a figure of attention only, it is the number of a request's
+    queries. The dtype `auto` is the half precision that suits the scale's machine, or float32 if the paper used that.
+    Each round runs every contender once, with newly drawn arrivals and lengths. Results are medians of the rounds.
 
     `hidden` is the hidden size of a model of cells, `rates` are the rates at which requests arrive, and `requests` is
     the number of requests. An experiment lists in `takes` which of these it uses.
@@ -30,7 +30,7 @@ class Conditions:
     model: str | None = None
     dtype: str = "auto"
     tokens: int | None = None
-    rounds: int = 1
+    rounds: int | None = None
     seed: int = 0
     hidden: int | None = None
     rates: tuple[float, ...] | None = None  # ascending; shares of the measured peak, or requests per second
@@ -39,7 +39,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point: where it lies, and its values here and in the paper."""
+    """A point of a panel: its position, and its values here and in the paper."""
 
     at: Values
     measured: Values
@@ -48,24 +48,32 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a panel's table: which value of a point, and its format.
+    """A column of a panel's table: a value of each point, and its format.
 
-    The head has two lines; neighbours may share the first. Without a `form` a number has three digits, or all of a
-    larger whole part.
+    The head has two lines; neighbouring columns may share the first. Without a `form`, a number has three significant
+    digits; from 1,000 on, a float is rounded to a whole number.
 
     >>> Column("speed-up\\npaper", "paper", "speedup", "{:.1f}x").cell(Point({}, {}, {"speedup": 3.4}))
     '3.4x'
     """
 
     head: str
-    part: str  # of a point: at, measured or paper
+    part: str  # the part of a point that holds the value: at, measured or paper
     key: str
     form: str | None = None
+    axis: Literal["x", "y"] | None = None  # the picture's axis on which the value is drawn
+    log: bool = False
+    over: str | None = None  # key of the measured value over which this one is drawn, if not that of the x column
+    over_head: str | None = None  # the x axis' label if `over` is given
+
+    def value(self, point: Point) -> Any:
+        """Return the column's value of a point, or None."""
+        values: Values = getattr(point, self.part)
+        return values.get(self.key)
 
     def cell(self, point: Point) -> str:
-        """The value as text; - where there is none."""
-        values: Values = getattr(point, self.part)
-        value = values.get(self.key)
+        """Return the value of a point as text; - stands for None."""
+        value = self.value(point)
         if value is None:
             return "-"
         if self.form is not None:
@@ -89,19 +97,19 @@ class Finding:
     facts: Mapping[str, Any]
     panels: tuple[Panel, ...]
     notes: tuple[str, ...]
-    interrupted: bool = False  # Ctrl-C came: these are the points that had been measured by then
+    interrupted: bool = False  # by Ctrl-C; only the points measured until then are here
 
 
 class Say:
     """Reports progress, and keeps what has been found so far.
 
     Args:
-        show: is told what is being measured.
+        show: called with the name of what is being measured.
     """
 
     def __init__(self, show: Callable[[str], None] = lambda what: None) -> None:
         self._show = show
-        self.said = self.expected = 0  # reports so far, and in all
+        self.said = self.expected = 0  # reports made so far, and reports in all
         self.kept: dict[str, Panel] = {}  # by title
 
     def __call__(self, what: str) -> None:
@@ -113,12 +121,12 @@ class Say:
         self.said, self.expected = 0, reports
 
     def keep(self, panel: Panel) -> None:
-        """Keep a panel instead of the last one of this title: Ctrl-C may come."""
+        """Keep a panel in case of Ctrl-C; it replaces the one with the same title."""
         self.kept[panel.title] = panel
 
 
 class Plot:
-    """A panel that grows point by point; Ctrl-C keeps what has been found so far."""
+    """A panel that grows point by point; the points found survive Ctrl-C."""
 
     def __init__(self, say: Say, title: str, columns: tuple[Column, ...]) -> None:
         self.say, self.title, self.columns = say, title, columns
@@ -140,8 +148,8 @@ Run = Callable[[Say], Finding]
 class Experiment:
     """A figure or table of a paper that can be run again.
 
-    `prepare` refuses what cannot be run (`UsageError`) before anything heavy is loaded, and returns what runs it.
-    `takes` names the optional `Conditions` that this experiment uses.
+    `prepare` returns a function that runs the experiment. If these conditions cannot run, it raises `UsageError` before
+    anything heavy is loaded. `takes` names the optional `Conditions` that this experiment uses.
     """
 
     paper: str
@@ -165,7 +173,7 @@ class Experiment:
         return f"{'Fig.' if self.kind == 'fig' else 'Table'} {self.number}"
 
     def as_json(self, finding: Finding) -> dict[str, Any]:
-        """A finding in plain values."""
+        """Return a finding as plain values."""
         return {
             "name": self.name,
             "paper": self.paper,

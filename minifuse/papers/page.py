@@ -1,4 +1,4 @@
-"""The page of a figure: Markdown beside its spec, with tables' columns and notes."""
+"""Reads the page of a figure: a Markdown file with table columns and notes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from minifuse.papers.experiment import Column, Conditions, Experiment, Finding, 
 FOLDER = Path(__file__).parent
 ITEM = re.compile(r"( *)-(?: \[(not )?([\w.]+)\])? ?(.*)")  # indent, condition, text
 ALONE = re.compile(r"{(\w+)}")
-VALUE = re.compile(r"(.*){(\w+)\.(\w+)(:.*)?}(.*)")  # what stands before it, part, key, format, what stands behind it
+VALUE = re.compile(r"(.*){(\w+)\.(\w+)(:.*)?}(.*)")  # text before, part, key, format, text after
 RULE = set("|-: ")
 
 
 def shown(rate: float) -> str:
-    """Requests per second, to three digits or in whole numbers.
+    """Format requests per second with three digits; from 1,000 on, as a whole number.
 
     >>> shown(12.345), shown(27136.4)
     ('12.3', '27,136')
@@ -27,16 +27,17 @@ def shown(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
-def judged(met: bool | None) -> str:
-    """The verdict on an aim; None: it cannot be judged."""
-    return "cannot be judged" if met is None else "met" if met else "not met"
+def agreement(agrees: bool) -> str:
+    """Return the words for whether a finding agrees with the paper."""
+    return "agrees" if agrees else "does not agree"
 
 
 FORMATS = {
     "rate": shown,
     "times": "{:.2f}x".format,
+    "terabytes": lambda rate: f"{rate / 1e12:.3f} TB/s",
     "ms": lambda seconds: f"{seconds * 1e3:.3g}",
-    "met": judged,
+    "agrees": agreement,
 }
 
 
@@ -53,7 +54,8 @@ def tables(name: str) -> tuple[tuple[Column, ...], ...]:
     """Read the columns of each table in `name`.md.
 
     A table has a row of heads and a row of values. `<br>` divides the two lines of a head. A value is `{part.key}`, or
-    `{part.key:form}` and what stands around it.
+    `{part.key:form}` with text around it. A picture draws the columns whose heads end with `~y` over the column whose
+    head ends with `~x`. Heads that end with `~log y` or `~log x` make that axis logarithmic.
     """
     lines = (FOLDER / f"{name}.md").read_text().splitlines()
     rows = [line[1:-1].split("|") for line in lines if line.startswith("|") and not set(line) <= RULE]
@@ -64,18 +66,22 @@ def _column(head: str, value: str) -> Column:
     found = VALUE.fullmatch(value.strip())
     assert found is not None
     before, part, key, form, after = found.groups()
-    return Column(head.strip().replace("<br>", "\n"), part, key, form and f"{before}{{{form}}}{after}")
+    text, _, axis = head.strip().partition(" ~")
+    log, name = axis.startswith("log "), axis.removeprefix("log ")
+    form = form and f"{before}{{{form}}}{after}"
+    return Column(text.replace("<br>", "\n"), part, key, form, axis=name or None, log=log)  # type: ignore[arg-type]
 
 
 def notes(name: str, **values: Any) -> tuple[str, ...]:
-    """Fill in the notes of `name`.md: the items of the list behind its tables.
+    """Fill in the notes of `name`.md: the list items below its tables.
 
-    `{value}` stands for a value, with a format as in `str.format`, or one of `FORMATS`; several values are separated by
-    commas. An item `{value}` alone stands for a sequence of notes. An item under another continues its note. An item
-    that begins with `[value]`, or `[not value]`, counts only where that is true, and so do the items under it.
+    `{value}` stands for one of `values`, with a format of `str.format` or of `FORMATS`; several values are separated by
+    commas. An item that consists of one `{value}` stands for a sequence of notes. A nested item continues the note of
+    its parent. An item that begins with `[value]` is left out, with its nested items, if the value is false; one that
+    begins with `[not value]`, if it is true.
     """
     filled, found = _Filled(), list[str]()
-    left_out: int | None = None  # the indent of an item that does not count
+    left_out: int | None = None  # the indent of an item that is left out
     for indent, negated, condition, text in _items((FOLDER / f"{name}.md").read_text()):
         if left_out is not None and indent > left_out:
             continue
@@ -93,7 +99,7 @@ def notes(name: str, **values: Any) -> tuple[str, ...]:
 
 
 class Setting(Protocol):
-    """What a figure is measured in: conditions as plain values, and notes on them."""
+    """Describes how a figure is measured: conditions as plain values, and notes on them."""
 
     def start(self, say: Say) -> None: ...
 
@@ -106,7 +112,7 @@ S = TypeVar("S", bound=Setting)
 
 
 class Drawn:
-    """What a figure found: panels, facts beside the conditions, values for the notes."""
+    """The results of a figure: panels, facts apart from the conditions, values for the notes."""
 
     def __init__(self, panels: Iterable[Panel], facts: Values | None = None, **values: Any) -> None:
         self.panels, self.facts, self.values = panels, facts or {}, values
@@ -126,13 +132,13 @@ def spec(
     page: str = "",
     **values: Any,
 ) -> Callable[[Draw[S]], Experiment]:
-    """Turn a function that measures into the experiment of a figure.
+    """Return a decorator that turns a measuring function into a figure's experiment.
 
     Args:
-        name: of the paper.
-        make: makes the setting, or refuses what cannot run.
-        page: a path from this folder, if it is not the figure's own.
-        values: fill in the notes of every run.
+        name: the name of the paper.
+        make: builds the setting; raises `UsageError` if it cannot run.
+        page: the path of the page in this folder; by default, it follows from the paper and the number.
+        values: values for the notes that are the same in every run.
     """
     page = page or f"{name.lower()}/{kind}{number}".replace(".", "_")
 
@@ -151,7 +157,7 @@ def spec(
 
 
 def _items(text: str) -> Iterator[tuple[int, str, str, str]]:
-    """Indent, negation, condition and text of each item; its lines are joined."""
+    """Yield indent, negation, condition and text of each item, its lines joined."""
     lines: list[str] = []
     for line in text.splitlines():
         if line.lstrip().startswith("-"):

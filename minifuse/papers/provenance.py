@@ -1,4 +1,4 @@
-"""Where a result comes from: written into every result that is kept."""
+"""Describes where a result comes from; every stored result contains this."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from minifuse.execute.cores import processor
 
 
 def provenance(**run: Any) -> dict[str, Any]:
-    """Commit, clean tree or not, machine and versions; `run` adds to it.
+    """Return the commit, whether the tree is clean, the machine, the versions, and `run`.
 
-    Outside a checkout the commit is None.
+    Outside a checkout, commit and cleanness are None.
     """
     versions = {name: _version(name) for name in ("minifuse", "torch", "transformers", "numpy")}
     # Installed inside another repository, this file is not tracked there.
@@ -33,7 +33,7 @@ def provenance(**run: Any) -> dict[str, Any]:
 
 
 def _torch() -> dict[str, Any]:
-    """The threads and GPU of torch; nothing if torch was not needed."""
+    """Return torch's threads and GPU, or nothing if torch has not been imported."""
     if (torch := sys.modules.get("torch")) is None:
         return {}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else None

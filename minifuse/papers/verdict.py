@@ -1,17 +1,23 @@
-"""Verdicts: sentences that set what was measured against what a paper found."""
+"""Judges whether measured values agree with a paper's; too high is no agreement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
 
 from minifuse.papers.experiment import Point, Values
-from minifuse.papers.page import judged
+from minifuse.papers.page import shown
 
-SHORT_OF = 0.9  # a gain below this part of the paper's is named
+TOLERANCE = 0.1  # the part by which a value may differ from a paper's
+
+Judgement = Literal["agrees", "below", "above", "undecided"]
 
 
 def spread(values: Sequence[float]) -> str:
-    """The least and the most of several rounds.
+    """Format the minimum and the maximum of several rounds.
 
     >>> spread([1.5, 0.25, 2.0])
     '0.25-2'
@@ -19,33 +25,105 @@ def spread(values: Sequence[float]) -> str:
     return f"{min(values):.3g}-{max(values):.3g}"
 
 
-def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str]) -> str:
-    """The points whose gain falls short of the paper's, and the one farthest above.
+def told(rounds: Sequence[float], form: str = "{:.2f}x") -> str:
+    """Format the median of the rounds, and their range if there are several.
 
-    The gain is a value called `speedup` or `gain`.
+    >>> told([1.5]), told([1.25, 2.0, 1.5])
+    ('1.50x', '1.50x (1.25x to 2.00x)')
     """
-    what = key.replace("speedup", "speed-up")
-    short: list[str] = []
-    above: list[tuple[float, str]] = []
+    least, most = form.format(min(rounds)), form.format(max(rounds))
+    return form.format(median(rounds)) + (f" ({least} to {most})" if len(rounds) > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A paper's claim in words, and the range of values that agree with it."""
+
+    text: str
+    least: float
+    most: float = math.inf
+
+    @classmethod
+    def about(cls, value: float, form: str = "{:.2f}x", tolerance: float = TOLERANCE) -> Claim:
+        """Claim a value, with a relative tolerance.
+
+        >>> Claim.about(2.0)
+        Claim(text='2.00x, within 10%', least=1.8, most=2.2)
+        """
+        return cls(f"{form.format(value)}, within {tolerance:.0%}", value * (1 - tolerance), value * (1 + tolerance))
+
+    @classmethod
+    def near(cls, share: float, points: float = 0.05) -> Claim:
+        """Claim a share, with a tolerance in percentage points.
+
+        >>> Claim.near(0.7).text
+        '70.0%, within 5 points'
+        """
+        return cls(f"{share:.1%}, within {100 * points:g} points", share - points, share + points)
+
+    def judge(self, rounds: Sequence[float]) -> Judgement:
+        """Return the judgement that all rounds share; undecided if they differ, or without rounds.
+
+        >>> [Claim.about(2.0).judge(rounds) for rounds in ([1.9, 2.1], [1.5, 1.7], [2.5, 3.0], [1.7, 1.9], [])]
+        ['agrees', 'below', 'above', 'undecided', 'undecided']
+        """
+        if not rounds:
+            return "undecided"
+        if max(rounds) < self.least:
+            return "below"
+        if min(rounds) > self.most:
+            return "above"
+        return "agrees" if self.least <= min(rounds) and max(rounds) <= self.most else "undecided"
+
+
+def verdict(what: str, rounds: Sequence[float], claim: Claim, here: str | None = None, source: str = "thesis") -> str:
+    """Return a sentence that judges a claim and tells what was found.
+
+    Args:
+        here: what was found, in words; by default, the rounds as factors.
+    """
+    found = told(rounds) if here is None else here
+    return f"{what}: {claim.judge(rounds)}: {found} ({source}: {claim.text})."
+
+
+def by_rate(
+    what: str, found: Mapping[float, Sequence[float]], claim: Claim, form: str = "{:.2f}x", source: str = "thesis"
+) -> str:
+    """Return a sentence that judges a claim at each rate.
+
+    Args:
+        found: the values of all rounds, by requests per second.
+    """
+    each = [f"{claim.judge(rounds)} at {shown(rate)}, {told(rounds, form)}" for rate, rounds in found.items()]
+    return f"{what}, by requests/s: {'; '.join(each) or 'undecided at every rate'} ({source}: {claim.text})."
+
+
+def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str]) -> str:
+    """Compare the gain of each point with the paper's, if the paper gives one.
+
+    Args:
+        key: the key of the gain; the gains of all rounds are in `<key>_rounds`.
+        name: returns a name for a point.
+
+    Returns:
+        Sentences that tell how many points agree, and name the others.
+    """
+    judged: dict[Judgement, list[str]] = {"agrees": [], "below": [], "above": [], "undecided": []}
     for point in points:
-        published, gain, limit = point.paper.get(key), point.measured.get(key), point.measured.get("limit")
+        published, gain = point.paper.get(key), point.measured.get(key)
         if not isinstance(published, float) or not isinstance(gain, float):
             continue
+        rounds = point.measured.get(f"{key}_rounds", (gain,))
+        limit = point.measured.get("limit")
         best = "" if limit is None or gain >= published else f", {limit:.2f}x if no request slowed another down"
-        text = f"{name(point.at)} ({gain:.2f}x; paper {published:.1f}x{best})"
-        if gain < SHORT_OF * published:
-            short.append(text)
-        elif gain * SHORT_OF > published:
-            above.append((gain / published, text))
-    farthest = f" Farthest above the paper's: {max(above)[1]}." if above else ""
-    if not short:
-        return f"No {what} is below {SHORT_OF:.0%} of one that the paper gives.{farthest}"
-    return f"Below {SHORT_OF:.0%} of the paper's {what}: {'; '.join(short)}.{farthest}"
-
-
-def aim(what: str, here: str, published: str, met: bool | None, source: str = "thesis") -> str:
-    """An aim: what was found, what its source gives, and whether it is met.
-
-    An aim that cannot be judged has None.
-    """
-    return f"Aim, {what}: {judged(met)}: {here} ({source}: {published})."
+        text = f"{name(point.at)} ({told(rounds)}; paper {published:.1f}x{best})"
+        judged[Claim.about(published).judge(rounds)].append(text)
+    others: Mapping[str, list[str]] = {name: found for name, found in judged.items() if found and name != "agrees"}
+    num_all = sum(map(len, judged.values()))
+    start = f"The {key.replace('speedup', 'speed-up')} agrees with the paper's, within {TOLERANCE:.0%}, at"
+    return " ".join(
+        [
+            f"{start} {len(judged['agrees'])} of {num_all} points.",
+            *(f"{name.capitalize()}: {'; '.join(found)}." for name, found in others.items()),
+        ]
+    )

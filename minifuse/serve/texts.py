@@ -147,7 +147,9 @@ class ServedText(ServedModel):
             bandwidth, in_turn = self.cost.machine.transfer_bandwidth, stages.memory.layers_in_turn > 1
             link = Link(self.slot_bytes, bandwidth, self.num_layers, self.cost.attention_s, in_turn=in_turn)
             virtual = VirtualClock()
-            return VirtualExecutor(virtual, self.cost, run, shared=True, link=link, on_close=close), virtual
+            return VirtualExecutor(
+                virtual, self.cost, run, shared=True, together=self.cost.machine.together, link=link, on_close=close
+            ), virtual
         clock, threads = RealClock(), _threads(workers, settings.device)
         return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
 

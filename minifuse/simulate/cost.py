@@ -35,6 +35,8 @@ class Hardware:
     memory: float = math.inf  # bytes
     link: float | None = None  # bytes per second
     processors: int | None = None
+    row_s: float = 0.0  # of every row of an iteration: a sequence, or an idle slot that is computed
+    together: float = 1.0  # speed of several workers on the device, as a multiple of one worker's
 
     @property
     def transfer_bandwidth(self) -> float:
@@ -113,18 +115,25 @@ class Roofline:
         moved = sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
         if self.machine.processors is not None and shape is None:
             layers_s = self._bound(plan.num_computed, len(plan.work), moved, 0)
-            return layers_s + sum(self._in_lanes(plan)) + self.machine.overhead_s
+            return layers_s + sum(self._in_lanes(plan)) + self._fixed(len(plan.work))
+        rows = len(plan.work)
         if isinstance(shape, Region):
+            rows = shape.size
             context = shape.size * max(work.stop for work in plan.work)
             pairs: float = context
         elif isinstance(shape, Rectangle):
+            rows = shape.rows
             width = shape.stride if shape.wraps else shape.stop - shape.begin
             context = shape.rows * width
             pairs = plan.num_computed * width
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum(map(_pairs, plan.work))
-        return self._bound(plan.num_computed, len(plan.work), context + moved, pairs) + self.machine.overhead_s
+        return self._bound(plan.num_computed, len(plan.work), context + moved, pairs) + self._fixed(rows)
+
+    def _fixed(self, rows: int) -> float:
+        """Return the seconds of an iteration that depend on its rows alone."""
+        return self.machine.overhead_s + rows * self.machine.row_s
 
     def attention_s(self, plan: Plan) -> list[float]:
         """Return the seconds of attention of each wave; `plan.shape` must be None.
@@ -139,7 +148,7 @@ class Roofline:
             for works in (plan.work[start:stop] for start, stop in plan.waves)
         ]
         layers_s = self._bound(plan.num_computed, len(plan.work), 0, 0)
-        added_s = self(replace(plan, moves=())) - self.machine.overhead_s - layers_s
+        added_s = self(replace(plan, moves=())) - self._fixed(len(plan.work)) - layers_s
         return [added_s * one / sum(alone) for one in alone]
 
     @property
@@ -164,10 +173,14 @@ class Roofline:
             found.append(max(free))
         return found
 
+    def reading_s(self, context: int) -> float:
+        """Return the seconds of reading the KV of `context` tokens."""
+        return context * self.config.kv_elements_per_token * self.element / self.machine.bandwidth
+
     def saturating_tokens(self) -> int:
         """Return the fewest tokens per iteration that nearly reach the highest token rate."""
         counts = [1 << n for n in range(14)]
-        return saturating({count: self._bound(count, 0, 0, 0) + self.machine.overhead_s for count in counts})
+        return saturating({count: self._bound(count, 0, 0, 0) + self._fixed(0) for count in counts})
 
     def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
         """Return the cost of recomputing the last `chunk` tokens of each context (Pensieve, 3.4.3.1).

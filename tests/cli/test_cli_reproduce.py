@@ -27,10 +27,11 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     quickly(monkeypatch)
 
 
-VIRTUAL = ("--scale", "paper", "--tokens", "4")  # no weights, no waiting
+VIRTUAL = ("--scale", "paper", "--tokens", "4", "--rounds", "1")  # no weights, no waiting
 SMALL = {"tokens": 4, "hidden": 4, "requests": 8}
 SERVING = {f"pensieve-fig3.{number}" for number in (12, 13, 14, 15, 16, 18)}  # seconds each, in real time
 LONGEST = SERVING | {"fluidinfer-fig12"}  # drawn as fluidinfer-fig11 is
+UNDRAWN = {"batchmaker-fig2.5"}  # a timeline of letters
 COLUMN_KEYS = {"at", "measured", "paper"}
 
 
@@ -71,7 +72,7 @@ def test_all_figures_of_a_paper_as_one_json_object(minifuse: Cli) -> None:
     found = said.json()
     assert found["schema"] == "minifuse.reproduce/1"
     assert [figure["name"] for figure in found["figures"]] == ["flover-fig7", "flover-fig8", "flover-fig9"]
-    assert [len(figure["panels"]) for figure in found["figures"]] == [1, 1, 2]
+    assert [len(figure["panels"]) for figure in found["figures"]] == [2, 2, 4]
     for figure in found["figures"]:
         assert (figure["scale"], figure["model"], figure["dtype"]) == ("paper", "random:gpt-j-6b", "float16")
         assert (figure["tokens"], figure["rounds"], figure["seed"]) == (4, 1, 5)
@@ -91,8 +92,8 @@ def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(
     made: list[findings.Progress] = []
     honest = findings.Progress.__init__
 
-    def init(self: findings.Progress, name: str) -> None:
-        honest(self, name)
+    def init(self: findings.Progress, name: str, seconds: float | None = None) -> None:
+        honest(self, name, seconds)
         made.append(self)
 
     monkeypatch.setattr(findings.Progress, "__init__", init)
@@ -100,11 +101,14 @@ def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(
     row = EXPERIMENTS[name]
     takes = row.takes - {"requests"} if name in SERVING else row.takes  # few may all arrive before the measured period
     small = [part for key, value in SMALL.items() if key in takes for part in (f"--{key}", value)]
-    said = minifuse("reproduce", name, "--scale", scale, *small, "--out", tmp_path)
+    said = minifuse("reproduce", name, "--scale", scale, *small, "--rounds", "1", "--out", tmp_path)
     assert said.code == 0
     assert said.out.startswith(f"{name}: {row.shows}")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-{scale}.json", f"{name}-{scale}.md"]
-    assert (tmp_path / f"{name}-{scale}.md").read_text().startswith(f"# {name}: {row.paper}, {row.figure}\n")
+    endings = ["json", "md", *([] if name in UNDRAWN else ["png"])]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-{scale}.{ending}" for ending in endings]
+    text = (tmp_path / f"{name}-{scale}.md").read_text()
+    assert text.startswith(f"# {name}: {row.paper}, {row.figure}\n")
+    assert (f"![{name}]({name}-{scale}.png)" in text) == (name not in UNDRAWN)
     assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= 80
     (progress,) = made
     sweeps = len(progress.kept) if name.startswith("batchmaker") else 0  # each may add a rate, or end before the last
@@ -116,14 +120,14 @@ def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(
 
 def test_files_hold_what_is_shown(minifuse: Cli, tmp_path: Path) -> None:
     said = minifuse("reproduce", "flover-fig9", *VIRTUAL, "--json", "--out", tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["flover-fig9-paper.json", "flover-fig9-paper.md"]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".png"}
     assert json.loads((tmp_path / "flover-fig9-paper.json").read_text()) == said.json()
     text = (tmp_path / "flover-fig9-paper.md").read_text()
     assert text.startswith("# flover-fig9: Flover, Fig. 9\n")
     assert "## Fig. 9b: shuffle against none, 16 requests" in text
     head = next(line for line in text.splitlines() if line.startswith("| lengths paper | lengths here |"))
     rows = [line for line in text.splitlines() if line.startswith("| 128-")]
-    assert len(rows) == 3 + 4
+    assert len(rows) == 2 * (3 + 4)  # on two machines
     assert rows[0].count("|") == head.count("|")
     assert all(f"- {note}" in text for note in said.json()["figures"][0]["notes"])
 
@@ -276,6 +280,14 @@ def test_ctrl_c_while_measuring(start: Cli) -> None:
     assert err.splitlines()[-1] == "error: Interrupted: nothing is shown of flover-fig7: run it again."
 
 
+def test_minutes_end_a_figure_with_what_was_measured(minifuse: Cli, tmp_path: Path) -> None:
+    said = minifuse("reproduce", "flover-fig7", *VIRTUAL, "--minutes", "0.001", "--out", tmp_path)
+    assert said.code == 0
+    assert "- Ended by --minutes 0.001 after " in said.out
+    assert {path.name for path in tmp_path.iterdir()} >= {"flover-fig7-paper-interrupted.md"}
+    minifuse("reproduce", "flover-fig7", "--minutes", "0").refused('--minutes is "0"')
+
+
 def test_conditions_reach_the_experiment_as_values(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Conditions] = []
 
@@ -297,4 +309,4 @@ def test_conditions_reach_the_experiment_as_values(minifuse: Cli, monkeypatch: p
     minifuse("reproduce", "x", "--hidden", "64", "--rates", "1.2, 0.5,0.5", "--requests", "99")
     minifuse("reproduce", "x", "--rates", "600,300")
     assert seen[3:] == [Conditions(hidden=64, rates=(0.5, 1.2), requests=99), Conditions(rates=(300.0, 600.0))]
-    assert Conditions() == Conditions("cpu", None, "auto", None, 1, 0)
+    assert Conditions() == Conditions("cpu", None, "auto", None, None, 0)

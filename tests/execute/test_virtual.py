@@ -69,6 +69,16 @@ def test_workers_that_share_a_device_share_its_time() -> None:
     assert [(c.plan.step, c.ended_s) for c in executor.wait(None)] == [(2, 14.0)]
 
 
+def test_workers_together_may_be_faster_than_one() -> None:
+    """The first is done 2 s after both run at 1.6 / 2 of the speed; the second has 2 s left then, and is alone."""
+    executor = VirtualExecutor(VirtualClock(), lambda plan: 4.0, seven, shared=True, together=1.6)
+    executor.submit(plan_of_a(0, 0), sequences_of_a(), 0.0)
+    assert executor.wait(2.0) == []
+    executor.submit(plan_of_a(1, 1), sequences_of_a(), 2.0)
+    ends = [completion.ended_s for _ in range(2) for completion in executor.wait(None)]
+    assert ends == pytest.approx([4.5, 6.5])
+
+
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), min_size=1, max_size=6))
 def test_a_shared_device_is_always_busy_and_shared_equally(plans: list[tuple[float, float]]) -> None:
     """Against a count in small steps of time."""

@@ -15,7 +15,7 @@ from minifuse.papers.experiment import Conditions, Finding, Say
 
 
 def found(name: str, **conditions: Any) -> Finding:
-    return EXPERIMENTS[name].prepare(Conditions(**conditions))(Say())
+    return EXPERIMENTS[name].prepare(Conditions(**{"rounds": 1, **conditions}))(Say())
 
 
 def quickly(patch: pytest.MonkeyPatch) -> None:
@@ -37,4 +37,4 @@ def outcome(*runs: Mapping[str, float]) -> Outcome:
 def curve(capacity: float, points: Mapping[float, Mapping[str, float]], key: str = "cellular") -> Curve:
     """A contender's curve, of one run at each rate."""
     outcomes = {rate: Outcome((one,)) for rate, one in points.items()}
-    return Curve(Contender(key, key, "cellular"), 64, capacity, outcomes)
+    return Curve(Contender(key, key, "cellular"), 64, capacity, outcomes, (capacity,))

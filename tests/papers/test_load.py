@@ -35,7 +35,8 @@ def test_medians_count_value_by_value() -> None:
     middle = outcome(*(values(speed, p90) for speed, p90 in ((3.0, 2.0), (1.0, 3.0), (2.0, 6.0))))
     assert (middle["throughput"], middle["p90"]) == (2.0, 3.0)
     assert middle.each("throughput") == (3.0, 1.0, 2.0)
-    assert middle.values("x") == {"x_throughput": 2.0, "x_p90_ms": 3000.0, "x_mean_batch": 0.0}
+    rounds = {"x_p90_ms_rounds": (2000.0, 3000.0, 6000.0)}
+    assert middle.values("x") == {"x_throughput": 2.0, "x_p90_ms": 3000.0, "x_mean_batch": 0.0, **rounds}
 
 
 def test_a_contender_is_saturated_when_more_load_stops_to_help() -> None:
@@ -51,7 +52,7 @@ def test_every_rate_is_offered_to_contenders_whose_throughput_still_grows() -> N
     curves = {"fast": curve(100.0, {}), "slow": curve(20.0, {})}
     runs: list[tuple[str, float]] = []
 
-    def run(one: Curve, rate: float) -> Served:
+    def run(one: Curve, rate: float, number: int) -> Served:
         name = next(name for name, other in curves.items() if other is one)
         runs.append((name, rate))
         return values(min(rate, one.capacity))
@@ -78,9 +79,10 @@ class Recorder(Setting):
 
     served: list[tuple[str, int, str, tuple[Request, ...]]]
 
-    def run(self, contender: Contender, max_batch: int, workload: str, requests: Any) -> Served:
+    def run(self, contender: Contender, max_batch: int, workload: str, count: int, rate: float, number: int) -> Served:
         if not hasattr(self, "served"):
             self.served = []
+        requests = self.requests(workload, count, rate, number)
         self.served.append((contender.key, max_batch, workload, tuple(requests)))
         speed, p90 = (20.0, 0.001) if contender.technique == "cellular" else (10.0, 0.004)
         most = min(max_batch, 8) * speed

@@ -27,7 +27,7 @@ TEXT = """# A heading, which is for the reader
   - [setting.virtual] , in virtual time
     - [several] , medians
   - [not setting.virtual] in real time
-  - ; that is all ({met:met}).
+  - ; that is all ({met:agrees}).
 - [several] Medians of {rounds}: {by_batch:times}.
 """
 
@@ -54,22 +54,22 @@ def test_items_under_an_item_go_on_with_its_note() -> None:
     assert notes("some", setting=virtual, **values) == (
         "a",
         "b",
-        "m makes 12,346 requests/s, in rounds 1.50x, 2.00x, in virtual time; that is all (met).",
+        "m makes 12,346 requests/s, in rounds 1.50x, 2.00x, in virtual time; that is all (agrees).",
     )
 
 
 def test_an_item_counts_where_its_condition_holds() -> None:
-    values = {"setup": (), "speed": 1.0, "gains": [1.5], "met": None, "rounds": 3, "by_batch": {4: 2.0, 8: 1.5}}
+    values = {"setup": (), "speed": 1.0, "gains": [1.5], "met": False, "rounds": 3, "by_batch": {4: 2.0, 8: 1.5}}
     real = SimpleNamespace(model="m", virtual=False)
     assert notes("some", setting=real, several=True, **values) == (
-        "m makes 1 requests/s, in rounds 1.50x in real time; that is all (cannot be judged).",
+        "m makes 1 requests/s, in rounds 1.50x in real time; that is all (does not agree).",
         "Medians of 3: 2.00x at 4, 1.50x at 8.",
     )
 
 
 @pytest.mark.parametrize("missing", ["speed", "several"])
 def test_a_value_or_a_condition_that_is_missing_is_an_error(missing: str) -> None:
-    values = {"setup": (), "speed": 1.0, "gains": [1.5], "met": None, "several": False}
+    values = {"setup": (), "speed": 1.0, "gains": [1.5], "met": False, "several": False}
     del values[missing]
     with pytest.raises(KeyError):
         notes("some", setting=SimpleNamespace(model="m", virtual=True), **values)

@@ -40,6 +40,7 @@ class Slots(Memory):
     >>> # 4 slots of 5 tokens, sequences in slots 0, 1 and 2; the one in slot 1 has just finished:
     >>> # shuffle on:  slot 2's tokens are copied to slot 1, and the region is [0, 2)
     >>> # shuffle off: the region stays [0, 3), slot 1 is idle until a newcomer takes it or a neighbour leaves
+    >>> # shrink off, too: the region stays [0, 3) even then, until no sequence runs (the paper's Fig. 5)
     """
 
     name = "slots"
@@ -51,6 +52,7 @@ class Slots(Memory):
             8, "prompts in memory at once; each has an equal part of the KV memory", minimum=1, batch_size=True
         )
         shuffle: bool = option(True, "gather the running requests' slots when one leaves a hole")
+        shrink: bool = option(True, "give up slots at an end of the region; without shuffle, off is Flover's Fig. 5")
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
@@ -64,7 +66,8 @@ class Slots(Memory):
                 "raise --kv-memory."
             )
         self.fused: set[str] = set()  # sequences whose slots make up the region
-        self.leaving: dict[int, str] = {}  # slot that a pending plan copies from -> its sequence
+        self.region = 0, 0  # its first slot, and the one behind its last
+        self.leaving: dict[int, str] = {}  # slots that a plan still has to copy from -> their sequence
 
     def check(self, *prompts: Request) -> None:
         if len(prompts) > self.slots:
@@ -100,7 +103,7 @@ class Slots(Memory):
 
     def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
         """Give newcomers the free slots nearest to the region."""
-        start, stop = self._bounds()
+        start, stop = self.region
         nearest = sorted(self._free_slots(), key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start))
         for newcomer, slot in zip(newcomers, nearest, strict=False):
             self.books.places[newcomer.id] = self._extent(slot)
@@ -113,17 +116,22 @@ class Slots(Memory):
             return Placement(self.books.of(proposal.work))
         self.fused = {work.sequence for work in proposal.work}
         moves: tuple[Move, ...] = ()
-        start, stop = self._bounds()
+        start, stop = self.region = self._bounds()
         if self.options.shuffle and stop - start > len(self.fused):  # there are holes
             moves = self._shuffle()
-            start, stop = self._bounds()
+            self.region = 0, 0
+            start, stop = self.region = self._bounds()
         return Placement(self.books.of(proposal.work), Region(start, stop - start, self.width), moves)
 
     def _bounds(self) -> tuple[int, int]:
-        """Return the region's first slot, and the slot after its last."""
-        places = self.books.places
-        offsets = [places[name].offset for name in self.fused]
-        return (min(offsets) // self.width, max(offsets) // self.width + 1) if offsets else (0, 0)
+        """Return the region's bounds: the running sequences' slots, and without `shrink` the last region's."""
+        slots = [self.slot(name) for name in self.fused]
+        if not slots:
+            return 0, 0
+        start, stop = self.region
+        if self.options.shrink or start == stop:
+            return min(slots), max(slots) + 1
+        return min(start, *slots), max(stop, *(slot + 1 for slot in slots))
 
     def _shuffle(self) -> tuple[Move, ...]:
         """Gather the region's slots around slots that other workers may be using.
@@ -154,6 +162,8 @@ class Slots(Memory):
     def release(self, sequence: Sequence, now: float) -> None:
         if self.books.release(sequence.id) is not None:
             self.fused.discard(sequence.id)
+            if self.options.shrink or not self.fused:
+                self.region = self._bounds()
             self.leaving = {slot: name for slot, name in self.leaving.items() if name != sequence.id}
 
     def usage(self) -> KVUsage:

@@ -1,17 +1,16 @@
-"""BatchMaker's Figure 2.13: Seq2Seq on several workers, with one or two largest batches.
+"""BatchMaker's Figure 2.13: Seq2Seq on several workers, with one or two batch-size limits.
 
-With two, each type of cell has its own.
+With two, encoder and decoder cells have limits of their own.
 """
 
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import BASELINES, Load, cut_aim, gain_aim, num_reports, padded, sweep
+from minifuse.papers.batchmaker.load import BASELINES, Load, higher_peak, lower_p90, num_reports, padded, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Panel, Say, Values
 from minifuse.papers.page import Drawn
-from minifuse.papers.verdict import aim
 
 WORKERS = {"quick": (1, 2), "cpu": (1, 2), "paper": tuple(paper.PEAK_13)}
 SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for decoders and for padded batches"
@@ -24,7 +23,7 @@ SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for de
     other={"cpu": {"requests": 400}, "paper": {"requests": 4000}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Latency against throughput for each number of workers."""
+    """Measure latency against throughput for each number of workers."""
     scale, sizes = setting.conditions.scale, setting.source.config.sizes
     panels: list[Panel] = []
     verdicts: list[str] = []
@@ -55,14 +54,12 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _verdicts(load: Load, where: str) -> tuple[str, ...]:
-    """The better of both sizes against padding, and two sizes against one."""
+    """Judge the better of both contenders against padding, and two sizes against one."""
     one, two = load.curves["one"], load.curves["two"]
     ours = max(one, two, key=lambda curve: curve.peak)
-    gain = two.peak / one.peak - 1
-    least, most = paper.TWO_SIZES_13
     return (
         *load.notes(where, SIZES),
-        gain_aim(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
-        cut_aim(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
-        aim(f"two sizes over one, {where}", f"{gain:+.1%}", f"{least:+.1%} to {most:+.1%}", gain >= least),
+        higher_peak(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
+        lower_p90(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
+        higher_peak(f"two sizes over one, {where},", two, one, paper.TWO_SIZES_13),
     )

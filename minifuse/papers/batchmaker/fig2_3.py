@@ -1,6 +1,6 @@
 """BatchMaker's Figure 2.3: one LSTM step at growing batch sizes.
 
-Measured on this machine, and computed for the fitted V100.
+It is measured on this machine, and computed for the fitted V100.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from minifuse.papers.page import Drawn, tables
 
 BATCHES = tuple(2**power for power in range(12))
 HERE = "Fig. 2.3, top: this machine's CPU"
-STEEP = 1.8  # doubling the batch multiplies time by at least this: "approximately doubles"
+STEEP = 1.8  # time "approximately doubles" if a doubled batch takes at least this many times as long
 
 
 @experiment("2.3", "one LSTM step at batch sizes of 1 to 2048: time and throughput", "lstm", takes=("hidden",))
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Time of a step and throughput at batches of 1 to 2048."""
+    """Measure the time of a step and the throughput at batches of 1 to 2048."""
     panels = []
     values: Values = {}
     if not setting.virtual:
@@ -47,9 +47,9 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _measured(setting: Setting, rounds: int, say: Say) -> dict[int, float]:
-    """Seconds of a step at each size, medians of rounds that go through all sizes.
+    """Return the median seconds of a step at each batch size.
 
-    So no size is measured while the machine is at its best alone.
+    Each round measures all sizes, so that a moment in which the machine is faster favours no size.
     """
     inputs = {batch: (setting.words(batch), setting.zeros(batch), setting.zeros(batch)) for batch in BATCHES}
     seconds: dict[int, list[float]] = {batch: [] for batch in BATCHES}
@@ -65,7 +65,7 @@ def _measured(setting: Setting, rounds: int, say: Say) -> dict[int, float]:
 
 
 def _panel(title: str, seconds: Mapping[int, float], published_us: Mapping[int, float] | None = None) -> Panel:
-    """Microseconds and rows per second by batch size, beside the thesis' if there are any."""
+    """Return microseconds and rows per second by batch size, with the thesis' if given."""
     points = []
     for batch, second in seconds.items():
         us = (published_us or {}).get(batch)

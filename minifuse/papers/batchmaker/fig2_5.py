@@ -1,4 +1,4 @@
-"""BatchMaker's Figure 2.5: the timeline of eight requests under graph batching and under cellular batching."""
+"""BatchMaker's Figure 2.5: the timeline of eight requests, with graph or cellular batching."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from minifuse.papers.experiment import Conditions, Panel, Point, Say, Values
 from minifuse.papers.page import Drawn, spec, tables
 from minifuse.simulate.cost import Hardware
 
-# The lengths and arrivals of req5 to req8 are made up: the thesis' text says that they come before the first batch
-# ends, that req5 is there at 2 and req6 and req7 at 3, and that the second batch takes 7.
+# The lengths and arrivals of req5 to req8 are made up to fit the thesis' text: they arrive before the first batch ends,
+# req5 by 2, req6 and req7 by 3, and the second batch takes 7.
 REQUESTS = {
     **{name: (length, 0.0) for name, length in paper.LENGTHS_5.items()},
     "req5": (4, 1.0),
@@ -47,7 +47,7 @@ class Life:
     def line(self, arrival: float, until: int) -> str:
         """Draw a letter for each unit of time.
 
-        . not here, w waits, # is computed, - waits for the rest of its batch
+        . means not here, w waits, # is computed, - waits for the rest of its batch.
 
         >>> Life(1.0, 4.0, (1.0, 2.0)).line(0.0, 5)
         'w##-.'
@@ -59,13 +59,13 @@ class Life:
 
 
 class Setting(Bench[CellSource]):
-    """Virtual time at every scale, in which each batch of cells takes one unit."""
+    """Serves in virtual time at every scale; each batch of cells takes one unit."""
 
     def __init__(self, conditions: Conditions) -> None:
         super().__init__(conditions, SOURCE, UNIT, virtual_dtype="float32", real_dtype="float32")
 
     def timeline(self, contender: str) -> tuple[dict[str, Life], dict[int, str]]:
-        """The life of each request, and by time the requests that are computed together."""
+        """Return the life of each request, and the requests computed at each time."""
         technique, options = CONTENDERS[contender]
         requests = [
             Request(name, (3,) * length, ignore_eos=True, arrival_s=arrival)
@@ -78,7 +78,7 @@ class Setting(Bench[CellSource]):
         return _timeline(reports)
 
     def described(self) -> dict[str, Any]:
-        """The conditions, as plain values."""
+        """Return the conditions, as plain values."""
         conditions = self.conditions
         return {
             "scale": conditions.scale,
@@ -97,7 +97,7 @@ class Setting(Bench[CellSource]):
     paper=paper,
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Both timelines, and the requests computed at each time."""
+    """Draw both timelines, and list the requests computed at each time."""
     lives, tasks = {}, {}
     say.expect(len(CONTENDERS))
     for name, (technique, _) in CONTENDERS.items():

@@ -11,7 +11,7 @@ from minifuse.papers.page import Drawn
 
 @experiment("2.8", "LSTM: padded batching with buckets of several widths", "lstm")
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Padding with buckets of several widths, to the bucket's end."""
+    """Measure buckets of several widths; chains are padded to the end of their bucket."""
     quick = setting.conditions.scale == "quick"
     widths = (1, paper.BUCKET_WIDTH, 40) if quick else paper.WIDTHS_8
     contenders = [padded(f"w{width}", f"width {width}", "bucket", width) for width in widths]

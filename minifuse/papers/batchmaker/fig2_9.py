@@ -1,4 +1,4 @@
-"""BatchMaker's Figure 2.9: LSTM, the queueing and the computing time of requests."""
+"""BatchMaker's Figure 2.9: the queueing and computing time of LSTM requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minifuse.papers.curve import PERCENTILES, Outcome
 from minifuse.papers.experiment import Column, Panel, Point, Say, Values
 from minifuse.papers.page import Drawn, shown, tables
 
-QUARTER = paper.RATE_9 / paper.PEAK_7  # of the peak: the load
+QUARTER = paper.RATE_9 / paper.PEAK_7  # the load, as a part of the peak
 WANTED = paper.BASELINE_QUEUEING_P99_9 / paper.QUEUEING_P99_9
 PUBLISHED: Values = {
     "cellular": f"{paper.QUEUEING_P99_9:g}",
@@ -21,7 +21,7 @@ PUBLISHED: Values = {
 
 @experiment("2.9", "LSTM: queueing and computing time at a quarter of the peak", "lstm", ("hidden", "requests"))
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Queueing and computing time of requests at a quarter of the peak."""
+    """Measure the queueing and computing time of requests at a quarter of the peak."""
     say.expect(num_reports(setting, rates=(QUARTER,)))
     load = sweep(setting, say, PADDED, "wmt15", rates=(QUARTER,))
     (rate,) = load.curves["cellular"].points
@@ -47,7 +47,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _percentiles(title: str, columns: tuple[Column, ...], what: str, outcomes: Mapping[str, Outcome]) -> Panel:
-    """Three points of the CDF that the thesis draws; its text gives one."""
+    """Return three points of the CDF that the thesis draws; its text gives one."""
     points = []
     for percent in PERCENTILES:
         measured = {f"{key}_ms": outcome[f"{what}_p{percent}"] * 1e3 for key, outcome in outcomes.items()}

@@ -1,4 +1,4 @@
-"""Load sweeps of cells: contenders, largest batches, peaks, and the thesis' aims."""
+"""Sweeps the load of models of cells, and judges peaks and latencies by the thesis."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from functools import partial
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.setting import Setting
-from minifuse.papers.curve import ALIKE, Contender, Curve, Served, curve_panel, load_at, offered, run_rounds
+from minifuse.papers.curve import ALIKE, Contender, Curve, Outcome, Served, curve_panel, load_at, offered, run_rounds
 from minifuse.papers.experiment import Panel, Point, Say, Values
 from minifuse.papers.page import notes, shown, tables
-from minifuse.papers.verdict import aim
+from minifuse.papers.verdict import Claim, by_rate, told, verdict
 
-AT_ONCE = float("inf")  # the rate at which all requests arrive at once: the throughput then is the capacity
+AT_ONCE = float("inf")  # a rate at which all requests arrive at once; the throughput is then the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
 WELL_MODERATE = 0.4
 WIDE = 3  # more contenders than this leave no room for batch sizes in a table
 
-BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest batch
+BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # the thesis' batch-size limit, and how it was chosen
 LOAD_COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("batch", "mean_batch", None))
 
 
 def padded(key: str, head: str, pad: str, width: int = paper.BUCKET_WIDTH, **options: object) -> Contender:
-    """Pads chains to their bucket's end, or to the longest of the batch."""
+    """Return a contender that pads chains to their bucket's end, or to the batch's longest."""
     batching = {f"batching.{name}": value for name, value in {"pad": pad, "bucket_width": width, **options}.items()}
     return Contender(key, head, "graph-padded", batching)
 
 
 def merged(key: str, head: str, per: str) -> Contender:
-    """Merges the graphs of a set, per operator or per cell."""
+    """Return a contender that merges the graphs of a set, per operator or per cell."""
     return Contender(key, head, "graph-merged", {"batching.per": per, "batching.overlap": True})
 
 
@@ -41,7 +41,7 @@ MERGED = (CELLULAR, merged("dynet", "per operator", "operator"), merged("fold", 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load sweep: a curve for each contender, and capacities by largest batch."""
+    """The result of a load sweep: each contender's curve, and its capacity by batch-size limit."""
 
     workload: str
     curves: Mapping[str, Curve]
@@ -54,7 +54,7 @@ class Load:
 
     @property
     def batch_sizes(self) -> list[str]:
-        """Mean rows of a batch at the highest rate of each contender."""
+        """The mean batch size of each contender at its highest rate, as text."""
         return [f"{curve.contender.head} {curve.last['mean_batch']:.1f}" for curve in self.curves.values()]
 
     def stronger(self, *names: str) -> Curve:
@@ -64,10 +64,11 @@ class Load:
     def panels(
         self, figure: str, what: str, published: Mapping[str, Values] | None = None, where: str = ""
     ) -> tuple[Panel, Panel]:
-        """Latency against throughput; then the largest batches, peaks and lowest latencies.
+        """Return two panels: latency against throughput, and peaks with lowest latencies.
 
         Args:
             published: the thesis' values by contender: `peak` (requests/s), `p90_ms` at low load, and `max_batch`.
+            where: ends the title of the second panel.
         """
         points = []
         for key, curve in self.curves.items():
@@ -83,7 +84,7 @@ class Load:
         return self.panel(f"{figure}: {what}"), peaks
 
     def panel(self, title: str) -> Panel:
-        """Latency against throughput."""
+        """Return the panel of latency against throughput."""
         columns = LOAD_COLUMNS if len(self.curves) <= WIDE else LOAD_COLUMNS[:-1]
         return curve_panel(
             title,
@@ -93,11 +94,11 @@ class Load:
         )
 
     def notes(self, where: str = "", published: str = BY_FIG_3) -> tuple[str, ...]:
-        """How the largest batches were chosen, and the peaks.
+        """Return a note on the choice of batch-size limits, and one on the peaks.
 
         Args:
-            where: put in front of both, in brackets.
-            published: the largest batch of the thesis, and how it was chosen.
+            where: put in front of both notes, in brackets.
+            published: the thesis' batch-size limit, and how it was chosen.
         """
         sizes = next(iter(self.capacities.values()))
         first, *rest = sorted(self.curves.values(), key=lambda curve: -curve.peak)
@@ -125,31 +126,33 @@ def sweep(
     rates: Sequence[float] = (),
     where: str = "",
 ) -> Load:
-    """Choose each contender's largest batch by its capacity, then offer it a growing load.
+    """Choose each contender's batch-size limit by its capacity; then offer growing loads.
 
     Args:
-        sizes: largest batches to choose from; by default, the scale's.
-        rates: ascending; by default, the conditions' or else the scale's.
-        where: tells this sweep from others of the same workload and sizes.
+        sizes: the limits to choose from; by default, those of the scale.
+        rates: the rates in ascending order; by default, those of the conditions, otherwise those of the scale.
+        where: distinguishes the title from those of other sweeps with the same workload and sizes.
     """
     most, sizes = bench.num_requests, sizes or bench.sizes
-    everything = bench.requests(workload, most, AT_ONCE)
-    capacities: dict[str, dict[int, float]] = {one.key: {} for one in contenders}
+    capacities: dict[str, dict[int, Outcome]] = {one.key: {} for one in contenders}
     for number, size in enumerate(sizes):
         say(f"{workload}: all {most} requests at once, batches of up to {size}")
-        runs = {one.key: partial(bench.run, one, size, workload, everything) for one in contenders}
+        runs = {one.key: partial(bench.run, one, size, workload, most, AT_ONCE) for one in contenders}
         for key, outcome in run_rounds(runs, bench.rounds, number).items():
-            capacities[key][size] = outcome["throughput"]
+            capacities[key][size] = outcome
+    medians = {
+        key: {size: outcome["throughput"] for size, outcome in by_size.items()} for key, by_size in capacities.items()
+    }
     curves = {}
     for one in contenders:
         by_size = capacities[one.key]
-        size = best_size(by_size)
-        curves[one.key] = Curve(one, size, by_size[size])
-    load = Load(workload, curves, capacities)
+        size = best_size(medians[one.key])
+        curves[one.key] = Curve(one, size, medians[one.key][size], capacities=by_size[size].each("throughput"))
+    load = Load(workload, curves, medians)
 
-    def run(curve: Curve, rate: float) -> Served:
-        requests = bench.requests(workload, num_requests(most, rate, load.peak), rate)
-        return bench.run(curve.contender, curve.max_batch, workload, requests)
+    def run(curve: Curve, rate: float, number: int) -> Served:
+        count = num_requests(most, rate, load.peak)
+        return bench.run(curve.contender, curve.max_batch, workload, count, rate, number)
 
     wanted = rates or bench.conditions.rates
     at = offered(wanted or bench.shares, load.peak)
@@ -183,7 +186,7 @@ def best_size(capacities: Mapping[int, float]) -> int:
 
 
 def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...]:
-    """Put a moderate rate for the slowest contender in front, if there is none.
+    """Prepend a moderate rate, unless the first one is moderate for this capacity.
 
     >>> with_moderate((100.0, 500.0), 150.0)
     (60.0, 100.0, 500.0)
@@ -192,9 +195,9 @@ def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...
 
 
 def num_requests(most: int, rate: float, peak: float) -> int:
-    """Choose the number of requests, so that all runs last about as long.
+    """Choose the number of requests so that all runs take about equally long.
 
-    A quarter of the most, at least.
+    The result is at least a quarter of `most`.
 
     >>> num_requests(800, 100.0, 1000.0), num_requests(800, 500.0, 1000.0), num_requests(800, 1500.0, 1000.0)
     (200, 400, 800)
@@ -202,30 +205,26 @@ def num_requests(most: int, rate: float, peak: float) -> int:
     return max(-(-most // 4), min(most, round(most * rate / peak)))
 
 
-def gain_aim(what: str, ours: Curve, baseline: Curve, published: float) -> str:
-    """Judge by how much our peak exceeds the baseline's."""
-    gain = ours.peak / baseline.peak - 1
-    here = f"{gain:+.1%}, {shown(ours.peak)} against {shown(baseline.peak)} requests/s of {baseline.contender.head}"
-    return aim(f"{what} peak throughput", here, f"{published:+.1%}", gain >= published)
+def higher_peak(what: str, ours: Curve, baseline: Curve, claim: Claim) -> str:
+    """Judge the ratio of our peak to the baseline's, in every round."""
+    rounds = [mine / theirs for mine, theirs in zip(ours.peaks, baseline.peaks, strict=True)]
+    here = f"{told(rounds)}, {shown(ours.peak)} against {shown(baseline.peak)} requests/s of {baseline.contender.head}"
+    return verdict(f"{what} peak throughput", rounds, claim, here)
 
 
-def cut_aim(what: str, ours: Curve, baselines: Sequence[Curve], published: tuple[float, float] | float) -> str:
-    """Judge by how much our p90 is lower at every moderate rate."""
-    least, most = (published, None) if isinstance(published, float) else published
-    text = f"{-least:.1%}" if most is None else f"{-least:.1%} to {-most:.1%}"
-    name = f"{what} 90th percentile at moderate load"
-    found = cuts(ours, *baselines)
-    if not found:
-        return aim(name, f"no rate lies below {MODERATE:.0%} of the baseline's peak", text, None)
-    at = ", ".join(f"{-cut:+.1%} at {shown(rate)} requests/s" for rate, cut in found.items())
-    return aim(name, at, text, min(found.values()) >= least)
+def lower_p90(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) -> str:
+    """Judge by how much our p90 is below the baselines', at every moderate rate."""
+    return by_rate(f"{what} how much lower p90 is at moderate load", cuts(ours, *baselines), claim, "{:.1%}")
 
 
-def cuts(ours: Curve, *baselines: Curve) -> dict[float, float]:
-    """Compare our p90 with the lowest baseline's: the relative cut at each moderate rate."""
+def cuts(ours: Curve, *baselines: Curve) -> dict[float, list[float]]:
+    """Return by what part our p90 is below the best baseline's, by rate and round.
+
+    Only moderate rates count.
+    """
     parts = {}
     for rate, outcome in ours.points.items():
-        theirs = [curve.points[rate]["p90"] for curve in baselines if rate in curve.points]
+        theirs = [curve.points[rate].each("p90") for curve in baselines if rate in curve.points]
         if theirs and rate < MODERATE * max(curve.peak for curve in baselines):
-            parts[rate] = 1 - outcome["p90"] / min(theirs)
+            parts[rate] = [1 - mine / min(rest) for mine, *rest in zip(outcome.each("p90"), *theirs, strict=True)]
     return parts

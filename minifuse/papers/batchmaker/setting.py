@@ -1,4 +1,4 @@
-"""What BatchMaker's experiments share: scales, the machine, requests, and serving them with one contender."""
+"""BatchMaker's experiments: scales, the machine, and serving requests with a contender."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from minifuse.model.cells.model import CellModel
 
 
-STEADY = 5  # runs of what is timed by itself, at least; medians count
+STEADY = 5  # least number of runs of a computation that is timed by itself; the median counts
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """What a scale measures.
 
-    `sizes` are the largest batches to choose from, `shares` the rates as shares of the largest capacity.
+    `sizes` are the batch-size limits to choose from. `shares` are the rates, as shares of the largest capacity.
     """
 
     hidden: int
-    vocab: int | None  # None: so large that decoding is three quarters of seq2seq's work, as in the thesis
+    vocab: int | None  # None: large enough that decoding is three quarters of seq2seq's work, as in the thesis
     requests: int
     sizes: tuple[int, ...]
     shares: tuple[float, ...]
@@ -69,12 +69,12 @@ def fitted() -> Hardware:
 
 
 def scheduling_s() -> float:
-    """Seconds that scheduling and gathering add to a task: 250 us instead of 185 (2.7.3)."""
-    return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6
+    """Return the seconds that scheduling and gathering add to a task (2.7.3)."""
+    return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6  # 250 us instead of 185
 
 
 def how_fitted() -> tuple[str, ...]:
-    """The note on what was fitted to what."""
+    """Return a note that tells which numbers of the V100 were fitted to which times."""
     machine, sheet = fitted(), hardware(paper.MACHINE)
     assert machine.wide_flops is not None
     assert sheet.wide_flops is not None
@@ -90,13 +90,14 @@ def how_fitted() -> tuple[str, ...]:
 
 
 class Setting(Bench[CellSource]):
-    """One model of cells on one machine, real or virtual; `start` makes the model.
+    """Serves requests with one model of cells on one machine, real or simulated.
 
     Args:
-        other: values of the `Scale` that a figure needs to differ; the conditions count before either.
+        kind: the kind of model.
+        other: fields of the `Scale` that the figure replaces. The conditions take precedence over both.
 
     Raises:
-        UsageError: it cannot run.
+        UsageError: these conditions cannot run.
     """
 
     def __init__(self, conditions: Conditions, kind: str, **other: Any) -> None:
@@ -108,37 +109,37 @@ class Setting(Bench[CellSource]):
         assert source is not None
         super().__init__(conditions, source, fitted(), virtual_dtype="float32", real_dtype="float32")
         self.num_requests = conditions.requests or scale.requests
-        if self.virtual:
-            self.rounds = 1  # virtual time is the same every time
         self.operators_per_cell = 1.0
-        self._held: dict[tuple[str, bool], list[int]] = {}
+        self._held: dict[tuple[str, bool, int], list[int]] = {}
 
     def start(self, say: Say) -> None:
-        """Make the model; in virtual time it has no weights."""
+        """Make the model; in virtual time, it has no weights."""
         say(f"a model of hidden size {self.hidden}")
         device = "meta" if self.virtual else "cpu"
         self.model: CellModel = self.source.load(self.dtype, device, self.conditions.seed)
 
-    def requests(self, workload: str, count: int, rate: float) -> list[Request]:
-        """`count` requests of a workload, as a Poisson process of this rate (per second).
+    def requests(self, workload: str, count: int, rate: float, number: int) -> list[Request]:
+        """Make `count` requests of a workload and a round, the same at every rate.
 
-        They are the same at every rate.
+        They arrive as a Poisson process of `rate` requests per second.
         """
         arrival = Arrival(1 / rate, cv=1.0)  # at an infinite rate all arrive at once
-        return cell_workload(workload, self.kind, count, self.source.config.vocab_size, arrival, self.conditions.seed)
+        seed = self.conditions.seed + number
+        return cell_workload(workload, self.kind, count, self.source.config.vocab_size, arrival, seed)
 
-    def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Served:
-        """Serve requests of a workload with one contender; raises as `Bench.serve` does.
+    def run(self, contender: Contender, max_batch: int, workload: str, count: int, rate: float, number: int) -> Served:
+        """Serve the requests of a round with one contender; errors are those of `Bench.serve`.
 
         Returns:
-            Latencies of the requests that were served, requests per second from the first arrival to the end of the
-            last request, and the part of the run's time that gathering took.
+            Metrics of the run. Throughput is in requests per second, from the first arrival to the end of the last
+            request; `gathering_share` is the part of the run's time that gathering took.
         """
         options = contender.sized(max_batch)
+        requests = self.requests(workload, count, rate, number)
         trace = self.serve(
             contender.technique,
             requests,
-            self._slots(contender, options, workload, requests),
+            self._slots(contender, options, workload, requests, number),
             options,
             machine=self._machine(contender) if self.virtual else None,
             slot_bytes=self._batched(contender).slot_bytes,
@@ -153,7 +154,7 @@ class Setting(Bench[CellSource]):
         }
 
     def _batched(self, contender: Contender) -> CellModel:
-        """The model at the granularity at which a contender batches."""
+        """Return the model of cells, or of operators if the contender batches these."""
         if not _by_operator(contender):
             return self.model
         if not hasattr(self, "_operators"):
@@ -165,10 +166,10 @@ class Setting(Bench[CellSource]):
         return self._operators
 
     def _machine(self, contender: Contender) -> Hardware:
-        """The simulated machine with the overhead of a contender.
+        """Return the simulated machine with the overhead of a contender.
 
-        Cellular batching pays for scheduling and gathering. A contender that batches operators divides the overhead of
-        a cell among them.
+        For cellular batching, scheduling and gathering are added. For a contender that batches operators, the overhead
+        of a cell is divided among its operators.
         """
         machine = fitted()
         if contender.technique == "cellular":
@@ -177,27 +178,29 @@ class Setting(Bench[CellSource]):
             return replace(machine, overhead_s=machine.overhead_s / self.operators_per_cell)
         return machine
 
-    def _slots(self, contender: Contender, options: dict[str, Any], workload: str, requests: Sequence[Request]) -> int:
-        """Count the slots with which no request ever waits for memory."""
-        held = self._held.setdefault((workload, _by_operator(contender)), [])
+    def _slots(
+        self, contender: Contender, options: dict[str, Any], workload: str, requests: Sequence[Request], number: int
+    ) -> int:
+        """Return a number of slots with which no request ever waits for memory."""
+        held = self._held.setdefault((workload, _by_operator(contender), number), [])
         model = self._batched(contender)
-        held += [model.unfold(request).most_held for request in requests[len(held) :]]  # the first of them are the same
+        held += [model.unfold(request).most_held for request in requests[len(held) :]]  # the first of them are known
         workers: int = options.get("batching.workers", 1)
         max_batch: int = options["batching.max_batch"]
-        most = 2 * max_batch * workers  # nodes of a batch, requests of a set: two at a time
+        most = 2 * max_batch * workers  # two batches of nodes, or two sets of requests, per worker
         if contender.technique == "cellular":
             return sum(held[: len(requests)]) + (paper.MAX_TASKS + 1) * most
         return sum(sorted(held, reverse=True)[:most]) + most
 
     def cost_s(self, cell: str, rows: int) -> float:
-        """Seconds of one batch of a cell on the virtual machine."""
+        """Return the seconds of one batch of a cell on the simulated machine."""
         from minifuse.simulate.cells import CellRoofline
 
         work = tuple(Work(f"r{i}", 0, 1, cell) for i in range(rows))
         return CellRoofline(self.model, fitted())(Plan(0, 0, work, (State((), 0),) * rows))
 
     def timed(self, run: Callable[[], object]) -> float:
-        """Median seconds of a computation in real time."""
+        """Return the median seconds of a computation, in real time."""
         return timed(run, max(STEADY, self.rounds))
 
     def words(self, rows: int) -> Tensor:
@@ -208,13 +211,13 @@ class Setting(Bench[CellSource]):
         return torch.randint(self.source.config.vocab_size, (rows,), generator=generator)
 
     def zeros(self, rows: int) -> Tensor:
-        """[rows, hidden]: the state that a recurrence begins with."""
+        """[rows, hidden]: the initial state of a recurrence."""
         import torch
 
         return torch.zeros(rows, self.hidden, dtype=self.model.dtype)
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         machine = fitted() if self.virtual else None
         return self.facts(
             f"{paper.MACHINE}, fitted",
@@ -227,7 +230,7 @@ class Setting(Bench[CellSource]):
         )
 
     def notes(self) -> tuple[str, ...]:
-        """The machine, the size of a load sweep, and how loads are measured."""
+        """Return notes on the machine, the size of a sweep, and how loads are measured."""
         return notes("batchmaker/setting", setting=self, paper=paper, fitted=how_fitted())
 
 
@@ -242,10 +245,11 @@ def experiment(
     takes: Sequence[str] = ("hidden", "rates", "requests"),
     other: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Callable[[Draw[Setting]], Experiment]:
-    """The experiment of a figure with a model of this kind.
+    """Return a decorator that turns a measuring function into a figure's experiment.
 
     Args:
-        other: by scale, what differs from it where it would take too long, or the figure needs another size.
+        kind: the kind of model.
+        other: by scale, the fields of `Scale` that the figure replaces, for example to take less time.
     """
 
     def make(conditions: Conditions) -> Setting:

@@ -8,19 +8,18 @@ from itertools import pairwise
 from typing import Literal
 
 from minifuse.papers.baton.course import Course
-from minifuse.papers.baton.setting import TAKES, Races, Setting
+from minifuse.papers.baton.setting import INSERTS, TAKES, Races, Setting
 from minifuse.papers.contest import Raced
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say
 from minifuse.papers.page import Drawn, spec
 
-CONTENDERS = ("static", "baton", "baton-pd")  # the paper draws the first two
-STEPS = 10  # points of a course, at equal distances up to the end of the slowest
+STEPS = 10  # points drawn of each run, at equal distances up to the end of the slowest run
 
 What = Literal["completed", "tokens", "used"]
 
 
 def longest_wait(course: Course) -> float:
-    """The longest time in which no query is completed, as a part of the run."""
+    """Return the longest time without a completed query, as a part of the run."""
     moments = [0.0] + [
         ended
         for ended, (before, after) in zip(course.ended_s, pairwise([0, *course.completed]), strict=True)
@@ -30,9 +29,9 @@ def longest_wait(course: Course) -> float:
 
 
 def straightness(course: Course) -> float:
-    """The largest distance of the course from a constant rate: 0 for a straight line.
+    """Return the largest deviation of the generated tokens from a constant rate.
 
-    The line ends where nine tenths of the tokens are generated; the distance is a part of these tokens.
+    Only the first nine tenths of the tokens count. The deviation is a part of these; 0 is a straight line.
     """
     most = 0.9 * course.tokens[-1]
     until = next(i for i, tokens in enumerate(course.tokens) if tokens >= most)
@@ -45,21 +44,21 @@ def straightness(course: Course) -> float:
 
 
 def deepest_fall(course: Course) -> float:
-    """The most that one iteration gives back, as a part of the peak.
+    """Return the most memory freed between two iterations, as a part of the peak.
 
-    Iterations count until half of the queries are completed. 1 stands for a memory that is emptied.
+    Only the iterations until half of the queries are completed count. 1 means that memory is emptied.
     """
     until = next(i for i, completed in enumerate(course.completed) if 2 * completed >= course.completed[-1])
     return max([0, *(before - after for before, after in pairwise(course.used[: until + 2]))]) / course.peak
 
 
 def shares_of(measure: Callable[[Course], float], static: Course, baton: Course) -> str:
-    """A part of the run, of static batches and of Baton."""
+    """Format a measure of two runs, with static batches and with Baton."""
     return f"static {measure(static):.1%}, baton {measure(baton):.1%}"
 
 
 def memory_of(static: Course, baton: Course) -> str:
-    """Compare peak, use and deepest fall of memory with static batches."""
+    """Compare Baton's peak, mean and deepest fall of memory with those of static batches."""
     return (
         f"peak {baton.peak / static.peak:.2f} times that of static batches, mean {baton.mean_used / baton.peak:.0%} of "
         f"its peak against {static.mean_used / static.peak:.0%}, deepest fall {deepest_fall(baton):.0%} of the peak "
@@ -70,12 +69,12 @@ def memory_of(static: Course, baton: Course) -> str:
 def draw(
     setting: Setting, say: Say, number: str, what: What, head: str, compare: Callable[[Course, Course], str]
 ) -> Drawn:
-    """Follow one quantity through the run of each contender."""
+    """Draw one quantity over the run of each contender."""
 
     def panels(races: Races) -> list[Panel]:
         return [_panel(f"Fig. {number}: batch of {batch}", served, what, head) for batch, served in races.items()]
 
-    races = setting.races(say, CONTENDERS, panels)
+    races = setting.races(say, INSERTS, panels)
     compared = (
         f"batch of {batch}: {compare(served['static'].run, served['baton'].run)}" for batch, served in races.items()
     )
@@ -83,7 +82,7 @@ def draw(
 
 
 def _panel(title: str, served: Mapping[str, Raced[Course]], what: What, head: str) -> Panel:
-    columns = [Column(f"{head}\n{name}", "measured", name, "{:,}") for name in served]
+    columns = [Column(f"{head}\n{name}", "measured", name, "{:,}", axis="y") for name in served]
     last = max(one.run.seconds for one in served.values())
     points = []
     for step in range(1, STEPS + 1):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 # Llama-2-7b-chat in half precision. Its context is 4,096 tokens, which the sequences of Table 1 exceed.
 MODEL, DTYPE = "llama-2-7b-16k", "float16"
 SIZES = {"first": 120, "second": 30}  # queries of each set
-MACHINES = {"first": "rtx-a6000", "second": "rtx-4090"}  # that served each set
+MACHINES = {"first": "rtx-a6000", "second": "rtx-4090"}  # the GPU that served each set
 
 # Table 1: batch -> seconds until the first set is completed. At a batch of 4 every sequence is twice as long.
 TABLE_1: Mapping[int, Mapping[str, float]] = {
@@ -16,7 +16,7 @@ TABLE_1: Mapping[int, Mapping[str, float]] = {
 }
 DOUBLED = 4  # the batch of Table 1 at which sequences are twice as long
 
-# Table 2: batch -> seconds until the second set is completed. At a batch of 4 it prints 1.89x; its seconds give 1.87x.
+# Table 2: batch -> seconds until the second set is completed. At 4 the paper prints 1.89x; its seconds give 1.87x.
 TABLE_2: Mapping[int, Mapping[str, float]] = {
     2: {"static": 161.77, "baton": 83.43},
     4: {"static": 92.68, "baton": 49.61},

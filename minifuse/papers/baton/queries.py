@@ -1,4 +1,4 @@
-"""Baton's two sets of queries (5.1), drawn again: the paper gives only their lengths."""
+"""Draws Baton's two sets of queries (5.1), of which the paper gives only the lengths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from minifuse.core.request import Request
 
-# Words, each of which is one token here. "Around 4,000" is 3,600 to 4,000, so that the KV of four rows of the doubled
+# In words; a word is one token here. "Around 4,000" is 3,600 to 4,000, so that the KV of four rows of the doubled
 # sequences fits the 48 GB of the paper's machine beside the weights, as it did there.
 LONG, SHORT, SHORTER = (3600, 4000), (24, 400), (24, 200)
 
@@ -19,9 +19,10 @@ class Query(NamedTuple):
 
 
 def first_set(count: int, seed: int, scale: float) -> list[Query]:
-    """Long prompts with short answers, the reverse, and both short, 1:1:2, in any order.
+    """Draw queries of three kinds, 1:1:2, in random order.
 
-    All lengths are multiplied by `scale`.
+    The kinds are: a long prompt with a short answer; a short prompt with a long answer; both short. `scale` multiplies
+    all lengths.
     """
     rng = Random(f"baton first {seed}")
     kinds = [((LONG, SHORT), (SHORT, LONG), (SHORT, SHORT), (SHORT, SHORT))[i % 4] for i in range(count)]
@@ -30,7 +31,7 @@ def first_set(count: int, seed: int, scale: float) -> list[Query]:
 
 
 def second_set(count: int, seed: int, scale: float) -> list[Query]:
-    """Short prompts with short answers."""
+    """Draw short prompts with short answers."""
     rng = Random(f"baton second {seed}")
     return [_draw(rng, (SHORTER, SHORTER), scale) for _ in range(count)]
 
@@ -41,7 +42,7 @@ def _draw(rng: Random, kind: tuple[tuple[int, int], tuple[int, int]], scale: flo
 
 
 def requests_of(queries: Sequence[Query], vocab: int, seed: int) -> list[Request]:
-    """All of them at time 0, with answers of exactly these lengths."""
+    """Make requests that arrive at time 0, with answers of exactly these lengths."""
     rng = Random(f"baton tokens {seed}")
     return [
         Request(f"q{i}", tuple(rng.choices(range(vocab), k=query.prompt)), query.answer, ignore_eos=True)

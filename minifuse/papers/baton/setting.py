@@ -13,16 +13,26 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
 from minifuse.papers.baton.course import Course
-from minifuse.papers.baton.queries import Query, first_set, requests_of, second_set
+from minifuse.papers.baton.queries import LONG, SHORTER, Query, first_set, requests_of, second_set
 from minifuse.papers.contest import Bench, Raced, ignore, known, text_model
 from minifuse.papers.experiment import Conditions, Panel, Say
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import technique
 
+EMBEDDED = "baton embed"  # embeds newcomers, but computes their prompts in their rows: between 4.1 and 4.2
+RANDOM = "pd random"  # batches prompts at random, as in the paper, not prompts of similar length
+TO_CAP = "static to cap"  # each batch runs to the longest possible answer, not only to its own longest
 VARIANTS = ("static", "pd", "baton", "baton-pd")
-OTHERS = ("orca", "vllm")  # which re-batching does without rectangles, as they are here
-APART = 0.25  # of memory, for prompts that are computed apart
+INSERTS = ("static", "baton", EMBEDDED, "baton-pd")  # a newcomer enters the batch of each in another way
+# The techniques and options of contenders that are not techniques themselves.
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    EMBEDDED: ("baton", {"memory.insert": "embed"}),
+    RANDOM: ("pd", {"batching.padding": 1.0}),
+    TO_CAP: ("static", {}),
+}
+OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles
+APART = 0.25  # the part of memory for prompts that are computed outside the batch
 BLOCK = 16  # tokens of vllm's blocks
 MOST_REQUESTS = 10_000
 TAKES = ("model", "requests")
@@ -32,24 +42,23 @@ Which = Literal["first", "second"]
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """What a scale measures; `lengths` multiply the paper's."""
+    """What a scale measures; `lengths` multiplies the paper's lengths."""
 
     model: str
     lengths: float
     batches: tuple[int, ...]
     queries: int | None = None  # None: as many as the paper has
-    rounds: int = 1  # the fewest
 
 
 SCALES: dict[Which, dict[str, _Scale]] = {
     "first": {
         "quick": _Scale("small", 1 / 200, (4,), 6),
-        "cpu": _Scale("small", 1 / 32, tuple(paper.TABLE_1), rounds=3),
+        "cpu": _Scale("small", 1 / 32, tuple(paper.TABLE_1)),
         "paper": _Scale(paper.MODEL, 1, tuple(paper.TABLE_1)),
     },
     "second": {
         "quick": _Scale("small", 1 / 16, (2,), 4),
-        "cpu": _Scale("small", 1, tuple(paper.TABLE_2), rounds=3),
+        "cpu": _Scale("small", 1, tuple(paper.TABLE_2)),
         "paper": _Scale(paper.MODEL, 1, tuple(paper.TABLE_2)),
     },
 }
@@ -59,7 +68,7 @@ Races = dict[int, dict[str, Raced[Course]]]  # by batch, then by contender
 
 
 class Setting(Bench[TextSource]):
-    """A set of queries and a machine.
+    """Serves a set of queries on a machine.
 
     Raises:
         UsageError: the queries are too many or too long, or they do not fit the machine.
@@ -68,13 +77,14 @@ class Setting(Bench[TextSource]):
     def __init__(self, which: Which, conditions: Conditions) -> None:
         self.scale = scale = SCALES[which][conditions.scale]
         self.machine = paper.MACHINES[which]
-        super().__init__(conditions, text_model(conditions, scale.model), self.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), self.machine)
         self.check_requests(MOST_REQUESTS)
         self.first = which == "first"
         self.num_queries = conditions.requests or scale.queries or paper.SIZES[which]
         self.batches = scale.batches
         for batch in self.batches:
-            longest, context = max(map(sum, self.queries(batch))), self.source.config.max_context
+            longest = max(sum(query) for number in range(self.rounds) for query in self.queries(batch, number))
+            context = self.source.config.max_context
             if longest > context:
                 raise UsageError(
                     f"Queries have up to {longest:,} tokens at a batch of {batch}, and the context of "
@@ -82,17 +92,22 @@ class Setting(Bench[TextSource]):
                 )
         self.check_memory(self.tokens, f"KV of {self.tokens:,} tokens", "a smaller --model or a shorter --dtype")
 
-    def queries(self, batch: int) -> list[Query]:
-        """The set for this batch: at four, sequences of the first set are doubled."""
+    def queries(self, batch: int, number: int = 0) -> list[Query]:
+        """Draw a round's queries; at a batch of 4, the first set's lengths double."""
         draw = first_set if self.first else second_set
         twice = self.first and batch == paper.DOUBLED
-        return draw(self.num_queries, self.conditions.seed, self.scale.lengths * (1 + twice))
+        return draw(self.num_queries, self.conditions.seed + number, self.scale.lengths * (1 + twice))
+
+    @property
+    def cap(self) -> int:
+        """Return the longest answer that a query of this set may have, in tokens."""
+        return round(self.scale.lengths * (LONG if self.first else SHORTER)[1])
 
     @property
     def tokens(self) -> int:
-        """KV tokens of memory: what the paper's machine has beside the weights.
+        """The KV tokens for which each contender has memory.
 
-        All contenders have as many.
+        At this scale, this is the memory that the weights leave free on the paper's machine.
         """
         model = preset(paper.MODEL)
         left = hardware(self.machine).memory - model.num_parameters * DTYPE_BYTES[paper.DTYPE]
@@ -100,10 +115,10 @@ class Setting(Bench[TextSource]):
         return tokens // BLOCK * BLOCK
 
     def races(self, say: Say, contenders: Sequence[str], panels: Callable[[Races], Iterable[Panel]]) -> Races:
-        """All contenders on the same queries, in turns, for each size of the batch.
+        """Run all contenders in turns on the same queries, for each batch size.
 
         Args:
-            panels: of the races so far.
+            panels: makes the panels from the races run so far.
         """
         if not self.virtual:
             say("warming up")
@@ -115,22 +130,28 @@ class Setting(Bench[TextSource]):
         races: Races = {}
         for number, batch in enumerate(self.batches):
             say(f"batch of {batch}")
-            queries = self.queries(batch)
-            runs = {name: partial(self._serve, name, batch, queries) for name in contenders}
+            runs = {name: partial(self._round, name, batch) for name in contenders}
             races[batch] = self.race(runs, lambda course: course.seconds, first=number)
             for panel in panels(races):
                 say.keep(panel)
         return races
 
+    def _round(self, name: str, batch: int, number: int) -> Course:
+        return self._serve(name, batch, self.queries(batch, number))
+
     def _serve(self, name: str, batch: int, queries: Sequence[Query]) -> Course:
         course = Course()
+        if name == TO_CAP:  # every row computes as many tokens as the longest answer
+            queries = [query._replace(answer=self.cap) for query in queries]
         requests = requests_of(queries, self.source.config.vocab_size, self.conditions.seed)
-        options = known(technique(name), {"batching.max_batch": batch, "memory.rows": batch, "memory.prefill": APART})
-        self.serve(name, requests, self.tokens, options, on_step=course.read, into=ignore)
+        row, own = OPTIONS.get(name, (name, {}))
+        options = {"batching.max_batch": batch, "memory.rows": batch, "memory.prefill": APART, **own}
+        options = known(technique(row), options)
+        self.serve(row, requests, self.tokens, options, on_step=course.read, into=ignore)
         return course
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         return self.facts(
             self.machine,
             lengths=self.scale.lengths,
@@ -140,5 +161,5 @@ class Setting(Bench[TextSource]):
         )
 
     def notes(self) -> tuple[str, ...]:
-        """What is measured, and on what."""
+        """Return notes on what is measured, and on which machine."""
         return notes("baton/setting", setting=self)

@@ -1,11 +1,14 @@
-"""Flover's Figure 7: requests at constant intervals, the speed-up of fusion over concurrent instances."""
+"""Flover's Figure 7: speed-up of fusion over concurrent instances, at constant intervals."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from itertools import product
 
 import minifuse.papers.flover.paper as paper
-from minifuse.papers.experiment import Plot, Say
+from minifuse.core.request import Request
+from minifuse.papers.experiment import Plot, Say, Values
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
@@ -20,14 +23,20 @@ CROWD = max(REQUESTS["paper"]) * max(BATCHES["paper"])
 
 
 def overlapped_portion(interval_s: float) -> float:
-    """Equation 1: the part of a request that overlaps with the next one, `r_p`.
+    """Return `r_p` (equation 1), the part of a request that overlaps with the next one.
 
-    Seconds are the paper's.
+    Args:
+        interval_s: the interval between requests, in the paper's seconds.
 
     >>> f"{overlapped_portion(0.5):.1%}"
     '84.1%'
     """
     return max(0.0, (paper.ALONE_S - interval_s) / (paper.ALONE_S + interval_s))
+
+
+def _always(requests: list[Request], number: int) -> list[Request]:
+    """Return the same requests in every round, as the intervals are constant."""
+    return requests
 
 
 @experiment(
@@ -37,16 +46,30 @@ def overlapped_portion(interval_s: float) -> float:
     [(CROWD, 1.0)],
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Overall latency of 2 to 8 requests at constant intervals, 1 to 4 prompts each."""
+    """Measure requests at constant intervals: 2 to 8 requests of 1 to 4 prompts."""
     scale = setting.conditions.scale
     axes = list(product(INTERVALS[scale], BATCHES[scale], REQUESTS[scale]))
-    plot = Plot(say, "Fig. 7: overall latency at constant intervals", tables("flover/fig7")[0])
-    say.expect(len(axes))
+    machines = setting.machines()
+    say.expect(len(axes) * len(machines))
+    plots = [_plot(own, say, where, axes) for where, own in machines.items()]
+    return Drawn(
+        [plot.panel for plot in plots],
+        left_out=len(BATCHES[scale]) < 4,
+        batches=" and ".join(map(str, BATCHES[scale])),
+        verdicts=[f"{plot.title}. {against_paper(plot.points, 'speedup', _name)}" for plot in plots],
+    )
+
+
+def _plot(setting: Setting, say: Say, where: str, axes: Sequence[tuple[int, int, int]]) -> Plot:
+    """Measure every interval, batch and number of requests on one machine."""
+    plot = Plot(say, f"Fig. 7: overall latency at constant intervals{where}", tables("flover/fig7")[0])
     for number, (interval, batch, count) in enumerate(axes):
         say(f"every {interval} ms, {count} requests of batch {batch}")
         arrivals = Arrival(setting.seconds(interval)).times(count, setting.rng("arrivals"))
-        _, measured = setting.contest(arrivals, batch=batch, first=number)
+        requests = setting.requests(arrivals, prompts=batch)
+        _, measured = setting.contest(partial(_always, requests), number, drawn=False)
         at = {
+            "name": f"{interval} ms, {count} of {batch}",
             "interval_ms": interval,
             "interval_s": setting.seconds(interval),
             "r_p": overlapped_portion(interval / 1e3),
@@ -54,13 +77,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
             "batch": batch,
         }
         plot.add(at, measured, {"r_p": paper.R_P_7[interval], "speedup": paper.SPEEDUP_7[interval].get(count)})
-    return Drawn(
-        (plot.panel,),
-        left_out=len(BATCHES[scale]) < 4,
-        batches=" and ".join(map(str, BATCHES[scale])),
-        verdict=against_paper(
-            plot.points,
-            "speedup",
-            lambda at: f"{at['interval_ms']} ms, {at['requests']} requests of batch {at['batch']}",
-        ),
-    )
+    return plot
+
+
+def _name(at: Values) -> str:
+    return f"{at['interval_ms']} ms, {at['requests']} requests of batch {at['batch']}"

@@ -1,19 +1,27 @@
-"""Flover's Figure 8: a Poisson process of requests, their overlap, iterations and speed-up."""
+"""Flover's Figure 8: overlap, iterations and speed-up when requests arrive as a Poisson process."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import minifuse.papers.flover.paper as paper
-from minifuse.papers.experiment import Plot, Say
+from minifuse.core.request import Request
+from minifuse.papers.experiment import Plot, Say, Values
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
 from minifuse.workload.laws import Arrival
 
-REQUESTS = 32
+REQUESTS = paper.REQUESTS_8
 # By scale, in the paper's milliseconds.
 INTERVALS = {"quick": (20, 200, 1000), "cpu": paper.INTERVALS_8, "paper": paper.INTERVALS_8}
-RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # where instances run too
+RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # the intervals at which instances run, too
 TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
+
+
+def _drawn(setting: Setting, law: Arrival, number: int) -> list[Request]:
+    """Draw a round's arrivals, and make its requests."""
+    return setting.requests(law.times(REQUESTS, setting.rng("arrivals", number)))
 
 
 @experiment(
@@ -23,14 +31,32 @@ TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
     [(REQUESTS, 1.0)],
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Overlap, iterations and speed-up of 32 requests that arrive as a Poisson process."""
+    """Measure overlap, iterations and speed-up of 32 requests that arrive as a Poisson process."""
+    machines, intervals = setting.machines(), INTERVALS[setting.conditions.scale]
+    say.expect(len(intervals) * len(machines))
+    plots = {where: _plot(own, say, where) for where, own in machines.items()}
+    densest = next(iter(plots.values())).points[0]
+    together = REQUESTS * densest.measured["alone_s"] / densest.measured["instances_s"]
+    fusion = setting.throughput[REQUESTS] / setting.throughput[1]
+    return Drawn(
+        [plot.panel for plot in plots.values()],
+        requests=REQUESTS,
+        densest=densest,
+        together=together,
+        fusion=fusion,
+        bound=fusion / together,
+        verdicts=[f"{plot.title}. {against_paper(plot.points, 'speedup', _name)}" for plot in plots.values()],
+    )
+
+
+def _plot(setting: Setting, say: Say, where: str) -> Plot:
+    """Measure every mean interval on one machine."""
     scale = setting.conditions.scale
-    plot = Plot(say, f"Fig. 8: {REQUESTS} requests, a Poisson process", tables("flover/fig8")[0])
-    say.expect(len(INTERVALS[scale]))
+    plot = Plot(say, f"Fig. 8: {REQUESTS} requests, a Poisson process{where}", tables("flover/fig8")[0])
     for number, interval in enumerate(INTERVALS[scale]):
         say(f"Poisson, {interval} ms on average, {REQUESTS} requests")
-        arrivals = Arrival(setting.seconds(interval), cv=1.0).times(REQUESTS, setting.rng("arrivals"))
-        outcomes, values = setting.contest(arrivals, first=number, instances=interval in RACED[scale])
+        law = Arrival(setting.seconds(interval), cv=1.0)
+        outcomes, values = setting.contest(partial(_drawn, setting, law), number, instances=interval in RACED[scale])
         fused, iterations = outcomes["fusion"], paper.ITERATIONS_8.get(interval)
         measured = {
             "overlap": fused.overlap,
@@ -45,15 +71,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
             "speedup": paper.SPEEDUP_8.get(interval),
         }
         plot.add({"interval_ms": interval, "interval_s": setting.seconds(interval)}, measured, published)
-    densest = plot.points[0]
-    together = REQUESTS * setting.alone_s / densest.measured["instances_s"]
-    fusion = setting.throughput[REQUESTS] / setting.throughput[1]
-    return Drawn(
-        (plot.panel,),
-        requests=REQUESTS,
-        densest=densest,
-        together=together,
-        fusion=fusion,
-        bound=fusion / together,
-        verdict=against_paper(plot.points, "speedup", lambda at: f"{at['interval_ms']} ms"),
-    )
+    return plot
+
+
+def _name(at: Values) -> str:
+    return f"{at['interval_ms']} ms"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import minifuse.papers.flover.paper as paper
+from minifuse.core.request import Request
 from minifuse.papers.experiment import Conditions, Plot, Say
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
@@ -17,7 +19,7 @@ INTERVAL, SHORTEST = 20, 128  # the paper's milliseconds and tokens
 LONGEST_A = {"quick": (256, 1024), "cpu": (256, 512, 1024), "paper": (256, 512, 1024)}
 LONGEST_B = {"quick": (256, 1792), "cpu": (256, 512, 1024, 1792), "paper": (256, 512, 1024, 1792)}
 TOKENS = {"quick": 16, "cpu": 128, "paper": paper.TOKENS}
-TOKENS_B = {"cpu": paper.TOKENS}  # where 9b has other lengths than 9a: what shuffling saves grows with the contexts
+TOKENS_B = {"cpu": paper.TOKENS}  # where 9b has longer answers than 9a: shuffling gains more at long contexts
 CROWDS = tuple(
     (count, max(longest["paper"]) / paper.TOKENS)
     for count, longest in ((REQUESTS_A, LONGEST_A), (REQUESTS_B, LONGEST_B))
@@ -27,12 +29,12 @@ MIB = 2**20
 
 
 def _tokens_b(conditions: Conditions) -> int | None:
-    """The tokens that stand for the paper's 512 in Fig. 9b, where 9a has others."""
+    """Return the tokens that stand for 512 in Fig. 9b; None: as in 9a."""
     return TOKENS_B.get(conditions.scale) if conditions.tokens is None else None
 
 
 def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> Setting:
-    """The setting of 9a, where the answers of 9b fit too."""
+    """Make the setting of Fig. 9a, and check that the answers of 9b fit, too."""
     if wider := _tokens_b(conditions):
         Setting(conditions, wider, CROWDS[1:])
     return Setting(conditions, tokens, crowds)
@@ -46,48 +48,64 @@ def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]
     make,
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Random answer lengths: (a) with and without shuffle against instances, (b) shuffle alone."""
-    scale = setting.conditions.scale
-    columns_a, columns_b = tables("flover/fig9")
-    title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths"
-    against_instances = Plot(say, title, columns_a)
-    against_none = Plot(say, f"Fig. 9b: shuffle against none, {REQUESTS_B} requests", columns_b)
-    say.expect(len(LONGEST_A[scale]) + len(LONGEST_B[scale]))
-    _measure(setting, against_instances, REQUESTS_A, LONGEST_A[scale], instances=True)
+    """Measure random answer lengths: (a) shuffle on, off and instances; (b) shuffle on and off."""
+    scale, machines = setting.conditions.scale, setting.machines()
+    say.expect(len(machines) * (len(LONGEST_A[scale]) + len(LONGEST_B[scale])))
     wider = _tokens_b(setting.conditions)
-    wide = setting.of_tokens(wider) if wider else setting
-    _measure(wide, against_none, REQUESTS_B, LONGEST_B[scale], instances=False)
-    speeds, widest = setting.throughput, against_none.points[-1]
+    plots: list[Plot] = []
+    verdicts: list[str] = []
+    for where, own in machines.items():
+        pair = _plots(own, say, where, wider)
+        plots += pair
+        for plot, key in zip(pair, ("speedup", "gain"), strict=True):
+            judged = against_paper(plot.points, key, lambda at: f"lengths {at['paper_lengths']}")
+            verdicts.append(f"{plot.title}. {judged}")
+    speeds, widest = setting.throughput, plots[1].points[-1]
     idle = widest.measured["unshuffled_idle_share"]
-    short_a, short_b = (
-        against_paper(plot.points, key, lambda at: f"lengths {at['paper_lengths']}")
-        for plot, key in ((against_instances, "speedup"), (against_none, "gain"))
-    )
     return Drawn(
-        (against_instances.panel, against_none.panel),
+        [plot.panel for plot in plots],
         wider=wider,
         rows=REQUESTS_B,
         cost=REQUESTS_B * speeds[1] / speeds[REQUESTS_B],
         idle=idle,
         widest=widest,
         at_best=1 / (1 - idle),
-        short_a=short_a,
-        short_b=short_b,
+        verdicts=verdicts,
     )
 
 
+def _plots(setting: Setting, say: Say, where: str, wider: int | None) -> tuple[Plot, Plot]:
+    """Measure Figures 9a and 9b on one machine."""
+    scale = setting.conditions.scale
+    columns_a, columns_b = tables("flover/fig9")
+    title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths{where}"
+    against_instances = Plot(say, title, columns_a)
+    against_none = Plot(say, f"Fig. 9b: shuffle against none, {REQUESTS_B} requests{where}", columns_b)
+    _measure(setting, against_instances, REQUESTS_A, LONGEST_A[scale], instances=True)
+    wide = setting.of_tokens(wider) if wider else setting
+    _measure(wide, against_none, REQUESTS_B, LONGEST_B[scale], instances=False)
+    return against_instances, against_none
+
+
+def _drawn(setting: Setting, count: int, law: Uniform, number: int) -> list[Request]:
+    """Draw a round's answer lengths, and make its requests."""
+    arrivals, rng = (
+        Arrival(setting.seconds(INTERVAL)).times(count, setting.rng("arrivals")),
+        setting.rng("lengths", number),
+    )
+    return setting.requests(arrivals, [law.draw(rng) for _ in range(count)])
+
+
 def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], instances: bool) -> None:
-    """A point for each upper bound of the lengths, uniform(128, bound) in paper's tokens."""
-    arrivals = Arrival(setting.seconds(INTERVAL)).times(count, setting.rng("arrivals"))
+    """Add a point for each upper bound: lengths are uniform(128, bound) in the paper's tokens."""
     for number, upper in enumerate(longest):
         plot.say(f"lengths {SHORTEST}-{upper}, {count} requests")
-        law, rng = Uniform(setting.length(SHORTEST), setting.length(upper)), setting.rng("lengths")
-        lengths = [law.draw(rng) for _ in range(count)]
-        outcomes, values = setting.contest(arrivals, lengths, first=number, instances=instances, unshuffled=True)
+        law = Uniform(setting.length(SHORTEST), setting.length(upper))
+        draw = partial(_drawn, setting, count, law)
+        outcomes, values = setting.contest(draw, number, instances=instances, unshuffled=True)
         on, off = outcomes["fusion"], outcomes["unshuffled"]
         measured = {
             **values,
-            "gain": off.latency_s / on.latency_s,
             "idle_tokens": on.idle_tokens,
             "unshuffled_idle_tokens": off.idle_tokens,
             "unshuffled_idle_share": off.idle_share,

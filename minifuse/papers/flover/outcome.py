@@ -1,4 +1,4 @@
-"""What Flover reads from a run: overall latency, overlap, iterations, and the shuffle's work."""
+"""Reads Flover's measures from a run: overall latency, overlap, iterations, the shuffle's work."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from minifuse.core.request import Phase, Request
 class Outcome:
     """The outcome of serving a list of requests. Times are seconds.
 
-    `latency_s` is the overall latency: from the arrival of the first request to the end of the last. `overlap` is the
-    mean number of requests that run in an iteration of the main stream, divided by the number of all requests (Flover,
-    VI-C); `iterations` count the main stream alone, without pre-processing.
+    `latency_s` is the overall latency: from the arrival of the first request to the end of the last. `iterations` are
+    those of the main stream, without pre-processing. `overlap` is the mean number of requests in an iteration of the
+    main stream, divided by the number of all requests (Flover, VI-C).
     """
 
     latency_s: float
     iterations: int
     overlap: float
-    iteration_s: float  # median of the main stream
+    iteration_s: float  # median over the main stream
     idle_tokens: int
-    idle_share: float  # of the tokens computed
+    idle_share: float  # as a part of the tokens computed
     num_moves: int  # slots copied by the shuffle
     moved_tokens: int
     moving_s: float
 
 
 def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outcome:
-    """Read an outcome from the iterations that served `requests`, all of them to the end.
+    """Read the outcome of a run that served all `requests` from its reports.
 
     >>> # two requests of 4 tokens, the second fused after the first two iterations of the first:
     >>> # 6 iterations run 1, 1, 2, 2, 1, 1 requests, so the overlap is (8 / 6) / 2 = 2/3

@@ -1,4 +1,4 @@
-"""What Flover's experiments share (section VI-A): scales, the machine, requests, and fusion against instances."""
+"""Flover's experiments (section VI-A): scales, the machine, requests, fusion and instances."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import groupby
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any
 
 import minifuse.papers.flover.paper as paper
@@ -22,12 +22,14 @@ from minifuse.papers.contest import Bench, text_model
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.page import Draw, notes, spec
+from minifuse.papers.verdict import spread
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 
-PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
+PROMPT = 8  # tokens of a prompt: the paper does not give them, and counts only the tokens of answers
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured
 MOST = max(BATCHES)
 ALONE_ROUNDS = 3
+ITERATIONS = paper.TOKENS + 1  # of a request alone, including the iteration of its prompt
 MODELS = {"quick": "small", "cpu": "medium", "paper": paper.MODEL}
 
 
@@ -35,26 +37,62 @@ MODELS = {"quick": "small", "cpu": "medium", "paper": paper.MODEL}
 def calibrated() -> Hardware:
     """Calibrate the A100's bandwidth to the paper's 5.8 s for 512 tokens alone.
 
-    An iteration of one request waits for memory alone: its seconds are bytes / bandwidth + overhead.
+    An iteration of one request is bound by memory: it takes bytes / bandwidth + overhead.
     """
     machine = hardware(paper.MACHINE)
+    reading_s = _alone_s(machine) - machine.overhead_s * ITERATIONS
+    return replace(machine, bandwidth=machine.bandwidth * reading_s / (paper.ALONE_S - machine.overhead_s * ITERATIONS))
+
+
+@cache
+def fitted() -> Hardware:
+    """Fit the A100 to the paper's 5.8 s alone and to Fig. 8.
+
+    1 / speed-up is linear in the iterations: (iterations x fixed_s + rows x row_s) / instances_s. A row is a request in
+    an iteration; there are 32 x 512 rows. Concurrent instances take instances_s, an iteration of one request takes
+    fixed_s + row_s. In the result, `row_s` is the cost of a row beyond reading its KV, and `together` is how many times
+    as fast concurrent instances are as consecutive ones.
+
+    >>> f"{fitted().together:.3f} times, {fitted().row_s * 1e3:.2f} ms"
+    '1.156 times, 0.36 ms'
+    """
+    intervals = paper.SPEEDUP_8.keys() & paper.ITERATIONS_8.keys()
+    points = [(paper.ITERATIONS_8[one], 1 / paper.SPEEDUP_8[one]) for one in sorted(intervals)]
+    line = linear_regression(*zip(*points, strict=True))
+    rows = paper.REQUESTS_8 * paper.TOKENS
+    iteration_s = paper.ALONE_S / paper.TOKENS
+    fixed_s = iteration_s / (1 + line.intercept / line.slope / rows)
+    machine = hardware(paper.MACHINE)
+    cost = Roofline(preset(paper.MODEL), paper.DTYPE, machine)
+    kv_s = sum(cost.reading_s(context) for context in range(PROMPT, PROMPT + paper.TOKENS))
+    row_s = (iteration_s - fixed_s) * ITERATIONS  # in all iterations of a request alone
+    weights_s = _alone_s(machine) - machine.overhead_s * ITERATIONS - kv_s
+    slower = (paper.ALONE_S - machine.overhead_s * ITERATIONS - row_s) / weights_s
+    return replace(
+        machine,
+        bandwidth=machine.bandwidth / slower,
+        row_s=(row_s - slower * kv_s) / ITERATIONS,
+        together=paper.REQUESTS_8 * paper.ALONE_S * line.slope / fixed_s,
+    )
+
+
+def _alone_s(machine: Hardware) -> float:
+    """Return the seconds that the paper's request takes alone on a machine."""
     cost = Roofline(preset(paper.MODEL), paper.DTYPE, machine)
     contexts = [range(PROMPT - 1), *(range(last, last + 1) for last in range(PROMPT - 1, PROMPT - 1 + paper.TOKENS))]
     plans = [Plan(0, 0, (Work("r0", span.start, span.stop),), (Extent(0, span.stop),)) for span in contexts]
-    overhead_s = machine.overhead_s * len(plans)
-    reading_s = sum(map(cost, plans)) - overhead_s
-    return replace(machine, bandwidth=machine.bandwidth * reading_s / (paper.ALONE_S - overhead_s))
+    return sum(map(cost, plans))
 
 
 class Setting(Bench[TextSource]):
-    """Requests of `tokens` tokens on one machine; arrivals are given in the paper's milliseconds.
+    """Serves requests on one machine, at arrivals given in the paper's milliseconds.
 
-    One of the paper's milliseconds is 1/5800 of what a request takes here when it is alone (`alone_s`), so that
-    requests overlap as much here as they did there.
+    One of the paper's milliseconds is 1/5800 of the time that one request takes here alone (`alone_s`). So requests
+    overlap as much as in the paper.
 
     Args:
-        tokens: of one request, if `conditions` give none.
-        crowds: prompts served at once, at most, and the longest answer among them in units of `tokens`.
+        tokens: the tokens of an answer, if `conditions` give none.
+        crowds: pairs of the most prompts served at once and the longest answer among them, as a multiple of `tokens`.
 
     Raises:
         UsageError: the model, a request or the KV memory is too large.
@@ -80,7 +118,7 @@ class Setting(Bench[TextSource]):
             )
 
     def start(self, say: Say) -> None:
-        """Load the model, warm up, measure a request alone and the throughput of batches."""
+        """Load the model and warm up; then `measure`."""
         if not self.virtual:
             self.load(share=False)
             say("warming up")
@@ -88,13 +126,31 @@ class Setting(Bench[TextSource]):
             self.fusion(crowd)  # every batch size once, from all to one, with the moves in between
             self.instances(crowd[: MOST // 4])
         say("one request alone, and the fused stream's throughput")
+        self.measure()
+
+    def measure(self) -> None:
+        """Measure the time of a request alone, and the throughput of `BATCHES`."""
         self.alone_s = self._alone()
-        for batch in BATCHES:
-            together = self.fusion(self.requests([0.0] * batch), preprocess="inline")  # all in every iteration
-            self.throughput[batch] = batch / together.iteration_s
+        batches = {
+            batch: self.fusion(self.requests([0.0] * batch), preprocess="inline")  # all in every iteration
+            for batch in BATCHES
+        }
+        self.throughput = {batch: batch / outcome.iteration_s for batch, outcome in batches.items()}
+
+    def machines(self) -> dict[str, Setting]:
+        """Return the settings to measure a figure in, by their addition to its title.
+
+        In virtual time, a second one is the machine fitted to Fig. 8.
+        """
+        if not self.virtual:
+            return {"": self}
+        other = copy(self)
+        other.settings = replace(self.settings, hardware=fitted())
+        other.measure()
+        return {", one number calibrated": self, ", fitted to Fig. 8": other}
 
     def of_tokens(self, tokens: int) -> Setting:
-        """The same machine for requests of another length, whose time alone is measured again."""
+        """Return a setting for requests of another length, and measure such a request alone."""
         other = copy(self)
         other.tokens = tokens
         other.alone_s = other._alone()
@@ -103,22 +159,24 @@ class Setting(Bench[TextSource]):
     def _alone(self) -> float:
         return median(self.fusion(self.requests([0.0])).latency_s for _ in range(1 if self.virtual else ALONE_ROUNDS))
 
-    def rng(self, what: str) -> random.Random:
-        """A random stream for each purpose, the same for every contender and point."""
-        return random.Random(f"flover {what} {self.conditions.seed}")
+    def rng(self, what: str, number: int = 0) -> random.Random:
+        """Return a random stream for each purpose and round, equal for all contenders and points."""
+        return random.Random(f"flover {what} {self.conditions.seed + number}")
 
     def seconds(self, paper_ms: float) -> float:
-        """The seconds here that are the same fraction of `alone_s` as in the paper."""
+        """Return the seconds that are the same fraction of `alone_s` here as in the paper."""
         return paper_ms / (paper.ALONE_S * 1e3) * self.alone_s
 
     def length(self, paper_tokens: float) -> int:
-        """An answer's length here: the same fraction of `tokens` as in the paper."""
+        """Return the length that is the same fraction of `tokens` here as in the paper."""
         return max(1, int(paper_tokens * self.tokens / paper.TOKENS))
 
     def requests(self, arrivals: Sequence[float], lengths: Sequence[int] = (), prompts: int = 1) -> list[Request]:
-        """One request of `prompts` prompts for each arrival (seconds), with answers of exact lengths.
+        """Make a request of `prompts` prompts for each arrival.
 
-        Without lengths every answer has `tokens` tokens.
+        Args:
+            arrivals: seconds.
+            lengths: the exact number of tokens of each request's answers; by default, `tokens`.
         """
         tokens = self.rng("prompts")
         vocab = range(self.source.config.vocab_size)
@@ -142,62 +200,75 @@ class Setting(Bench[TextSource]):
         return observe(requests, reports)
 
     def fusion(self, requests: Sequence[Request], shuffle: bool = True, preprocess: str | None = None) -> Outcome:
-        """Flover: a slot for every prompt.
+        """Serve by fusion, with a memory slot for every prompt.
 
         Args:
-            preprocess: where prompts are computed; None: by workers, where there are any, as in the paper.
+            preprocess: where prompts are computed; None: by workers in virtual time, as in the paper, otherwise inline.
         """
         count = len(requests)
         options: dict[str, Any] = {
             "memory.slots": count,
             "memory.shuffle": shuffle,
+            "memory.shrink": shuffle,  # without shuffle, the paper's region keeps its offset and size (Fig. 5)
             "batching.preprocess": preprocess or ("worker" if self.virtual else "inline"),
-            "batching.preprocessors": count,  # a worker for each, as in the paper, where there are workers
+            "batching.preprocessors": count,  # a worker for each prompt, as in the paper
         }
         return self.outcome("fusion", requests, count * max(request.max_length for request in requests), options)
 
     def instances(self, requests: Sequence[Request]) -> Outcome:
-        """Concurrent model instances: one for every request, so that none waits for another to end."""
+        """Serve by concurrent instances, one for each request, so that no request waits for another."""
         count = sum(1 for _ in groupby(requests, key=lambda request: request.group or request.id))
         kv_tokens = sum(request.max_cached for request in requests)
         return self.outcome("instances", requests, kv_tokens, {"batching.instances": count})
 
     def contest(
         self,
-        arrivals: Sequence[float],
-        lengths: Sequence[int] = (),
-        batch: int = 1,
+        draw: Callable[[int], list[Request]],
         first: int = 0,
+        *,
         instances: bool = True,
         unshuffled: bool = False,
+        drawn: bool = True,
     ) -> tuple[dict[str, Outcome], Values]:
-        """Serve the same requests by fusion and, if asked, by instances and unshuffled fusion.
+        """Serve a round's requests by fusion and, if asked, by instances and unshuffled fusion.
+
+        Args:
+            draw: returns the requests of a round, given its number.
+            first: the number of the contender that begins the first round.
+            drawn: whether requests differ from round to round; if not, virtual time needs only one round.
 
         Returns:
-            The outcomes of the contenders, and a point's values: overall latencies, and how many times as fast as
-            instances fusion is. `limit` is how many times as fast it would be if every request, from its arrival on,
-            took as long as it does alone.
+            The outcomes of the contenders, and a point's values: overall latencies and gains of fusion. `limit` is the
+            speed-up over instances that would be reached if every request, from its arrival on, took only as long as
+            it does alone.
         """
-        requests = self.requests(arrivals, lengths, batch)
-        contenders = {"fusion": partial(self.fusion, requests)}
+        rounds = self.rounds if drawn or not self.virtual else 1
+        draws = [draw(number) for number in range(rounds)]
+        contenders: dict[str, Callable[[int], Outcome]] = {"fusion": lambda number: self.fusion(draws[number])}
         if unshuffled:
-            contenders["unshuffled"] = partial(self.fusion, requests, shuffle=False)
+            contenders["unshuffled"] = lambda number: self.fusion(draws[number], shuffle=False)
         if instances:
-            contenders["instances"] = partial(self.instances, requests)
-        raced = self.race(contenders, lambda outcome: outcome.latency_s, first)
-        outcomes = {name: one.run for name, one in raced.items()}
+            contenders["instances"] = lambda number: self.instances(draws[number])
+            contenders["alone"] = lambda number: self.fusion(self.requests([0.0]))
+        raced = self.race(contenders, lambda outcome: outcome.latency_s, first, rounds)
         values: Values = {}
         for name, one in raced.items():
             values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}
+        if unshuffled:
+            values |= gains("gain", raced["fusion"].over(raced["unshuffled"]))
         if instances:
-            alone = [self.alone_s * length / self.tokens for length in lengths] or [self.alone_s] * len(arrivals)
-            least_s = max(map(sum, zip(arrivals, alone, strict=True))) - arrivals[0]
-            separate_s = outcomes["instances"].latency_s
-            values |= {"speedup": separate_s / outcomes["fusion"].latency_s, "limit": separate_s / least_s}
-        return outcomes, values
+            values |= gains("speedup", raced["fusion"].over(raced["instances"]))
+            seconds = zip(draws, raced["alone"].rounds_s, raced["instances"].rounds_s, strict=True)
+            values["limit"] = median(separate_s / self._least(drew, alone_s) for drew, alone_s, separate_s in seconds)
+        return {name: one.run for name, one in raced.items()}, values
+
+    def _least(self, requests: Sequence[Request], alone_s: float) -> float:
+        """Return the overall latency if no request slowed another down."""
+        ends = [one.arrival_s + alone_s * one.max_new_tokens / self.tokens for one in requests]
+        return max(ends) - requests[0].arrival_s
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         return self.facts(
             f"{paper.MACHINE}, calibrated",
             bandwidth_bytes_per_s=hardware(self.settings.hardware).bandwidth if self.virtual else None,
@@ -210,7 +281,7 @@ class Setting(Bench[TextSource]):
         )
 
     def notes(self) -> tuple[str, ...]:
-        """How the paper's setup was scaled, and what a batch yields on this machine."""
+        """Return notes on how the paper's setup was scaled, and on the throughput here."""
         speeds, bandwidth = self.throughput, hardware(self.settings.hardware).bandwidth
         return notes(
             "flover/setting",
@@ -218,10 +289,16 @@ class Setting(Bench[TextSource]):
             paper=paper,
             terabytes=bandwidth / 1e12,
             of_sheet=bandwidth / hardware(paper.MACHINE).bandwidth,
+            fitted=fitted(),
             batches=list(speeds),
             speeds=list(speeds.values()),
             gain=speeds[MOST] / speeds[1],
         )
+
+
+def gains(key: str, rounds: Sequence[float]) -> Values:
+    """Return a gain as values of a point: the median, all rounds, and their range."""
+    return {key: median(rounds), f"{key}_rounds": rounds, f"{key}_spread": spread(rounds) if len(rounds) > 1 else None}
 
 
 def experiment(
@@ -231,12 +308,12 @@ def experiment(
     crowds: Iterable[tuple[int, float]],
     make: Callable[..., Setting] = Setting,
 ) -> Callable[[Draw[Setting]], Experiment]:
-    """The experiment of a figure.
+    """Return a decorator that turns a measuring function into a figure's experiment.
 
     Args:
-        tokens: of one request, by scale.
+        tokens: the tokens of an answer, by scale.
         crowds: see `Setting`.
-        make: instead of a plain `Setting`.
+        make: builds the setting; by default, a plain `Setting`.
     """
     return spec(
         "Flover", number, shows, lambda conditions: make(conditions, tokens[conditions.scale], crowds), paper=paper

@@ -1,1 +1,1 @@
-"""The figures of FluidInfer (section 6), simulated there, and here simulated and run."""
+"""FluidInfer's figures (section 6): the paper simulated them; here they are simulated and run."""

@@ -6,15 +6,16 @@ Figure 11 shows the normalized latency, Figure 12 the latency bound: the largest
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from statistics import median
 
 import minifuse.papers.fluidinfer.paper as paper
-from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, Served, curve_panel, gain, load_at, rates_of
+from minifuse.papers.curve import OFFERED, Curve, Outcome, Served, curve_panel, load_at, rates_of
+from minifuse.papers.equal_latency import equal_latency
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say, Values
 from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Server, Servers
 from minifuse.papers.page import Drawn, spec
-from minifuse.papers.verdict import aim, spread
+from minifuse.papers.verdict import Claim, by_rate, spread
 
 Curves = Mapping[str, Curve]  # by contender
 
@@ -27,19 +28,19 @@ MORE = (
 
 
 def draw(
-    servers: Servers, say: Say, number: str, latency: str, head: str, verdict: Callable[[Server, Curves], str]
+    servers: Servers, say: Say, number: str, latency: str, head: str, verdict: Callable[[Server, Curves], list[str]]
 ) -> Drawn:
-    """A panel for each server; in real time another one, of the simulator's error.
+    """Draw a panel for each server; in real time, also the simulator's error.
 
     Args:
-        latency: what the figure shows of the same runs.
-        verdict: on the curves of one server.
+        latency: the name of the latency that the figure shows; both figures have the same runs.
+        verdict: judges the curves of one server.
     """
     panels, verdicts = [], []
     for server in servers:
         curves, simulated = _sweep(server, say)
         panels.append(_panel(f"Fig. {number}: {server.title}", curves, latency, head))
-        verdicts.append(verdict(server, curves))
+        verdicts += verdict(server, curves)
         say.keep(panels[-1])
         if not server.virtual:
             panels.append(_errors(f"Fig. {number}: the simulator against the run", curves, simulated, latency))
@@ -47,7 +48,7 @@ def draw(
 
 
 def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
-    """A row for each rate: every contender's latency in ms, and what fluid's transfers took."""
+    """Return a panel by rate: every contender's latency, and fluid's waits for transfers."""
 
     def values(outcome: Outcome, key: str) -> Values:
         found = {**outcome.values(key), f"{key}_ms": outcome[latency] * 1e3}
@@ -56,11 +57,13 @@ def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
         return found
 
     columns = [(head, "ms", None)]
-    return curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=MORE, values=values)
+    panel = curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=MORE, values=values)
+    drawn = [replace(one, axis="y", log=True) if one.key.endswith("_ms") else one for one in panel.columns]
+    return replace(panel, columns=tuple(drawn))
 
 
 def _errors(title: str, curves: Curves, simulated: Curves, latency: str) -> Panel:
-    """The simulated latency as a factor of the measured one."""
+    """Return a panel of the simulated latencies as multiples of the measured ones."""
     points = []
     for rate in curves[VLLM.key].points:
         factors = {
@@ -72,14 +75,14 @@ def _errors(title: str, curves: Curves, simulated: Curves, latency: str) -> Pane
 
 
 def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
-    """All contenders at growing rates, and in real time the same runs simulated once."""
+    """Run all contenders at growing rates; in real time, also simulate each run once."""
     say(f"{server.title}: all at once")
     server.start(say)
     capacity = server.run(VLLM, server.requests(None))["throughput"]
     curves, simulated = ({one.key: Curve(one) for one in CONTENDERS} for _ in range(2))
 
-    def run(curve: Curve, rate: float) -> Served:
-        return server.run(curve.contender, server.requests(rate))
+    def run(curve: Curve, rate: float, number: int) -> Served:
+        return server.run(curve.contender, server.requests(rate, number))
 
     def simulate(rate: float) -> None:
         if not server.virtual:
@@ -91,27 +94,37 @@ def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
     return curves, simulated
 
 
-def higher_load(server: Server, curves: Curves) -> str:
-    """Judge the load of fluid, and of each part, over vllm's at equal normalized latency."""
-    baseline = curves[VLLM.key]
-    gains = {one.key: gain(curves[one.key], baseline, "rate", "normalized_s") for one in PARTS}
-    fluid, level_s = gains["fluid"], BOUND * baseline.lowest("normalized_s")
-    here = ", ".join(f"{one.head} {gains[one.key] or 'never that low'}" for one in PARTS)
-    what = f"{server.title}, requests/s of fluid over vllm at equal normalized latency"
-    met = fluid is not None and fluid.factor >= paper.GAIN
-    return aim(what, f"{here}, at {level_s * 1e3:.3g} ms a token", "2x to 4x", met, "paper")
+def higher_load(server: Server, curves: Curves) -> list[str]:
+    """Judge the loads of fluid's parts relative to vllm's, at equal normalized latency."""
+    claim = Claim("2x to 4x", *paper.GAINS)
+    return [
+        equal_latency(
+            f"{server.title}, requests/s of {one.head} over vllm at equal normalized latency",
+            curves[one.key],
+            curves[VLLM.key],
+            claim,
+            "rate",
+            "normalized_s",
+            "paper, for all parts together",
+        )
+        for one in PARTS
+    ]
 
 
-def lower_bound(server: Server, curves: Curves) -> str:
-    """Judge vllm's latency bound over fluid's, by the median of the rates."""
-    vllm = curves[VLLM.key]
-    factors = [vllm.points[rate]["bound_s"] / one["bound_s"] for rate, one in curves["fluid"].points.items()]
-    text = ", ".join(f"{factor:.2f}x" for factor in factors)
-    what = f"{server.title}, latency bound of vllm over that of fluid, by rate"
-    return aim(what, text, "about 3x", median(factors) >= paper.LOWER_BOUND, "paper")
+def lower_bound(server: Server, curves: Curves) -> list[str]:
+    """Judge the ratio of vllm's latency bound to fluid's, at each rate."""
+    vllm, fluid = curves[VLLM.key].points, curves["fluid"].points
+    found = {
+        rate: [theirs / ours for theirs, ours in zip(vllm[rate].each("bound_s"), one.each("bound_s"), strict=True)]
+        for rate, one in fluid.items()
+    }
+    claim = Claim.about(paper.LOWER_BOUND, tolerance=paper.ABOUT)
+    return [by_rate(f"{server.title}, latency bound of vllm over that of fluid", found, claim, source="paper")]
 
 
-def _figure(number: str, shows: str, latency: str, head: str, verdict: Callable[[Server, Curves], str]) -> Experiment:
+def _figure(
+    number: str, shows: str, latency: str, head: str, verdict: Callable[[Server, Curves], list[str]]
+) -> Experiment:
     takes = ("model", "rates", "requests")
     experiment = spec("FluidInfer", number, shows, Servers.of, takes=takes, page="verdicts")
     return experiment(partial(draw, number=number, latency=latency, head=head, verdict=verdict))

@@ -1,4 +1,4 @@
-"""A simulated machine with this one's measured rates, to show the simulator's error (6, 7)."""
+"""Fits a simulated machine to this one, to show the simulator's error (6, 7)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROUNDS = 7
 
 
 def fitted(model: Transformer) -> Hardware:
-    """Rates from four measurements: two iteration sizes, attention at two contexts, a copy.
+    """Fit rates to measurements: two iteration sizes, attention at two contexts, a copy.
 
     Attention to one more token gives the bandwidth, and a copy between two buffers the rate of the link. Two iteration
-    sizes give the time of one more token, and so the arithmetic rate. The overhead is what is left of the small
-    iteration. On a CPU attention is bound by arithmetic too, so the bandwidth comes out low.
+    sizes give the time of one more token, and so the arithmetic rate. The overhead is the rest of the small iteration's
+    time. On a CPU attention is bound by arithmetic too, so the bandwidth comes out low.
     """
     import torch
 

@@ -1,9 +1,10 @@
-"""What FluidInfer's experiments share (6.1): models, machines, requests like ShareGPT's first rounds, contenders."""
+"""FluidInfer's experiments (6.1): models, machines, contenders, requests like ShareGPT's first turns."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any
 
 import minifuse.papers.fluidinfer.paper as paper
@@ -22,10 +23,10 @@ from minifuse.workload.conversations import Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 from minifuse.workload.synthetic import arrive
 
-MAX_BATCH = 4096  # of the baselines: KV is what bounds them
+MAX_BATCH = 4096  # large enough that only KV memory bounds the batches
 PROCESSORS = {"rtx-4090": 128, "a100-40g": 108}  # streaming multiprocessors, by the makers' data sheets
 HOST_BYTES = 256e9
-LONGEST = 1.5  # in real time the device holds so many of the longest requests
+LONGEST = 1.5  # in real time, the device's KV memory holds this many times the longest request
 BLOCK = 16  # tokens of a block, and of a chunk
 
 VLLM = Contender("vllm", "vllm", "vllm")
@@ -35,7 +36,7 @@ PARTS = (
     Contender("concatenated", "concat.", "fluid", stages={"memory": "paged", "attention": "paged"}),
     Contender("swapped", "+ swap", "fluid", stages={"attention": "paged"}),
     FLUID,
-    Contender("in_turn", "turns", "fluid", {"memory.turns": "layers"}),  # the layers have the device in turn
+    Contender("in_turn", "turns", "fluid", {"memory.turns": "layers"}),  # layers use the device one by one
 )
 CONTENDERS = (*BASELINES, *PARTS)
 
@@ -44,30 +45,30 @@ CONTENDERS = (*BASELINES, *PARTS)
 class _Scale:
     """What a scale measures.
 
-    `lengths` are times ShareGPT's; `shares` are the rates, of what vllm serves when all requests come at once.
+    `lengths` multiplies ShareGPT's lengths. `shares` are the rates, as shares of vllm's throughput when all requests
+    arrive at once.
     """
 
     models: tuple[str, ...]
     machines: tuple[tuple[str, int], ...]
     lengths: float
     requests: int
-    rounds: int
     shares: tuple[float, ...]
 
 
 SCALES = {
-    "quick": _Scale(("small",), (("cpu", 1),), 0.05, 16, 1, (0.5, 1.5)),
-    "cpu": _Scale(("small",), (("cpu", 1),), 0.25, 60, 3, (0.5, 1.0, 1.5, 2.5)),
-    "paper": _Scale(paper.MODELS, paper.MACHINES, 1.0, 500, 1, (0.7, 1.0, 1.4, 2.0, 3.0)),
+    "quick": _Scale(("small",), (("cpu", 1),), 0.05, 16, (0.5, 1.5)),
+    "cpu": _Scale(("small",), (("cpu", 1),), 0.25, 60, (0.5, 1.0, 1.5, 2.5)),
+    "paper": _Scale(paper.MODELS, paper.MACHINES, 1.0, 500, (0.7, 1.0, 1.4, 2.0, 3.0)),
 }
 
 
 class Server(Bench[TextSource]):
-    """A model on a machine, and the requests that it serves.
+    """Serves requests with one model on one machine.
 
     Args:
-        machine: a kind of GPU, and how many; they are one machine, and messages between them are not modelled.
-        fast_link: the link to the host is as fast as the device's memory.
+        machine: the kind and the number of GPUs. They count as one machine; messages between them are not modelled.
+        fast_link: whether the link to the host is as fast as the device's memory.
     """
 
     def __init__(
@@ -79,20 +80,21 @@ class Server(Bench[TextSource]):
         one = hardware(self.name)
         link = one.bandwidth if fast_link else one.link
         together = several(replace(one, link=link, processors=PROCESSORS.get(self.name)), self.count)
-        super().__init__(conditions, text_model(conditions, model), together, real_dtype="float32", rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, model), together, real_dtype="float32")
         self.num_requests = conditions.requests or scale.requests
-        self.lengths = self._lengths()
+        self.lengths = [self._lengths(number) for number in range(self.rounds)]
         if self.virtual:
             left = together.memory - self.source.config.num_parameters * DTYPE_BYTES[self.dtype]
             self.tokens = int(left / self.slot_bytes)
             self.host_tokens = int(HOST_BYTES / self.slot_bytes)
         else:
-            self.tokens = math.ceil(LONGEST * max(map(sum, self.lengths)) / BLOCK) * BLOCK
-            self.host_tokens = sum(sum(lengths) + BLOCK for lengths in self.lengths)
+            longest = max(sum(lengths) for drawn in self.lengths for lengths in drawn)
+            self.tokens = math.ceil(LONGEST * longest / BLOCK) * BLOCK
+            self.host_tokens = max(sum(sum(lengths) + BLOCK for lengths in drawn) for drawn in self.lengths)
         # A model that leaves no room for KV is refused before anything runs.
         self.settings = replace(self.settings, kv_memory=self.tokens * self.slot_bytes)
         self._fitted: Hardware | None = None
-        self.budget: int | None = None  # tokens that saturate this machine; None: those that the model offers
+        self.budget: int | None = None  # tokens that saturate this machine, as measured; None: as the cost model says
 
     @property
     def title(self) -> str:
@@ -100,27 +102,28 @@ class Server(Bench[TextSource]):
         link = ", link as fast as its memory" if self.fast_link else ""
         return f"{self.source.name.removeprefix('random:')}, {on}{link}"
 
-    def _lengths(self) -> list[tuple[int, int]]:
-        """Prompt and answer lengths: first rounds of conversations that fit the context (6.1)."""
-        asked, found, number = Asked(self.scale.lengths), list[tuple[int, int]](), 0
-        while len(found) < self.num_requests:
-            first = draw_lengths(asked, number, self.conditions.seed)[0]
-            if sum(first) <= self.source.config.max_context:
-                found.append(first)
-            number += 1
-        return found
+    def _lengths(self, number: int) -> list[tuple[int, int]]:
+        """Draw a round's prompt and answer lengths from first turns that fit the context (6.1)."""
+        asked, seed = Asked(self.scale.lengths), self.conditions.seed + number
+        firsts = (draw_lengths(asked, conversation, seed)[0] for conversation in count())
+        return [*islice((one for one in firsts if sum(one) <= self.source.config.max_context), self.num_requests)]
 
-    def requests(self, rate: float | None) -> list[Request]:
-        """All requests, arriving as a Poisson process of this rate (per second), or at once."""
+    def requests(self, rate: float | None, number: int = 0) -> list[Request]:
+        """Make the requests of a round, which arrive as a Poisson process, or at once.
+
+        Args:
+            rate: requests per second; None: all at once.
+            number: the number of the round.
+        """
         vocab = self.source.config.vocab_size
         requests = [
             Request(f"r{i}", tuple((i + 7 * k) % vocab for k in range(prompt)), answer, ignore_eos=True)
-            for i, (prompt, answer) in enumerate(self.lengths)
+            for i, (prompt, answer) in enumerate(self.lengths[number])
         ]
-        return requests if rate is None else arrive(requests, Arrival(1 / rate, cv=1.0), self.conditions.seed)
+        return requests if rate is None else arrive(requests, Arrival(1 / rate, cv=1.0), self.conditions.seed + number)
 
     def start(self, say: Say) -> None:
-        """Load the model, in real time, and measure how many tokens saturate the machine."""
+        """In real time, load the model and measure how many tokens saturate the machine."""
         if not self.virtual and self.budget is None:
             from minifuse.simulate.calibration import COUNTS, measure
 
@@ -131,12 +134,12 @@ class Server(Bench[TextSource]):
         """Serve the requests with one contender.
 
         Args:
-            simulated: in virtual time, on a machine fitted to this one.
+            simulated: whether to simulate the run, on a machine fitted to this one.
 
         Returns:
-            Seconds a token and requests per second as the metrics have them, the largest gap between two tokens of a
-            request (`bound_s`, the paper's latency bound), and the parts of the run's time for which computing waited
-            for transfers (`exposed`), and in which transfers ran beside computing (`hidden`).
+            Metrics of the run. `bound_s` is the paper's latency bound: the largest gap between two tokens of a request.
+            `exposed` is the part of the run's time in which computing waited for transfers; `hidden` is the part in
+            which transfers ran while computing.
         """
         row = contender.row
         options: dict[str, Any] = {
@@ -148,11 +151,11 @@ class Server(Bench[TextSource]):
             **contender.options,
         }
         if not self.virtual:
-            options["attention.balance"] = BALANCE  # which a simulated machine would offer, so that lanes would differ
+            options["attention.balance"] = BALANCE  # or else a simulated machine's own, with which lanes would differ
         if contender.technique == "fluid" and self.budget is not None:
             options["batching.token_budget"] = self.budget
         if row.memory == "paged":
-            options.pop("memory.host")  # vllm computes again what it evicts
+            options.pop("memory.host")  # vllm recomputes what it evicts
         machine = None
         if simulated:
             machine = self._fitted = self._fitted or fitted(self.model)
@@ -171,7 +174,7 @@ class Server(Bench[TextSource]):
         }
 
     def described(self) -> dict[str, Any]:
-        """The conditions, as plain values."""
+        """Return the conditions of this server's runs, as plain values."""
         return {
             "model": self.source.name,
             "dtype": self.dtype,
@@ -186,7 +189,7 @@ class Server(Bench[TextSource]):
 class Servers(tuple[Server, ...]):
     """Every model on every machine of the scale.
 
-    In virtual time also the largest model on one GPU whose link is as fast as its memory.
+    In virtual time, there is also the largest model on one GPU whose link is as fast as its memory.
     """
 
     @classmethod
@@ -199,11 +202,11 @@ class Servers(tuple[Server, ...]):
         return cls(found)
 
     def start(self, say: Say) -> None:
-        """Announce the reports; each server starts when its turn comes."""
+        """Announce the number of reports; each server starts when its turn comes."""
         say.expect(sum(1 + len(server.conditions.rates or server.scale.shares) for server in self))
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         conditions = self[0].conditions
         return {
             "scale": conditions.scale,
@@ -212,5 +215,5 @@ class Servers(tuple[Server, ...]):
         }
 
     def notes(self) -> tuple[str, ...]:
-        """How servers are measured, and the parts of fluid."""
+        """Return notes on how servers are measured, and on the parts of fluid."""
         return notes("fluidinfer/setting", server=self[0])

@@ -1,10 +1,9 @@
 """The four contenders of Pensieve's Figure 3.17 (section 3.6.6).
 
-They attend over one batch whose KV lies in blocks in any order.
-
-All compute the same: the last tokens of every context attend to it. `ours` does so over the blocks where they lie;
-`copied` copies the contexts out to contiguous memory first, for a fused attention kernel; `rounds` attends one token
-of every request at a time; `ideal` is the fused kernel on KV that was contiguous already.
+They compute the same attention of one batch, whose KV lies in blocks in any order: the last tokens of every context
+attend to this context. `ours` reads the blocks in place. `copied` first copies the contexts to contiguous memory, then
+runs a fused attention kernel. `rounds` attends one token of every request at a time. `ideal` runs the fused kernel on
+KV that is already contiguous.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ from minifuse.papers.pensieve.scene import ALLOWED, PAGE, TRIES, Scene, error, f
 class Contender:
     """A way to attend one layer.
 
-    `index_s` are the seconds of building the index, once an iteration for all layers; `run` attends one layer.
-
-    `rows` puts what `run` returns into the order of the queries: [T, num_heads, head_dim]. That is never timed.
+    `index_s` are the seconds of building the index, once per iteration for all layers. `run` attends one layer. `rows`
+    puts the result of `run` into the order of the queries, [T, num_heads, head_dim]; it is never timed.
     """
 
     index_s: float
@@ -45,10 +43,10 @@ class Contender:
 
 
 def contenders(scene: Scene) -> tuple[dict[str, Contender], str]:
-    """The four contenders, each checked against float64, and the name of the fastest fused attention.
+    """Return the four contenders, checked against float64, and the name of the fused attention.
 
     Raises:
-        MachineError: one computes something else.
+        MachineError: the result of a contender is wrong.
     """
     wanted = wanted_of(scene)
     fused, ideal, index_s = _fastest(scene, wanted)
@@ -79,7 +77,7 @@ def _ours(scene: Scene) -> Contender:
 
 
 def _rounds(scene: Scene) -> Contender:
-    """A round for each query token: one of every request, whose context ends with it."""
+    """Attend one query of every request per round, with the context up to it."""
     n, size = scene.num_queries, len(scene.contexts)
 
     def make() -> list[Any]:
@@ -100,7 +98,7 @@ def _rounds(scene: Scene) -> Contender:
 
 
 def _index(scene: Scene, queries: list[int], contexts: Sequence[int]) -> Any:
-    """Where queries and KV lie, in the form that attention in place takes here."""
+    """Return where queries and KV lie, as the argument that attention in place takes here."""
     if not scene.kernels:
         return RaggedIndex.of(queries, contexts, scene.tables, PAGE, *scene.heads, scene.device)
     widest = max(map(len, scene.tables))
@@ -112,14 +110,14 @@ def _index(scene: Scene, queries: list[int], contexts: Sequence[int]) -> Any:
 
 
 def _copied(scene: Scene, fused: Fused, index_s: float) -> Contender:
-    """Copy, then attend as `ideal`; the space is kept, as allocating is slow."""
+    """Copy the contexts to contiguous memory, then attend as `ideal` does."""
     if scene.kernels:
         from minifuse.kernels.copy import gather_slots
 
         def copied() -> Any:
             return fused.attend(*gather_slots(scene.keys[None], scene.values[None], fused.slots)[:, 0])
     else:
-        space = [kv.new_empty((len(fused.slots), *kv.shape[1:])) for kv in (scene.keys, scene.values)]
+        space = [kv.new_empty((len(fused.slots), *kv.shape[1:])) for kv in (scene.keys, scene.values)]  # kept
 
         def copied() -> Any:
             for kv, out in zip((scene.keys, scene.values), space, strict=True):
@@ -130,7 +128,7 @@ def _copied(scene: Scene, fused: Fused, index_s: float) -> Contender:
 
 
 def _fastest(scene: Scene, wanted: Mapping[int, Tensor]) -> tuple[Fused, Contender, float]:
-    """The fastest of torch's fused attentions that accept this scene and compute the correct result."""
+    """Find the fastest correct fused attention of torch, its contender, and its `index_s`."""
     best: tuple[float, Fused, Contender, float] | None = None
     for way in ways(scene):
         try:
@@ -149,12 +147,12 @@ def _fastest(scene: Scene, wanted: Mapping[int, Tensor]) -> tuple[Fused, Contend
     return best[1:]
 
 
-# --- the ways to have torch's fused attention compute a batch of requests from contiguous KV
+# --- ways to compute a batch of requests from contiguous KV by torch's fused attention
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """One way to have torch's fused attention compute a scene from contiguous KV."""
+    """A way to compute a scene from contiguous KV by torch's fused attention."""
 
     name: str
     slots: Tensor  # [n]: row i of the contiguous KV is a copy of slot slots[i]
@@ -175,9 +173,9 @@ def ways(scene: Scene) -> Iterator[Callable[[], Fused]]:
 
 
 def _rectangle(scene: Scene, backend: SDPBackend | None = None) -> Fused:
-    """Attend all requests at once, as wide as the longest, with a mask.
+    """Attend all requests in one call with a mask, padded to the longest context.
 
-    The query heads of a KV head are rows of one matrix. Shorter contexts are filled up with their own last token.
+    The query heads of a KV head are rows of one matrix. A context is padded with copies of its last token.
     """
     size, (_, num_kv_heads) = len(scene.contexts), scene.heads
     longest = max(scene.contexts)
@@ -198,7 +196,7 @@ def _rectangle(scene: Scene, backend: SDPBackend | None = None) -> Fused:
 
 
 def _one_by_one(scene: Scene) -> Fused:
-    """A call for each request, without padding."""
+    """Attend each request in a call of its own, without padding."""
     slots = [scene.slots(s) for s in range(len(scene.contexts))]
     queries = _folded(scene).split(1)
     masks = [_mask(scene, future_of(scene.num_queries, [context], scene.device)) for context in scene.contexts]
@@ -215,7 +213,7 @@ def _one_by_one(scene: Scene) -> Fused:
 
 
 def _lower_right(scene: Scene) -> Fused:
-    """Flash attention of all requests at once, without a mask, for equal contexts."""
+    """Attend requests of equal contexts in one call of flash attention, without a mask."""
     size, (num_heads, num_kv_heads) = len(scene.contexts), scene.heads
     longest = max(scene.contexts)
     q = scene.q.unflatten(0, (size, -1)).transpose(1, 2)
@@ -231,7 +229,7 @@ def _lower_right(scene: Scene) -> Fused:
 
 
 def _flash_of_any_lengths(scene: Scene) -> Fused:
-    """Flash attention over requests side by side, with offsets and without padding: what `varlen_attn` calls."""
+    """Attend concatenated requests by flash attention without padding, as `varlen_attn` does."""
     n, size = scene.num_queries, len(scene.contexts)
     offsets = (range(0, (size + 1) * n, n), [0, *accumulate(scene.contexts)])
     cu_q, cu_k = (torch.tensor(list(x), dtype=torch.int32, device=scene.device) for x in offsets)
@@ -260,7 +258,7 @@ def _unfolded(scene: Scene, out: Tensor) -> Tensor:
 
 
 def _mask(scene: Scene, future: Tensor) -> Tensor:
-    """[1 or S, 1, rows, longest], added to the scores; rows aligned for wide loads."""
+    """[1 or S, 1, rows, longest]: added to the scores; rows are aligned for wide loads."""
     num_heads, num_kv_heads = scene.heads
     rows = future.repeat_interleave(num_heads // num_kv_heads, 1)
     wide = torch.zeros((*rows.shape[:2], -(-rows.shape[2] // 16) * 16), dtype=scene.q.dtype, device=scene.device)

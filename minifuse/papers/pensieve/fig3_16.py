@@ -17,9 +17,9 @@ GAINS = {60: 1.52, 120: 1.4}  # the thesis gives none for 30
 
 @experiment("3.16", "mean reaction times of 30, 60 and 120 seconds", ("llama-2-13b-gqa-16k",), page="pensieve/fig3_16")
 def figure(servings: Servings, say: Say) -> Drawn:
-    """Latency against throughput with three mean reaction times, and of vllm.
+    """Measure latency against throughput with three mean reaction times.
 
-    Reaction times make no difference to vllm.
+    vllm is measured with only one of them: it keeps no KV between turns, so they make no difference.
     """
     (serving,) = servings
     say.expect(serving.num_reports() + 2 * serving.num_reports(capacity=False))
@@ -32,7 +32,7 @@ def figure(servings: Servings, say: Say) -> Drawn:
         capacity = sweep.capacity
         curves |= {f"{key}_{reaction}" if key == "pensieve" else key: curve for key, curve in sweep.curves.items()}
     whole = replace(sweep, title=title, curves=curves)
-    if whole.paired:  # vllm has had the requests of 60 s
+    if whole.paired:  # vllm was measured with the requests of 60 s
         verdicts = [whole.verdict("pensieve_60", "vllm", None)]
     else:
         verdicts = [

@@ -19,19 +19,19 @@ from minifuse.papers.contest import HALF, half_precision, text_model
 from minifuse.papers.experiment import Conditions, Plot, Point, Say, Values
 from minifuse.papers.page import Drawn, spec, tables
 
-# The paper's: requests in the batch and query tokens of each; how it compares the bars, in times the ideal's time.
+# The paper's number of requests, its query tokens per request, and its bars as multiples of the ideal's time.
 BATCH, QUERIES = 32, 8
 PAPER: Values = {"ours": "<1", "copied": ">1", "rounds": ">1"}
 
 MOST_QUERIES = 256
-COPIES = 5  # of the KV that there may be at once: in blocks, contiguous for two, and what padding adds to these
+COPIES = 5  # of the KV in memory: one in blocks, two contiguous ones, and as much again for their padding
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
     """What a scale measures.
 
-    `pasts` are the past KV-tokens of each request; `rounds` the fewest by which milliseconds can be measured.
+    `pasts` are the past KV-tokens of each request. `rounds` is the default number of rounds.
     """
 
     model: str
@@ -49,10 +49,11 @@ SCALES = {
 
 
 class Setting:
-    """The machine, the shape of the heads, and how a point is measured.
+    """Measures points on this machine, with the attention heads of a model.
 
     Raises:
-        UsageError: it cannot run here.
+        UsageError: these conditions cannot run here.
+        MachineError: the scale is `paper`, and there is no GPU.
     """
 
     def __init__(self, conditions: Conditions) -> None:
@@ -72,7 +73,7 @@ class Setting:
         if self.dtype == "auto":
             self.dtype = HALF if gpu else half_precision()
         self.tokens = conditions.tokens or QUERIES
-        self.rounds = max(conditions.rounds, scale.rounds)
+        self.rounds = conditions.rounds or scale.rounds
         if self.tokens > MOST_QUERIES:
             raise UsageError(
                 f"--tokens is {self.tokens}, the query tokens of a request, each of which is a round of one of the "
@@ -96,13 +97,13 @@ class Setting:
             )
 
     def start(self, say: Say) -> None:
-        """Each point makes its own batch."""
+        """Do nothing: each point makes its own batch."""
 
     def notes(self) -> tuple[str, ...]:
         return ()
 
     def contest(self, tokens: int, pasts: Sequence[int]) -> Values:
-        """All contenders on one batch; request i has `tokens` queries after `pasts[i]` past tokens."""
+        """Time all contenders on one batch; request i has `tokens` queries after `pasts[i]` tokens."""
         import torch
 
         from minifuse.papers.pensieve.contenders import contenders
@@ -124,7 +125,7 @@ class Setting:
         return measured
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         config = self.source.config
         return {
             "scale": self.conditions.scale,
@@ -152,7 +153,7 @@ class Setting:
     Setting,
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Equal contexts, as in the paper; then uneven ones, and other numbers of queries."""
+    """Measure equal contexts, as in the paper; then uneven ones and other numbers of queries."""
     scale, tokens = setting.scale, setting.tokens
     titles = (
         f"Fig. 3.17: {BATCH} requests of {tokens} query tokens",
@@ -198,7 +199,7 @@ def _power(exponent: float | None) -> str:
 
 
 def spread(mean: int, count: int, seed: int) -> list[int]:
-    """Lengths between a quarter and seven quarters of `mean`, in pairs about it.
+    """Draw lengths from a quarter to seven quarters of `mean`, in pairs with this mean.
 
     >>> sum(spread(100, 32, 0))
     3200
@@ -211,7 +212,7 @@ def spread(mean: int, count: int, seed: int) -> list[int]:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """The exponent of the power law that fits best; None for fewer than two points.
+    """Return the exponent of the best-fitting power law; None for fewer than two points.
 
     >>> slope([(1, 3.0), (2, 6.0), (4, 12.0)])  # proportional
     1.0
@@ -223,7 +224,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def missed(points: Sequence[Point]) -> list[str]:
-    """Where the order of the bars differs from the paper's: ours, ideal, copying out, rounds."""
+    """List where the order differs from the paper's: ours, ideal, then the others."""
     times = {name: {f"{point.at['past_tokens']:,}": point.measured[name] for point in points} for name in PAPER}
     found = []
     for name, wrong in (

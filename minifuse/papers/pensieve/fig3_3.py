@@ -1,8 +1,8 @@
-"""Pensieve's Figure 3.3 (section 3.3.1): prefill behind a history, computed again or kept, against generation."""
+"""Pensieve's Figure 3.3 (section 3.3.1): prefill behind a recomputed or kept history, against generation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -21,9 +21,9 @@ from minifuse.serve.resolve import resolve_run
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import technique
 
-BATCH, PROMPT, STEPS = 32, 32, 200  # the thesis': requests, new tokens of each, steps of generation
+BATCH, PROMPT, STEPS = 32, 32, 200  # the thesis' requests, new tokens per request, and steps of generation
 CHUNK = 32
-REACHED = (1.0, 0.75, 0.5, 0.25)  # parts of the arithmetic rate of the data sheet
+REACHED = (1.0, 0.75, 0.5, 0.25)  # parts of the data sheet's arithmetic rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +31,21 @@ class _Scale:
     model: str
     batch: int
     histories: tuple[int, ...]
-    rounds: int = 1  # the fewest
-    machine: str = "cpu"  # that virtual time simulates
+    machine: str = "cpu"  # the machine that virtual time simulates
 
 
 SCALES = {
     "quick": _Scale("small", 4, (0, 64)),
-    "cpu": _Scale("small", 8, (0, 64, 128, 256, 512, 1024), rounds=5),
+    "cpu": _Scale("small", 8, (0, 64, 128, 256, 512, 1024)),
     "paper": _Scale("opt-13b", BATCH, (0, 256, 512, 768, 1024, 1280, 1536, 1792), machine="a100-80g"),
 }
 
 
 def times_of(reports: Sequence[StepReport], names: Sequence[str]) -> Served:
-    """Seconds of prefill and generation of the requests `names`.
+    """Return the seconds of prefill and of generation of the requests `names`.
 
-    Prefill lasts from the first iteration to the one that produces all first tokens, and generation from there to the
-    end.
+    Prefill lasts from their first iteration to the end of the one that produces all their first tokens. Then generation
+    begins.
 
     >>> # prompts from 0 s to 3 s, then two iterations of 1 s: {"prefill": 3.0, "generation": 2.0}
     """
@@ -57,15 +56,15 @@ def times_of(reports: Sequence[StepReport], names: Sequence[str]) -> Served:
 
 
 class Setting(Bench[TextSource]):
-    """A batch of requests, each behind a history, on one machine.
+    """Serves a batch of requests, each behind a history, on one machine.
 
     Raises:
-        UsageError: the texts are longer than the model's context, or do not fit the machine.
+        UsageError: the texts do not fit the model's context, or the machine's memory.
     """
 
     def __init__(self, conditions: Conditions) -> None:
         self.scale = scale = SCALES[conditions.scale]
-        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, drawn=False)
         self.steps = conditions.tokens or STEPS
         longest, context = max(scale.histories), self.source.config.max_context
         if self._length(longest) > context:
@@ -79,11 +78,11 @@ class Setting(Bench[TextSource]):
         resolve_run(technique("pensieve"), self.source, settings)
 
     def _length(self, history: int) -> int:
-        """Tokens of a text in the end, with the one token that prefill produces."""
+        """Return the tokens of a text at its end, including the one that prefill produces."""
         return history + PROMPT + 1 + self.steps
 
     def _memory(self, history: int) -> tuple[int, dict[str, Any]]:
-        """KV tokens and options: memory for the batch, all prompts in one iteration."""
+        """Return KV tokens and options that fit the batch, with all prompts in one iteration."""
         capacity = self.scale.batch * -(-self._length(history) // CHUNK) * CHUNK
         return capacity, {
             "memory.chunk": CHUNK,
@@ -95,9 +94,9 @@ class Setting(Bench[TextSource]):
         }
 
     def requests(self, history: int, kept: bool) -> list[Request]:
-        """The batch; if `kept`, behind turns that have computed the histories.
+        """Make the requests of the batch; if `kept`, after turns that compute the histories.
 
-        The last token of such a history is that turn's answer, whose KV is computed with the new tokens.
+        The last token of a kept history is the answer of its turn; its KV is computed with the new tokens.
         """
         batch, vocab = range(self.scale.batch), self.source.config.vocab_size
         texts = [tuple((7 * i + 3 * t) % vocab for t in range(history + PROMPT)) for i in batch]
@@ -108,15 +107,19 @@ class Setting(Bench[TextSource]):
         return told + [ask(f"r{i}", texts[i][history:], conversation=f"c{i}", after=f"h{i}") for i in batch]
 
     def run(self, history: int, kept: bool, machine: Hardware | None = None) -> Served:
-        """Serve the batch, on the machine of the scale unless another is given."""
+        """Serve the batch on `machine`, or by default on the scale's machine."""
         reports: list[StepReport] = []
         requests = self.requests(history, kept)
         self.serve("pensieve", requests, *self._memory(history), on_step=reports.append, machine=machine)
         return times_of(reports, [request.id for request in requests[-self.scale.batch :]])
 
     def contest(self, history: int, first: int) -> Values:
-        """The history computed again and kept, in turns; medians of the rounds."""
-        runs = {"again": partial(self.run, history, False), "kept": partial(self.run, history, True)}
+        """Measure a recomputed and a kept history in turns; return medians of the rounds."""
+
+        def serving(kept: bool) -> Callable[[int], Served]:
+            return lambda number: self.run(history, kept)
+
+        runs = {"again": serving(kept=False), "kept": serving(kept=True)}
         values: Values = {}
         for name, outcome in run_rounds(runs, self.rounds, first).items():
             for part, seconds in (("", "prefill"), ("_generation", "generation")):
@@ -129,7 +132,7 @@ class Setting(Bench[TextSource]):
         return values
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         return self.facts(
             self.scale.machine,
             batch=self.scale.batch,
@@ -150,7 +153,7 @@ class Setting(Bench[TextSource]):
     steps=STEPS,
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Every history; in virtual time, also machines that reach a part of their arithmetic rate."""
+    """Measure every history; in virtual time, also on machines with less arithmetic rate."""
     histories = setting.scale.histories
     if not setting.virtual:
         say("warming up")
@@ -180,7 +183,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _reached(setting: Setting, part: float, say: Say) -> Point:
-    """The same on a machine that reaches a part of its arithmetic rate."""
+    """Measure recomputed histories on a machine that reaches a part of its arithmetic rate."""
     say(f"{part:.0%} of the arithmetic rate")
     machine = hardware(setting.settings.hardware)
     slower = replace(machine, flops=part * machine.flops)
@@ -194,9 +197,10 @@ def _reached(setting: Setting, part: float, say: Say) -> Point:
 
 
 def crossing(points: Sequence[Point]) -> float | None:
-    """The history from which on recomputing prefill outlasts generation; None: never in the measured range.
+    """Return the history from which on prefill takes longer than generation.
 
-    Between two points both times are taken to be straight lines.
+    Prefill recomputes the history. Between two points, both times are interpolated linearly. None: prefill never takes
+    longer in the measured range.
     """
     before: tuple[float, float] | None = None
     for point in points:

@@ -17,15 +17,15 @@ from minifuse.papers.verdict import spread
 from minifuse.simulate.cost import Roofline, hardware
 
 CHUNK = 32  # tokens, the thesis'
-LINEAR = 0.98  # the part of the variance that a straight line explains, from which on growth is called linear
+LINEAR = 0.98  # growth is called linear if a straight line explains this part of the variance
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
     model: str
-    longest: int  # context
-    rounds: int  # the fewest
-    machine: str = "cpu"  # that virtual time simulates
+    longest: int  # the longest context
+    rounds: int  # unless the conditions name another number
+    machine: str = "cpu"  # the machine that virtual time simulates
 
 
 SCALES = {
@@ -37,9 +37,9 @@ SCALES = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The straight line that fits attention by context best.
+    """The straight line that best fits attention by context.
 
-    Attention is relative to the rest of a layer.
+    Attention is given as a multiple of the rest of a layer.
 
     >>> line = Line.of([32, 64, 128], [0.6, 1.0, 1.8])  # 0.2 + context / 80
     >>> round(line.start, 9), round(line.slope, 9), round(line.explained, 9)
@@ -48,7 +48,7 @@ class Line:
 
     start: float
     slope: float
-    explained: float  # part of the variance
+    explained: float  # the part of the variance that it explains
 
     @classmethod
     def of(cls, contexts: Sequence[int], attention: Sequence[float]) -> Line:
@@ -57,20 +57,21 @@ class Line:
 
     @property
     def equal_at(self) -> float | None:
-        """The context at which attention equals the rest; None: it does not grow."""
+        """The context at which attention equals the rest; None if attention does not grow."""
         return (1 - self.start) / self.slope if self.slope > 0 else None
 
 
 class Setting(Bench[TextSource]):
-    """A model on one machine.
+    """Measures the layers of a model on one machine.
 
     Raises:
-        UsageError: its context is shorter than two chunks.
+        UsageError: the model's context is shorter than four chunks.
     """
 
     def __init__(self, conditions: Conditions) -> None:
         self.scale = scale = SCALES[conditions.scale]
-        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, rounds=scale.rounds)
+        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, drawn=False)
+        self.rounds = conditions.rounds or scale.rounds
         context = self.source.config.max_context
         self.contexts = powers_of_two(CHUNK, scale.longest if self.virtual else min(scale.longest, context))
         if len(self.contexts) < 3:
@@ -98,7 +99,7 @@ class Setting(Bench[TextSource]):
         return {c: _point(c, tuple(seconds / layers for seconds in taken), rest_s) for c, taken in attention_s.items()}
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         return self.facts(
             self.scale.machine,
             num_layers=self.source.config.num_layers,
@@ -130,7 +131,7 @@ def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ..
     threshold=LINEAR,
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """All contexts, which take turns."""
+    """Measure all contexts, in turns."""
     say.expect(1)
     say(f"contexts of {setting.contexts[0]} to {setting.contexts[-1]:,} tokens")
     points = setting.points()

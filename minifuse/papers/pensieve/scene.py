@@ -16,8 +16,8 @@ from minifuse.execute.timing import timed
 
 PAGE = 16  # slots in a block
 TRIES = 3
-CHECKED = 3  # requests
-# The root mean square of a query's errors, relative to that of its result. Missing one token of n costs about
+CHECKED = 3  # requests whose result is checked
+# The allowed root mean square of a query's errors, relative to that of its result. Missing one token of n costs about
 # n ** -0.5, which is 0.008 for 16384; rounding costs much less.
 ALLOWED = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
@@ -34,7 +34,7 @@ class Scene:
     q: Tensor  # [S * num_queries, num_heads, head_dim]
     keys: Tensor  # [slots, num_kv_heads, head_dim]
     values: Tensor
-    kernels: bool  # with the Triton kernels, which take CUDA tensors or, in their interpreter, any
+    kernels: bool  # whether to use the Triton kernels; outside their interpreter, these need CUDA tensors
 
     @classmethod
     def drawn(
@@ -47,12 +47,12 @@ class Scene:
         seed: int = 0,
         kernels: bool | None = None,
     ) -> Scene:
-        """Random numbers in a random order.
+        """Draw random queries and KV, with blocks in random order.
 
         Args:
             pasts: tokens of each request before its queries.
             heads: num_heads, num_kv_heads, head_dim.
-            kernels: None: where there is a GPU.
+            kernels: whether to use the Triton kernels; None: if the device is a GPU.
         """
         num_heads, num_kv_heads, head_dim = heads
         contexts = [past + num_queries for past in pasts]
@@ -84,14 +84,14 @@ class Scene:
         return self.q.shape[1], self.keys.shape[1]
 
     def slots(self, s: int) -> list[int]:
-        """Where the context of request s lies, token by token."""
+        """Return the slots of the context of request s, token by token."""
         return [self.tables[s][t // PAGE] * PAGE + t % PAGE for t in range(self.contexts[s])]
 
 
 def wanted_of(scene: Scene) -> dict[int, Tensor]:
-    """The correct result of some requests, in float64.
+    """Compute the correct result of some requests, in float64.
 
-    The shortest and the longest are among them.
+    These include the requests with the shortest and the longest context.
     """
     by_length = sorted(range(len(scene.contexts)), key=lambda s: scene.contexts[s])
     sample = {by_length[i * (len(by_length) - 1) // (CHECKED - 1)] for i in range(CHECKED)}
@@ -108,7 +108,7 @@ def wanted_of(scene: Scene) -> dict[int, Tensor]:
 
 
 def future_of(num_queries: int, contexts: Sequence[int], device: torch.device) -> Tensor:
-    """[contexts, num_queries, longest], True at the positions behind a query, which it must not see.
+    """[contexts, num_queries, longest]: True at positions behind the query, which it must not see.
 
     >>> future_of(2, [3], torch.device("cpu")).int().tolist()
     [[[0, 0, 1], [0, 0, 0]]]
@@ -119,11 +119,11 @@ def future_of(num_queries: int, contexts: Sequence[int], device: torch.device) -
 
 
 def error(found: Tensor, wanted: Mapping[int, Tensor], scene: Scene) -> float:
-    """The largest error of the queries in `wanted`: root mean square, relative to the result.
+    """Return the largest relative error (root mean square) of a query in `wanted`.
 
     Args:
-        found: [T, num_heads, head_dim].
-        wanted: by request, its rows in float64.
+        found: the result to check, [T, num_heads, head_dim].
+        wanted: the correct rows of each checked request, in float64.
     """
     n = scene.num_queries
     worst = 0.0
@@ -134,7 +134,7 @@ def error(found: Tensor, wanted: Mapping[int, Tensor], scene: Scene) -> float:
 
 
 def made_of(scene: Scene, make: Callable[[], T]) -> tuple[T, float]:
-    """What `make` builds on the CPU for the device, and the seconds it takes."""
+    """Return what `make` builds for the device, and the seconds that it takes."""
 
     def build() -> T:
         built = make()

@@ -1,8 +1,7 @@
-"""What Pensieve's figures of latency against throughput share (3.6.1): models, machine, contenders, a load sweep."""
+"""Pensieve's load sweeps (3.6.1): models, machine, contenders, latency against throughput."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,12 +31,12 @@ MACHINE = "a100-80g"
 DEVICE_BYTES, HOST_BYTES = 40e9, 220e9  # of KV, for each GPU (3.6.1)
 MAX_BATCH = 256
 CHUNK = 32  # tokens, as in the thesis
-PROFILED = 5  # rounds
-FARTHER = 1.4  # times the last rate is the next, until latency says which contender is better
+PROFILED = 5  # rounds of profiling
+FARTHER = 1.4  # the next rate is this many times the last, until latencies show which contender is better
 # The thesis' models (Table 3.1), and the GPUs that serve each.
 GPUS = {"opt-13b-16k": 1, "llama-2-13b-gqa-16k": 1, "opt-66b-16k": 4, "llama-2-70b-16k": 4}
 REACTION_S = 60.0
-SAMPLE = 2000  # conversations from which the mean number of turns is taken, where it is not the published one
+SAMPLE = 2000  # conversations over which the mean number of turns is computed
 MOST_REQUESTS = 100_000
 
 
@@ -45,18 +44,23 @@ MOST_REQUESTS = 100_000
 class _Scale:
     """What a scale measures.
 
-    `shares` are the rates, as shares of what vllm serves when all requests come at once; `lengths` and `memory` scale
-    all lengths and, by model family, the conversations that memory holds; `second` is what a second of the thesis'
-    reaction times takes; `requests` are those in the measured period; `models` stand for the thesis' models; `more` is
-    how many rates may follow the last; `remembered` as in `Crowd`. `at_once` are the requests that come all at once, as
-    a few tens would be of very few conversations; None: as many as in the measured period.
+    Attributes:
+        lengths: multiplies all lengths.
+        memory: multiplies the number of conversations that memory holds, by model family.
+        second: the seconds here that stand for one second of the thesis' reaction times.
+        requests: the number of requests in the measured period.
+        shares: the rates, as shares of vllm's throughput when all requests arrive at once.
+        models: the models that stand for the thesis' models, by family.
+        more: how many rates may follow the last.
+        remembered: see `Crowd`.
+        at_once: the number of requests that measure this throughput of vllm; None: `requests`. A few tens would belong
+            to too few conversations.
     """
 
     lengths: float
     memory: Mapping[str, float]
     second: float
     requests: int
-    rounds: int
     shares: tuple[float, ...]
     models: Mapping[str, str]
     more: int = 0
@@ -65,23 +69,24 @@ class _Scale:
 
 
 SMALL = {"opt": "small-opt", "llama": "small"}
-# On a CPU few conversations are under way at once: as much memory as holds some of them, or the longest.
+# On a CPU, few conversations are under way at once. Memory holds some of them, or just the longest.
 FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
-    "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, 1, (0.5, 1.5), SMALL),
-    "cpu": _Scale(0.125, FEW, 1 / 48, 60, 5, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
-    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
+    "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, (0.5, 1.5), SMALL),
+    "cpu": _Scale(0.125, FEW, 1 / 48, 60, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
+    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 300, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
 
 class Serving(Bench[TextSource]):
-    """A model of the thesis, or a smaller one, on the machine of a figure.
+    """Serves conversations with a model of the thesis, or a smaller one, on one machine.
 
     Args:
-        other: values of the scale that a figure needs to differ; the conditions count before either.
+        published: the name of the thesis' model.
+        other: fields of the scale that the figure replaces. The conditions take precedence over both.
 
     Raises:
-        UsageError: it cannot run.
+        UsageError: these conditions cannot run.
     """
 
     def __init__(self, conditions: Conditions, published: str, **other: Any) -> None:
@@ -89,7 +94,7 @@ class Serving(Bench[TextSource]):
         self.published, self.gpus = published, GPUS[published]
         family = published.partition("-")[0]
         model, machine = scale.models.get(family, published), several(hardware(MACHINE), self.gpus)
-        super().__init__(conditions, resolve_text(f"random:{model}"), machine, rounds=scale.rounds)
+        super().__init__(conditions, resolve_text(f"random:{model}"), machine)
         self.check_requests(MOST_REQUESTS)
         self.memory = scale.memory[family]
         self.num_requests = conditions.requests or scale.requests
@@ -97,24 +102,28 @@ class Serving(Bench[TextSource]):
         self.device_tokens, self.host_tokens = (
             int(self.memory * scale.lengths * self.gpus * size / token_bytes) for size in (DEVICE_BYTES, HOST_BYTES)
         )
-        self.profile: Profile | None = None  # what a chunk costs to compute again; None: not known yet
+        self.profile: Profile | None = None  # the cost of recomputing a chunk; None: not known yet
 
     @property
     def title(self) -> str:
         return self.source.name.removeprefix("random:")
 
     def crowd(self, reaction_s: float, min_turns: int, number: int = 0) -> Crowd:
-        """The conversations of a round, by mean reaction time and least number of turns.
+        """Return the conversations of a round.
 
-        Reaction times are in the thesis' seconds. Each round has others: a few hundred requests are of few
-        conversations, whose lengths differ widely.
+        Each round has conversations of its own, because the few that a round needs differ widely in length.
+
+        Args:
+            reaction_s: the mean reaction time, in the thesis' seconds.
+            min_turns: the minimum number of turns of a conversation.
+            number: the number of the round.
         """
         asked = Asked(self.scale.lengths, reaction_s * self.scale.second, min_turns)
         seed = self.conditions.seed + number
         return Crowd(asked, self.source.config.vocab_size, seed, self.scale.remembered)
 
     def run(self, contender: Contender, requests: Any) -> RunningMetrics:
-        """Serve requests with one contender; raises as `serve_all` does."""
+        """Serve requests with one contender; errors are those of `Bench.serve`."""
         if self.profile is None:
             self.profile = self._prepare()
         options = {"batching.max_batch": MAX_BATCH, **contender.options}
@@ -125,7 +134,7 @@ class Serving(Bench[TextSource]):
         return counted
 
     def _prepare(self) -> Profile:
-        """Load the model, and find out what a chunk costs to compute again."""
+        """Load the model, and return the cost of recomputing a chunk."""
         longest = self.source.config.max_context
         if self.virtual:
             cost = Roofline(self.source.config, self.dtype, hardware(self.settings.hardware))
@@ -136,7 +145,7 @@ class Serving(Bench[TextSource]):
         return measure(self.model, contexts_of(CHUNK, longest, self.source.name), CHUNK, PROFILED).profile
 
     def attention_share(self) -> tuple[int, float]:
-        """A context of at most 4,096 tokens, and what it adds to a chunk's cost."""
+        """Return a context of up to 4,096 tokens, and its cost relative to everything else."""
         assert self.profile is not None
         at = min(4096, self.source.config.max_context)
         return at, self.profile.cost(at) / self.profile.other - 1
@@ -150,10 +159,11 @@ class Serving(Bench[TextSource]):
         min_turns: int = 1,
         capacity: float | None = None,
     ) -> Sweep:
-        """Offer growing rates to all contenders, the same requests to each.
+        """Offer growing rates to all contenders, with the same requests for each.
 
         Args:
-            capacity: requests per second of vllm when all come at once, with their histories; rates are shares of it.
+            capacity: vllm's requests per second when all requests arrive at once, with their histories. Rates are
+                shares of it. None: it is measured.
         """
         crowds = [self.crowd(reaction_s, min_turns, number) for number in range(self.rounds)]
         if capacity is None:
@@ -165,11 +175,8 @@ class Serving(Bench[TextSource]):
         curves = {one.key: Curve(one) for one in contenders}
         sweep = Sweep(title, capacity, curves, paired=not self.virtual)
         made: dict[tuple[float, int], Any] = {}
-        runs: Counter[tuple[str, float]] = Counter()
 
-        def run(curve: Curve, rate: float) -> Served:
-            number = runs[curve.contender.key, rate]  # of the round
-            runs[curve.contender.key, rate] += 1
+        def run(curve: Curve, rate: float, number: int) -> Served:
             crowd = crowds[number]
             if (rate, number) not in made:
                 made.clear()
@@ -197,15 +204,19 @@ class Serving(Bench[TextSource]):
 
     @property
     def more(self) -> int:
-        """How many rates may follow the last: none where they were asked for."""
+        """How many rates may follow the last; none if the user gave the rates."""
         return 0 if self.conditions.rates else self.scale.more
 
     def num_reports(self, capacity: bool = True) -> int:
-        """How often a sweep reports, at most."""
+        """Return the maximum number of reports of a sweep.
+
+        Args:
+            capacity: whether the sweep measures the capacity.
+        """
         return capacity + len(self.conditions.rates or self.scale.shares) + self.more
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         return self.facts(
             f"{self.gpus} x {MACHINE}",
             lengths=self.scale.lengths,
@@ -218,22 +229,22 @@ class Serving(Bench[TextSource]):
         )
 
     def note(self) -> str:
-        """The machine, and the size of what is measured."""
+        """Return a note on the machine, and on the size of the measurements."""
         return notes("pensieve/serving", setting=self, second_ms=self.scale.second * 1e3, gpus=self.gpus > 1)[0]
 
 
 class Servings(tuple[Serving, ...]):
-    """The models of a figure, a panel each."""
+    """The models of a figure; each has a panel."""
 
     def start(self, say: Say) -> None:
-        """Leave preparing to the first run of each model."""
+        """Do nothing: the first run of each model prepares it."""
 
     def described(self) -> dict[str, Any]:
-        """The conditions of all measurements, as plain values."""
+        """Return the conditions of all measurements, as plain values."""
         return {**self[0].described(), "models": [serving.described() for serving in self]}
 
     def notes(self) -> tuple[str, ...]:
-        """The machine and the size of each model, and how all are measured."""
+        """Return notes on each model and its machine, and on how all are measured."""
         return (*(serving.note() for serving in self), *notes("pensieve/method", setting=self[0]))
 
 
@@ -244,10 +255,11 @@ def experiment(
     other: Mapping[str, Mapping[str, Any]] | None = None,
     page: str = "verdicts",
 ) -> Callable[[Draw[Servings]], Experiment]:
-    """The experiment of a figure on some of the thesis' models.
+    """Return a decorator that turns a measuring function into a figure's experiment.
 
     Args:
-        other: by scale, what differs from it.
+        models: the thesis' models that the figure has.
+        other: by scale, the fields of the scale that the figure replaces.
     """
 
     def make(conditions: Conditions) -> Servings:

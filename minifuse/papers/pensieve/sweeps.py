@@ -1,16 +1,16 @@
-"""Curves of normalized latency against throughput, their panel, and what they say at equal latency."""
+"""Compares contenders by their curves of normalized latency against throughput."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, curve_panel, gain
+from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, curve_panel
+from minifuse.papers.equal_latency import equal_latency
 from minifuse.papers.experiment import Column, Panel, Values
-from minifuse.papers.page import shown
-from minifuse.papers.verdict import aim, spread
+from minifuse.papers.verdict import Claim, by_rate, spread
 
+LOWER, MORE = Claim("lower, without a number", 0.0, 1.0), Claim("more, without a number", 1.0)
 NOMINAL = Column("nominal\nreq/s", "at", "rate")
 COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("spread", "spread", "{}"))
 
@@ -19,35 +19,34 @@ COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("spread",
 class Sweep:
     """The result of a load sweep: a curve for each contender.
 
-    A load is what was offered in the measured period: it is the same for all contenders, where what ends in so short a
-    period also depends on what waited when it began. Below what a contender can serve, and only there are latencies
-    low, the two are equal in the long run.
+    The load of a run is what was offered in the measured period, which is the same for all contenders. What ends in so
+    short a period also depends on what waited when it began. In the long run both are equal, up to the load that a
+    contender can serve; beyond it, latencies are high.
 
-    `paired`: in real time, where a run is so short that the load of a rate depends on which conversations it has. Then
+    `paired` is true in real time: a run is then so short that its load depends on which conversations it has. So
     contenders are compared run by run, on the same requests.
     """
 
     title: str
-    capacity: float  # requests per second of vllm, all at once
+    capacity: float  # requests per second of vllm when all requests arrive at once
     curves: Mapping[str, Curve]
     paired: bool = False
 
     def ends(self, curve: Curve) -> bool:
         """Whether a higher rate would tell nothing more.
 
-        Throughput has stopped to grow, or the p90 exceeds every one at which contenders are compared.
+        Throughput has stopped growing, or p90 exceeds every latency at which contenders are compared.
         """
         return curve.saturated or curve.last["p90"] > BOUND * max(other.lowest() for other in self.curves.values())
 
     def loads(self, rate: float) -> list[float]:
-        """What was offered at a nominal rate to each contender."""
+        """Return the load that was offered to each contender at a nominal rate."""
         return [curve.points[rate]["offered"] for curve in self.curves.values() if rate in curve.points]
 
     def panel(self, more: Sequence[Column] = ()) -> Panel:
-        """A row for each rate that was offered.
+        """Return a panel with a row for each rate.
 
-        Where contenders were offered different conversations, by reaction time, or each round others, the rate is the
-        one that was aimed at.
+        It shows the load that was offered. If contenders or rounds had different loads, it shows the nominal rate.
         """
         rates = {rate for curve in self.curves.values() for rate in curve.points}
         alike = not self.paired and all(len(set(self.loads(rate))) == 1 for rate in rates)
@@ -61,16 +60,16 @@ class Sweep:
             values=_values,
         )
 
-    def verdict(self, ours: str, baseline: str, published: float | None, wanted: float | None = None) -> str:
-        """The verdict on one contender against another: run by run, or at equal latency."""
+    def verdict(self, ours: str, baseline: str, published: float | None) -> str:
+        """Judge a contender against another: run by run if `paired`, otherwise at equal latency."""
         one, other = self.curves[ours], self.curves[baseline]
         if self.paired:
             return lower_latency(self.title, one, other)
-        return gain_at_equal_latency(self.title, one, other, published, wanted)
+        return gain_at_equal_latency(self.title, one, other, published)
 
 
 def _values(outcome: Outcome, key: str) -> Values:
-    """The medians, and the values of each round."""
+    """Return the medians, and the values of each round."""
     rounds_ms = tuple(seconds * 1e3 for seconds in outcome.each("p90"))
     found = {
         **outcome.values(key),
@@ -81,58 +80,22 @@ def _values(outcome: Outcome, key: str) -> Values:
     return {**found, f"{key}_spread": spread(rounds_ms)} if len(rounds_ms) > 1 else found
 
 
-def _by_round(ours: Curve, baseline: Curve) -> list[float]:
-    """Our gain in each round in which there is one."""
-    found = []
-    for number in range(len(ours.last.rounds)):
-        compared = gain(_of_round(ours, number), _of_round(baseline, number))
-        if compared is not None:
-            found.append(compared.factor)
-    return found
-
-
-def _of_round(curve: Curve, number: int) -> Curve:
-    points = {rate: Outcome(one.rounds[number : number + 1]) for rate, one in curve.points.items()}
-    return Curve(curve.contender, points=points)
-
-
 def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
-    """The verdict on our p90 over the baseline's, round by round, at every rate."""
+    """Judge the ratio of our p90 to the baseline's, in every round, at every rate."""
     found = {}
     for rate, outcome in ours.points.items():
         if rate in baseline.points:
             pairs = zip(outcome.each("p90"), baseline.points[rate].each("p90"), strict=True)
-            found[rate] = sorted(mine / theirs for mine, theirs in pairs)
-    text = "; ".join(
-        f"{median(x):.2f} ({x[0]:.2f} to {x[-1]:.2f}) at {shown(rate)} requests/s" for rate, x in found.items()
-    )
-    return aim(
-        f"{title}, p90 of {ours.contender.head} over that of {baseline.contender.head} with the same requests",
-        f"{text}: medians and spread of the rounds",
-        "below 1",
-        all(median(x) < 1 for x in found.values()),
-    )
+            found[rate] = [mine / theirs for mine, theirs in pairs]
+    what = f"{title}, p90 of {ours.contender.head} over that of {baseline.contender.head} with the same requests"
+    return by_rate(what, found, LOWER)
 
 
-def gain_at_equal_latency(
-    title: str, ours: Curve, baseline: Curve, published: float | None, wanted: float | None = None
-) -> str:
-    """The verdict on the load that we serve at equal latency.
+def gain_at_equal_latency(title: str, ours: Curve, baseline: Curve, published: float | None) -> str:
+    """Judge the ratio of our load to the baseline's at equal latency.
 
     Args:
-        published: the thesis' gain, as a factor; None: it gives no number.
-        wanted: the project's own aim, where it has one.
+        published: the thesis' gain, as a factor; None: the thesis gives no number.
     """
     what = f"{title}, requests/s of {ours.contender.head} over {baseline.contender.head} at equal p90"
-    found = gain(ours, baseline)
-    thesis = "better" if published is None else f"{published:.2f}x"
-    thesis += "" if wanted is None else f"; aimed at {wanted:g}x"
-    if found is None:
-        return aim(what, "its p90 is never as low as twice the baseline's lowest", thesis, False)
-    by_round = _by_round(ours, baseline)
-    rounds = f" (by round {', '.join(f'{one:.2f}x' for one in by_round)})" if len(by_round) > 1 else ""
-    text = (
-        f"{found}{rounds}, {shown(found.here)} against {shown(found.there)} requests/s at {found.level_s * 1e3:.3g} ms "
-        f"a token; peaks {shown(ours.peak)} and {shown(baseline.peak)}"
-    )
-    return aim(what, text, thesis, found.factor >= (wanted or published or 1.0))
+    return equal_latency(what, ours, baseline, MORE if published is None else Claim.about(published))

@@ -1,4 +1,4 @@
-"""Conversations under way when a run begins, so that short runs resemble long ones."""
+"""Begins runs with conversations under way, so that short runs resemble long ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from minifuse.trace.metrics import RunningMetrics, percentile
 from minifuse.workload.conversations import MEANS, Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 
-DEEP = 40  # reaction times before the run from which conversations may go on: hardly any is longer
-REMEMBERED = 3  # reaction times: who was last answered longer ago is taken to have been answered then
-WARM_UP = 1  # reaction time between the beginning and the period that is measured
+DEEP = 40  # reaction times before the run in which conversations begin; hardly any lasts longer
+REMEMBERED = 3  # reaction times before the first turns; an earlier last answer counts as given then
+WARM_UP = 1  # reaction times from the first turns to the measured period
 TOKEN_S = 1 / 2000  # of a reaction time: about what a token of an answer takes (30 ms of a minute)
 
 
 class Period(NamedTuple):
-    """What is measured: requests that arrive in [begin_s, end_s)."""
+    """The measured period: requests count if they arrive in [begin_s, end_s)."""
 
     begin_s: float
     end_s: float
@@ -31,10 +31,10 @@ class Period(NamedTuple):
 class Crowd:
     """Conversations that begin as a Poisson process, long before the run begins.
 
-    A conversation that began earlier sends its text so far as one request with an answer of one token, which fills
-    memory as a long run would. These requests arrive in the first `remembered` reaction times, as long before their end
-    as the conversation's last answer was. Conversations that have ended since, or go on only after the run, send theirs
-    too. Then turns arrive: first a warm-up, then the measured period. Later turns are left out.
+    A conversation that began earlier sends its text so far as one request, with an answer of one token. These requests
+    fill memory as a long run would. They arrive in the first `remembered` reaction times, when the last answer of their
+    conversation was given. A conversation that ends in this time, or goes on only after the run, sends its text, too.
+    Then turns arrive: first in a warm-up, then in the measured period. Later turns are left out.
 
     >>> # reaction times of 60 s, 300 requests at 2/s: texts so far until 180 s, turns from then on, measured in
     >>> # [240, 390)
@@ -46,15 +46,17 @@ class Crowd:
     remembered: float = REMEMBERED
 
     def period(self, rate: float, count: int) -> Period:
-        """The period in which about `count` requests arrive at this rate (per second)."""
+        """Return the period in which about `count` requests arrive at `rate` requests per second."""
         begin_s = (self.remembered + WARM_UP) * self.asked.reaction
         return Period(begin_s, begin_s + count / rate)
 
     def requests(self, rate: float, count: int, mean_turns: float = MEANS[0]) -> list[Request]:
-        """Conversations whose turns arrive at about this rate, until the period ends.
+        """Make conversations whose turns arrive at about this rate until the period ends.
 
         Args:
-            mean_turns: of a conversation.
+            rate: requests per second.
+            count: the number of requests in the period, approximately.
+            mean_turns: the mean number of turns of a conversation.
         """
         start_s = self.remembered * self.asked.reaction
         before_s, length_s = DEEP * self.asked.reaction, self.period(rate, count).end_s - start_s
@@ -68,7 +70,7 @@ class Crowd:
         ]
 
     def offered(self, requests: Sequence[Request], period: Period) -> float:
-        """Requests per second expected in the period, if answers take the expected time."""
+        """Return requests per second in the period, if answers take the expected time."""
         times: dict[str, float] = {}
         answers: dict[str, int] = {}
         for request in requests:
@@ -81,7 +83,7 @@ class Crowd:
         return sum(begin_s <= time_s < end_s for time_s in times.values()) / (end_s - begin_s)
 
     def at_once(self, count: int) -> list[Request]:
-        """About `count` turns without a conversation, at once, each with its history in its prompt."""
+        """Make at least `count` separate requests at once: turns, with histories in their prompts."""
         found: list[Request] = []
         number = 0
         while len(found) < count:
@@ -95,7 +97,7 @@ class Crowd:
 
     @staticmethod
     def is_turn(name: str) -> bool:
-        """Whether a request is a turn, and no text so far."""
+        """Return whether a request is a turn, and not a text so far."""
         return "." in name
 
     def _words(self, number: int) -> random.Random:
@@ -105,13 +107,19 @@ class Crowd:
         return tuple(rng.choices(range(self.vocab_size), k=count))
 
     def _of(self, number: int, begin_s: float, start_s: float, length_s: float) -> Iterator[Request]:
-        """The requests of one conversation; `begin_s` counts from the first turns' arrival."""
+        """Yield the requests of one conversation.
+
+        Args:
+            begin_s: when the conversation begins, counted from `start_s`.
+            start_s: when the first turns arrive.
+            length_s: the seconds from `start_s` to the end of the period.
+        """
         reactions = random.Random(f"pensieve reactions {number} {self.seed}")
         words, reaction = self._words(number), self.asked.reaction
-        time_s, said, last_s = begin_s, 0, begin_s  # of this turn, and of the last answer before it
+        time_s, said, last_s = begin_s, 0, begin_s  # last_s: of the last answer
         after: str | None = None
         delay_s = 0.0
-        goes_on = False  # later than is served
+        goes_on = False  # whether turns follow after the period
         lengths = draw_lengths(self.asked, number, self.seed)
         for i, (prompt, answer) in enumerate(lengths):
             if time_s >= length_s:
@@ -136,7 +144,7 @@ class Crowd:
             delay_s = reactions.expovariate(1 / reaction)
             last_s = time_s + TOKEN_S * reaction * answer
             time_s = last_s + delay_s
-        if after is None and said and (goes_on or last_s > -start_s):  # it has ended, and is remembered
+        if after is None and said and (goes_on or last_s > -start_s):  # ended recently, or goes on later
             yield self._so_far(number, said, words, start_s + last_s)
 
     def _so_far(self, number: int, said: int, words: random.Random, at_s: float) -> Request:
@@ -145,14 +153,18 @@ class Crowd:
 
 
 def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
-    """The outcome of a run in the measured period.
+    """Return the outcome of a run in the measured period.
 
-    `offered` requests per second were to arrive in it, the same for all contenders.
+    Percentiles are those of the normalized latency (end-to-end seconds per token of the answer) of requests that arrive
+    in the period. Throughput counts the turns that end in the period. Hits are the parts of histories found on the
+    device, on the host, and on either. Recomputed tokens, and `history` (the tokens of all histories), count over the
+    whole run.
 
-    Percentiles are of the requests that arrive in the period, and of the normalized latency: end-to-end seconds a token
-    of the answer. Throughput counts the turns that end in the period. Hits are the parts of histories found on a tier,
-    and on either. Recomputed tokens count from the run's beginning to its end, and so does `history`, all tokens of
-    histories that were asked for.
+    Args:
+        offered: the requests per second that were to arrive in the period, the same for all contenders.
+
+    Raises:
+        UsageError: no request arrived in the period.
     """
     metrics, (begin_s, end_s) = counted.result(), period
     lives = [life for life in counted.lives.values() if begin_s <= life.arrival_s < end_s and life.finished]

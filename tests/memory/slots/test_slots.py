@@ -17,15 +17,15 @@ from minifuse.memory import Slots
 WIDTH = 10
 
 
-def _slots(slots: int, shuffle: bool = True) -> Slots:
-    return Slots(slots * WIDTH, Slots.Options(slots, shuffle))
+def _slots(slots: int, shuffle: bool = True, shrink: bool = True) -> Slots:
+    return Slots(slots * WIDTH, Slots.Options(slots, shuffle, shrink))
 
 
 class Stream:
     """A main stream by hand: each iteration produces a token for every sequence in memory."""
 
-    def __init__(self, slots: int, shuffle: bool = True) -> None:
-        self.memory = _slots(slots, shuffle)
+    def __init__(self, slots: int, shuffle: bool = True, shrink: bool = True) -> None:
+        self.memory = _slots(slots, shuffle, shrink)
         self.running: dict[str, Sequence] = {}
 
     def iterate(self, *newcomers: str) -> Placement:
@@ -55,6 +55,20 @@ def _region(placement: Placement) -> tuple[int, int]:
 
 
 # --- fusing: the region grows by a neighbour
+
+
+def test_without_shuffle_and_shrink_the_region_keeps_offset_and_size() -> None:
+    """Fig. 5 of the paper: evicted buffers are computed on, until a newcomer takes them or nothing runs."""
+    stream = Stream(4, shuffle=False, shrink=False)
+    assert _region(stream.iterate("a", "b", "c")) == (0, 3)
+    stream.leave("c")  # at an end
+    assert _region(stream.iterate()) == (0, 3)
+    stream.leave("a")
+    assert _region(stream.iterate("d")) == (0, 3)
+    assert stream.slots() == {"b": 1, "d": 0}
+    assert _region(stream.iterate("e", "f")) == (0, 4)
+    stream.leave("b", "d", "e", "f")
+    assert _region(stream.iterate("g")) == (0, 1)
 
 
 def test_equal_lengths_make_the_region_a_queue() -> None:

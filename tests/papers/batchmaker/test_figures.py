@@ -81,7 +81,7 @@ def test_every_figure_runs_in_seconds_and_is_complete(name: str) -> None:
             assert all(column.cell(point) for point in one.points)
             if column.part == "measured" and "peak" not in one.title:
                 assert any(point.measured.get(column.key) is not None for point in one.points), column.key
-    assert any(note.startswith("Aim, ") for note in finding.notes)
+    assert any("(thesis: " in note for note in finding.notes)
     assert all(note.endswith(".") and "nan" not in note for note in finding.notes)
 
 
@@ -94,7 +94,7 @@ def test_the_timeline_is_the_thesis() -> None:
     tasks = [point.measured["cellular_task"] for point in small("batchmaker-fig2.5").panels[1].points]
     assert lives["req5"]["graph_line"] == ".wwww####---"
     assert tasks[:4] == ["1 2 3 4", "1 2 3 4", "2 3 4 5", "4 5 6 7"]
-    assert sum(": met: " in note for note in small("batchmaker-fig2.5").notes) == 2
+    assert sum(": agrees: " in note for note in small("batchmaker-fig2.5").notes) == 2
     assert Life(2.0, 6.0, (2.0, 3.0, 5.0)).line(1.0, 8) == ".w##-#.."
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from minifuse.papers.contest import half_precision
 from minifuse.papers.experiment import Conditions, Say
-from minifuse.papers.flover.setting import Setting, calibrated
+from minifuse.papers.flover.setting import Setting, calibrated, fitted
 from minifuse.simulate.cost import hardware
 
 
@@ -22,6 +23,18 @@ def test_the_calibrated_machine_takes_the_papers_time_alone() -> None:
     assert started(tokens=512).alone_s == pytest.approx(5.8, abs=1e-9)
     assert calibrated().bandwidth < hardware("a100-40g").bandwidth
     assert (calibrated().flops, calibrated().memory) == (hardware("a100-40g").flops, 40e9)
+
+
+def test_the_fitted_machine_takes_the_papers_time_alone_and_its_fig_8() -> None:
+    """1 / speed-up is linear in the iterations: 10.86 + 0.469 n ms, and 160.6 s for all instances."""
+    setting = started(tokens=512)
+    setting.settings = replace(setting.settings, hardware=fitted())
+    setting.measure()
+    assert setting.alone_s == pytest.approx(5.8, rel=1e-3)
+    rows_s = 32 / setting.throughput[32] - 1 / setting.throughput[1]
+    assert rows_s / 31 == pytest.approx(0.469e-3, rel=0.05)  # at contexts that are as long as in the mean
+    instances = setting.instances(setting.requests([0.0] * 32))
+    assert instances.latency_s == pytest.approx(160.6, rel=5e-3)  # the contexts differ a little from the mean
 
 
 def test_intervals_are_the_papers_fractions_of_a_request_alone() -> None:
@@ -53,10 +66,11 @@ def test_the_contenders_get_the_same_requests_and_all_the_room_they_need(monkeyp
     outcome = setting.fusion(requests)
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr(setting, "outcome", lambda *arguments: served.append(arguments) or outcome)
-    setting.contest([0.0, 1.0, 2.0], [8, 6, 4], batch=2, unshuffled=True)
-    (_, _, slots, fused), (_, _, _, unshuffled), (_, _, sums, alone) = served
-    assert [name for name, *_ in served] == ["fusion", "fusion", "instances"]
-    assert all(one[1] == requests for one in served)
+    setting.contest(lambda number: requests, unshuffled=True, drawn=False)
+    (_, _, slots, fused), (_, _, _, unshuffled), (_, _, sums, alone), (_, single, _, _) = served
+    assert [name for name, *_ in served] == ["fusion", "fusion", "instances", "fusion"]
+    assert all(one[1] == requests for one in served[:3])
+    assert len(single) == 1
     assert slots == 6 * (8 + 8)  # a slot for each prompt, as wide as the longest
     assert sums == 2 * (15 + 13 + 11)
     assert fused["memory.slots"] == unshuffled["memory.slots"] == 6

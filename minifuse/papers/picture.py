@@ -1,0 +1,92 @@
+"""Draws the panels of a figure, with the paper's points and ours."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from minifuse.papers.experiment import Column, Finding, Panel, Point
+
+WIDTH, HEIGHT, DPI = 6.4, 3.6, 120
+FEW = 2, 0.4  # decades: an axis that spans fewer shows some (2) or all (0.4) numbers between powers of ten
+NAME = Column("", "at", "name")
+PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
+
+
+def picture(finding: Finding) -> bytes | None:
+    """Return a PNG with the panels that have columns to draw, or None."""
+    drawn = [panel for panel in finding.panels if any(column.axis == "y" for column in panel.columns)]
+    if not drawn:
+        return None
+    across = min(2, len(drawn))
+    down = -(-len(drawn) // across)
+    figure = Figure(figsize=(WIDTH * across, HEIGHT * down), dpi=DPI, layout="constrained")
+    for number, panel in enumerate(drawn):
+        _draw(figure.add_subplot(down, across, number + 1), panel)
+    written = io.BytesIO()
+    figure.savefig(written, format="png")
+    return written.getvalue()
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    """Draw a panel, as bars over names or as lines over numbers."""
+    columns = [column for column in panel.columns if column.axis == "y"]
+    named = NAME if "name" in panel.points[0].at else panel.columns[0]
+    across = next((column for column in panel.columns if column.axis == "x"), named)
+    names = [str(across.value(point)) for point in panel.points]
+    over_names = any(isinstance(across.value(point), str) for point in panel.points)
+    for number, column in enumerate(columns):
+        points = [point for point in panel.points if isinstance(column.value(point), float | int)]
+        ys = [column.value(point) for point in points]
+        spreads = [_spread(column, point) for point in points]
+        label = " ".join(column.head.split())
+        if over_names:
+            width = 0.8 / len(columns)
+            xs = [panel.points.index(point) + (number + 0.5) * width - 0.4 for point in points]
+            axes.bar(xs, ys, width, label=label, color="lightgray" if column.part == "paper" else None)
+            _error_bars(axes, xs, ys, spreads)
+            continue
+        xs = [point.measured[column.over] if column.over else across.value(point) for point in points]
+        look: dict[str, Any] = PAPER if column.part == "paper" else {"marker": "."}
+        axes.plot(xs, ys, label=label, **look)
+        _error_bars(axes, xs, ys, spreads)
+    if over_names:
+        axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=7)
+    else:
+        axes.set_xlabel(columns[0].over_head or " ".join(across.head.split()))
+        if across.log:
+            axes.set_xscale("log")
+            _plain(axes.xaxis)
+    if columns[0].log:
+        axes.set_yscale("log")
+        _plain(axes.yaxis)
+    axes.set_title(panel.title, fontsize=9)
+    axes.legend(fontsize=7)
+    axes.grid(alpha=0.3)
+
+
+def _plain(axis: Axis) -> None:
+    """Write the numbers of a logarithmic axis without exponents."""
+    axis.set_major_formatter(LogFormatter(minor_thresholds=FEW))
+    axis.set_minor_formatter(LogFormatter(minor_thresholds=FEW))
+
+
+def _spread(column: Column, point: Point) -> tuple[float, float]:
+    """Return how far the rounds of a value lie below and above their median."""
+    rounds: Sequence[float] = point.measured.get(f"{column.key}_rounds", ()) if column.part == "measured" else ()
+    if not rounds:
+        return 0.0, 0.0
+    middle = median(rounds)
+    return middle - min(rounds), max(rounds) - middle
+
+
+def _error_bars(axes: Axes, xs: list[float], ys: list[float], spreads: list[tuple[float, float]]) -> None:
+    if any(map(any, spreads)):
+        axes.errorbar(xs, ys, list(zip(*spreads, strict=True)), fmt="none", ecolor="gray", capsize=2, linewidth=1)
