@@ -57,7 +57,7 @@ class Dialogues:
         self._num_tokens = 0
         self._taken: dict[str, Dialogue] = {}  # by name
         self._lock = threading.Lock()
-        self.failure: str | None = None  # the last error in reading or writing the state file
+        self.failure: str | None = None  # the error of the state file, until a turn is stored again
 
     def take(self, tenant: str, chat: Sequence[Said]) -> tuple[Dialogue, int]:
         """Return the conversation that a chat continues, and how many messages it already has.
@@ -118,6 +118,7 @@ class Dialogues:
         try:
             if self._history is not None:
                 self._history.add(dialogue.stored, self._model, [turn], digest)
+                self.failure = None
         finally:
             with self._lock:
                 self._taken.pop(dialogue.name, None)
