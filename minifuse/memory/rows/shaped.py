@@ -120,6 +120,9 @@ class ShapedOptions:
     threshold: float = option(
         1.0, "part of the memory in use above which rows leave to the host", minimum=0.01, maximum=1
     )
+    shrink: bool = option(
+        True, "compute no row behind the last that runs; off: where they fit, a batch's rows to its end"
+    )
     host: int | None = option(
         None, "KV tokens that the host has room for; none: as many as the device", minimum=0, maximum=10**8
     )
@@ -163,7 +166,7 @@ class Shaped(Memory):
             )
         self.host_capacity = capacity if self.options.host is None else self.options.host
         self.books = Places[Extent | Runs]()
-        self.window = Window(1, self.longest, embed=self.options.insert == "embed")
+        self.window = Window(1, self.longest, embed=self.options.insert == "embed", shrink=self.options.shrink)
         self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
         self.away = HostRuns(self.host_capacity)
         self.waiting: dict[str, Sequence] = {}  # prefilled sequences without a row
@@ -234,6 +237,8 @@ class Shaped(Memory):
             elif name in self.away:
                 reused.append(Reuse(name, 0, cached[name]))
                 moves += self.away.swap_in(name, places[name])
+        if self.used > self.limit:
+            window.tallest = 0  # rows that are kept for nobody are given up first
         if (excess := self.used - self.limit) > 0:
             moves += self._leave(self.leaving(excess) or ())
             if self.used > self.limit:

@@ -56,10 +56,12 @@ class Window:
 
     Args:
         embed: whether newcomers enter by embedding; otherwise they enter by shaping.
+        shrink: whether rows after the last that is in use are no longer computed; otherwise they are until no row is.
     """
 
-    def __init__(self, rows: int, stride: int, *, embed: bool = False) -> None:
-        self.embed = embed
+    def __init__(self, rows: int, stride: int, *, embed: bool = False, shrink: bool = True) -> None:
+        self.embed, self.shrink = embed, shrink
+        self.tallest = 0  # the largest height since no row was in use
         self.begin = self.stop = 0
         self.rows: dict[str, int] = {}  # sequence -> row
         self.columns: dict[str, tuple[Span, ...]] = {}  # sequence -> the columns of its tokens, in order
@@ -73,7 +75,8 @@ class Window:
 
     def copy(self) -> "Window":
         """Copy the window, to try an iteration out."""
-        twin = Window(self._ring.rows, self.stride, embed=self.embed)
+        twin = Window(self._ring.rows, self.stride, embed=self.embed, shrink=self.shrink)
+        twin.tallest = self.tallest
         twin.begin, twin.stop, twin.free = self.begin, self.stop, [*self.free]
         twin.rows, twin.columns = {**self.rows}, {**self.columns}
         return twin
@@ -84,8 +87,9 @@ class Window:
 
     @property
     def height(self) -> int:
-        """Count the rows up to the last with a sequence: no later row is computed."""
-        return max(self.rows.values(), default=-1) + 1
+        """Count the rows that are computed: up to the last with a sequence, or without `shrink` the batch's."""
+        height = max(self.rows.values(), default=-1) + 1
+        return height if self.shrink or not self.rows else max(height, self.tallest)
 
     def after(self, longest: int, others: bool) -> int:
         """Return where the window ends after an iteration with newcomers of up to `longest` tokens.
@@ -106,6 +110,7 @@ class Window:
         if newcomers and not self.rows:  # the window begins in slot 0 of each ring, so it does not wrap around
             begin = -(-self.stop // self.stride) * self.stride
             self.stop = begin + max([entry.length for entry in newcomers]) - longest
+            self.tallest = 0
         new = Span(self.stop, self.after(longest, bool(self.rows)))
         stop = new.stop
         if stop - new.start > 1:
@@ -114,6 +119,7 @@ class Window:
         for entry in newcomers:
             self.rows[entry.name] = self.free.pop(0)
             self.columns[entry.name] = (Span(stop - entry.length, stop - entry.length + entry.most),)
+        self.tallest = self.height
         self.begin = min([spans[0].start for spans in self.columns.values()], default=stop)
         self.stop = stop
         return Span(min(new.start, stop - longest), stop)

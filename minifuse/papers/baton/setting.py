@@ -28,7 +28,7 @@ INSERTS = ("static", "baton", EMBEDDED, "baton-pd")  # a newcomer enters the bat
 # The techniques and options of contenders that are not techniques themselves.
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     EMBEDDED: ("baton", {"memory.insert": "embed"}),
-    RANDOM: ("pd", {"batching.padding": 1.0}),
+    RANDOM: ("pd", {"batching.padding": 1.0, "memory.shrink": False}),
     TO_CAP: ("static", {}),
 }
 OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles

@@ -74,3 +74,17 @@ def test_the_last_row_closes_up() -> None:
     assert window.place("query2") == Extent(20, 10)
     assert window.move_last() == "query2"
     assert (window.height, window.free, window.place("query2")) == (2, [2], Extent(0, 10))
+
+
+def test_without_shrink_a_batch_keeps_its_rows_until_none_is_in_use() -> None:
+    window = Window(4, 10, shrink=False)
+    window.enter([Entry(name, 2, 2, 4) for name in "abc"])
+    window.leave("c")
+    window.leave("b")
+    window.enter(())
+    assert (window.height, window.copy().height) == (3, 3)
+    assert window.rectangle(window.enter(())).rows == 3
+    window.leave("a")
+    assert window.height == 0
+    window.enter([Entry("d", 2, 2, 4)])
+    assert window.height == 1
