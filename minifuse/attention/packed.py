@@ -34,7 +34,7 @@ class PackedAttention(Backend):
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Return a pool of threads for lanes, each of which computes on one core."""
+        """Return a pool of threads for lanes; each lane computes on one core."""
         count = torch.get_num_threads()
         pool = ThreadPoolExecutor(count, "minifuse-lanes", torch.set_num_threads, (1,))
         all_there = Barrier(count)

@@ -15,7 +15,7 @@ from minifuse.cli.status import Status
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import cut_to
 from minifuse.cli.text import console, tell, time_left
-from minifuse.io.output import write_whole
+from minifuse.io.output import whole_file, write_whole
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions, Experiment, Finding, Say
 
@@ -92,7 +92,8 @@ def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: d
     for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source, shown))):
         write_whole(path.with_name(f"{path.name}{ending}"), text)
     if drawn is not None:
-        path.with_name(shown).write_bytes(drawn)
+        with whole_file(path.with_name(shown)) as file:
+            file.buffer.write(drawn)
 
 
 def _picture(finding: Finding) -> bytes | None:

@@ -115,7 +115,7 @@ class VirtualExecutor:
         return self._now + (end - self._served) * self._slowdown() if self._shared else end
 
     def _slowdown(self) -> float:
-        """Return how many times as long as alone each plan takes now, on a shared device."""
+        """Return the factor by which a shared device slows down each plan now."""
         num_running = len(self._running)
         return num_running / self._together if num_running > 1 else 1.0
 

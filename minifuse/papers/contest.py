@@ -61,7 +61,7 @@ def text_model(conditions: Conditions, name: str) -> TextSource:
 
 
 def ignore(told: object) -> None:
-    """Do nothing: a callback for reports or events that nobody needs."""
+    """Do nothing: a callback for reports or events that are not needed."""
 
 
 class Bench(Generic[S]):
@@ -113,7 +113,7 @@ class Bench(Generic[S]):
 
     @property
     def several(self) -> bool:
-        """Whether there are several rounds, of which medians are reported."""
+        """Whether medians of several rounds are reported."""
         return self.rounds > 1
 
     def start(self, say: Say) -> None:
@@ -203,7 +203,6 @@ class Bench(Generic[S]):
         runs: Mapping[str, Callable[[int], T]],
         seconds: Callable[[T], float],
         first: int,
-        rounds: int | None = None,
     ) -> dict[str, Raced[T]]:
         """Run every contender in every round, in turns.
 
@@ -211,9 +210,8 @@ class Bench(Generic[S]):
             runs: the contenders by name; each is called with the number of the round.
             seconds: returns the duration of a run.
             first: the number of the contender that begins the first round.
-            rounds: the number of rounds, if not that of the bench.
         """
-        turns = take_turns(runs, rounds or self.rounds, first)
+        turns = take_turns(runs, self.rounds, first)
         return {name: Raced.of(found, seconds) for name, found in turns.items()}
 
     def facts(self, machine: str, **more: Any) -> dict[str, Any]:

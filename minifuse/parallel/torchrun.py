@@ -168,7 +168,7 @@ def _accepting(listener: Listener, key: bytes, come: SimpleQueue[tuple[int, Conn
 
     def accept() -> None:
         while not over.is_set():
-            with suppress(OSError):  # nobody has come
+            with suppress(OSError):  # no worker has connected
                 connection = listener.accept()
                 threading.Thread(target=_greet, args=(connection, key, come), daemon=True).start()
 

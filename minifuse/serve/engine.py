@@ -226,7 +226,7 @@ class ServingEngine(Engine):
                     "with the same model."
                 )
             self._served = True
-            self.requests.ended.clear()  # nobody waits for answers of sequences that ended before `serve`
+            self.requests.ended.clear()  # answers that ended before `serve` are not awaited
 
     def close(self) -> list[Request]:
         """Stop the threads and end the trace. Returns the requests that had not arrived."""

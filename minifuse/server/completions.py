@@ -84,28 +84,18 @@ class Completions:
                 return self._asking("chat", form, [self.template.whole(chat)], tenant, max_new, logprobs)
             dialogue, count = self.dialogues.take(tenant, chat)
             try:
-                held, prompt = self._continued(chat, tenant, dialogue, count)
-                return self._asking("chat", form, [prompt], tenant, max_new, logprobs, held)
+                prompt = self.template.rest(chat, count, dialogue.tokens[-1]) if count else None
+                if prompt is None and count:
+                    self.dialogues.put_back(dialogue)
+                    dialogue = self.dialogues.begin(tenant)
+                held = Held(tenant, chat, dialogue)
+                rest = self.template.whole(chat) if prompt is None else prompt
+                return self._asking("chat", form, [rest], tenant, max_new, logprobs, held)
             except BaseException:
                 self.dialogues.put_back(dialogue)
                 raise
         except (ModelError, RequestRefused) as error:
             raise Refused(400, str(error), param="messages") from None
-
-    def _continued(
-        self, chat: tuple[Said, ...], tenant: str, dialogue: Dialogue, count: int
-    ) -> tuple[Held, tuple[int, ...]]:
-        """Return the conversation that a chat continues, and the tokens to add to it.
-
-        Args:
-            count: how many of the chat's messages `dialogue` already has.
-        """
-        prompt = self.template.rest(chat, count, dialogue.tokens[-1]) if count else None
-        if prompt is None and count:
-            self.dialogues.put_back(dialogue)
-            dialogue = self.dialogues.begin(tenant)
-        held = Held(tenant, chat, dialogue)
-        return held, self.template.whole(chat) if prompt is None else prompt
 
     def _check(self, form: Asked, num_prompts: int) -> None:
         """Raise `Refused` unless the body names this model and the gateway accepts its answers."""

@@ -69,7 +69,6 @@ class EngineGateway(Gateway):
         submitted = asyncio.create_task(asyncio.to_thread(self._loop.submit, *prompts))
         try:
             await asyncio.shield(submitted)
-            submitted.add_done_callback(lambda task: task.cancelled() or task.exception())
             yield pieces()
         except RequestRefused as refusal:
             unfinished.clear()
@@ -93,6 +92,8 @@ class EngineGateway(Gateway):
         async def abort() -> None:
             if submitted is not None:
                 await asyncio.wait([submitted])
+                if submitted.cancelled() or submitted.exception() is not None:
+                    return  # the engine has refused them
             await asyncio.to_thread(self._loop.abort, names)
 
         task = asyncio.create_task(abort())

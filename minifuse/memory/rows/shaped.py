@@ -238,7 +238,7 @@ class Shaped(Memory):
                 reused.append(Reuse(name, 0, cached[name]))
                 moves += self.away.swap_in(name, places[name])
         if self.used > self.limit:
-            window.tallest = 0  # rows that are kept for nobody are given up first
+            window.tallest = 0  # rows without a sequence are given up first
         if (excess := self.used - self.limit) > 0:
             moves += self._leave(self.leaving(excess) or ())
             if self.used > self.limit:

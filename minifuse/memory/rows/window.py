@@ -87,7 +87,10 @@ class Window:
 
     @property
     def height(self) -> int:
-        """Count the rows that are computed: up to the last with a sequence, or without `shrink` the batch's."""
+        """Count the rows that are computed.
+
+        These are the rows up to the last with a sequence; without `shrink`, all rows used since no row was.
+        """
         height = max(self.rows.values(), default=-1) + 1
         return height if self.shrink or not self.rows else max(height, self.tallest)
 
@@ -119,7 +122,8 @@ class Window:
         for entry in newcomers:
             self.rows[entry.name] = self.free.pop(0)
             self.columns[entry.name] = (Span(stop - entry.length, stop - entry.length + entry.most),)
-        self.tallest = self.height
+        if not self.shrink:
+            self.tallest = self.height
         self.begin = min([spans[0].start for spans in self.columns.values()], default=stop)
         self.stop = stop
         return Span(min(new.start, stop - longest), stop)

@@ -103,7 +103,7 @@ class Slots(Memory):
 
     def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
         """Give newcomers the free slots nearest to the region."""
-        start, stop = self.region
+        start, stop = self._bounds()
         nearest = sorted(self._free_slots(), key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start))
         for newcomer, slot in zip(newcomers, nearest, strict=False):
             self.books.places[newcomer.id] = self._extent(slot)
@@ -162,8 +162,8 @@ class Slots(Memory):
     def release(self, sequence: Sequence, now: float) -> None:
         if self.books.release(sequence.id) is not None:
             self.fused.discard(sequence.id)
-            if self.options.shrink or not self.fused:
-                self.region = self._bounds()
+            if not self.fused:
+                self.region = 0, 0
             self.leaving = {slot: name for slot, name in self.leaving.items() if name != sequence.id}
 
     def usage(self) -> KVUsage:

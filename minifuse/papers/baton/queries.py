@@ -1,4 +1,4 @@
-"""Draws Baton's two sets of queries (5.1), of which the paper gives only the lengths."""
+"""Draws Baton's two sets of queries (5.1); the paper gives only their lengths."""
 
 from __future__ import annotations
 

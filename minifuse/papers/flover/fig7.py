@@ -44,6 +44,7 @@ def _always(requests: list[Request], number: int) -> list[Request]:
     "2 to 8 requests at constant intervals: the speed-up over concurrent instances",
     TOKENS,
     [(CROWD, 1.0)],
+    partial(Setting, drawn=False),
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure requests at constant intervals: 2 to 8 requests of 1 to 4 prompts."""
@@ -67,7 +68,7 @@ def _plot(setting: Setting, say: Say, where: str, axes: Sequence[tuple[int, int,
         say(f"every {interval} ms, {count} requests of batch {batch}")
         arrivals = Arrival(setting.seconds(interval)).times(count, setting.rng("arrivals"))
         requests = setting.requests(arrivals, prompts=batch)
-        _, measured = setting.contest(partial(_always, requests), number, drawn=False)
+        _, measured = setting.contest(partial(_always, requests), number)
         at = {
             "name": f"{interval} ms, {count} of {batch}",
             "interval_ms": interval,

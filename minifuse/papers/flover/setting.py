@@ -93,13 +93,16 @@ class Setting(Bench[TextSource]):
     Args:
         tokens: the tokens of an answer, if `conditions` give none.
         crowds: pairs of the most prompts served at once and the longest answer among them, as a multiple of `tokens`.
+        drawn: see `Bench`.
 
     Raises:
         UsageError: the model, a request or the KV memory is too large.
     """
 
-    def __init__(self, conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> None:
-        super().__init__(conditions, text_model(conditions, MODELS[conditions.scale]), calibrated())
+    def __init__(
+        self, conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]], *, drawn: bool = True
+    ) -> None:
+        super().__init__(conditions, text_model(conditions, MODELS[conditions.scale]), calibrated(), drawn=drawn)
         self.tokens = conditions.tokens or tokens
         self.alone_s = 0.0  # until `start`
         self.throughput: dict[int, float] = {}  # tokens/s of the fused stream, by its batch
@@ -228,29 +231,26 @@ class Setting(Bench[TextSource]):
         *,
         instances: bool = True,
         unshuffled: bool = False,
-        drawn: bool = True,
     ) -> tuple[dict[str, Outcome], Values]:
         """Serve a round's requests by fusion and, if asked, by instances and unshuffled fusion.
 
         Args:
             draw: returns the requests of a round, given its number.
             first: the number of the contender that begins the first round.
-            drawn: whether requests differ from round to round; if not, virtual time needs only one round.
 
         Returns:
             The outcomes of the contenders, and a point's values: overall latencies and gains of fusion. `limit` is the
             speed-up over instances that would be reached if every request, from its arrival on, took only as long as
             it does alone.
         """
-        rounds = self.rounds if drawn or not self.virtual else 1
-        draws = [draw(number) for number in range(rounds)]
+        draws = [draw(number) for number in range(self.rounds)]
         contenders: dict[str, Callable[[int], Outcome]] = {"fusion": lambda number: self.fusion(draws[number])}
         if unshuffled:
             contenders["unshuffled"] = lambda number: self.fusion(draws[number], shuffle=False)
         if instances:
             contenders["instances"] = lambda number: self.instances(draws[number])
             contenders["alone"] = lambda number: self.fusion(self.requests([0.0]))
-        raced = self.race(contenders, lambda outcome: outcome.latency_s, first, rounds)
+        raced = self.race(contenders, lambda outcome: outcome.latency_s, first)
         values: Values = {}
         for name, one in raced.items():
             values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}

@@ -13,8 +13,8 @@ from minifuse.papers.flover.setting import Setting, calibrated, fitted
 from minifuse.simulate.cost import hardware
 
 
-def started(**conditions: Any) -> Setting:
-    setting = Setting(Conditions(**{"scale": "paper", **conditions}), 16, [])
+def started(*, drawn: bool = True, **conditions: Any) -> Setting:
+    setting = Setting(Conditions(**{"scale": "paper", **conditions}), 16, [], drawn=drawn)
     setting.start(Say())
     return setting
 
@@ -61,12 +61,12 @@ def test_requests_are_the_same_for_every_contender_and_have_exact_lengths() -> N
 
 
 def test_the_contenders_get_the_same_requests_and_all_the_room_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = started(tokens=8)
+    setting = started(tokens=8, drawn=False)
     requests = setting.requests([0.0, 1.0, 2.0], [8, 6, 4], prompts=2)
     outcome = setting.fusion(requests)
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr(setting, "outcome", lambda *arguments: served.append(arguments) or outcome)
-    setting.contest(lambda number: requests, unshuffled=True, drawn=False)
+    setting.contest(lambda number: requests, unshuffled=True)
     (_, _, slots, fused), (_, _, _, unshuffled), (_, _, sums, alone), (_, single, _, _) = served
     assert [name for name, *_ in served] == ["fusion", "fusion", "instances", "fusion"]
     assert all(one[1] == requests for one in served[:3])
