@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -154,6 +154,21 @@ def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | N
         if low_s <= level_s:
             return low + (level_s - low_s) / (high_s - low_s) * (high - low)
     return points[-1][1]
+
+
+def steady_rate(ended_s: Iterable[float]) -> float | None:
+    """Return requests per second of the middle half of the completions; None if these end at once.
+
+    The run's beginning, when batches fill up, and its end, when they run empty, do not count.
+
+    >>> steady_rate([1.0, 2.0, 2.5, 3.0, 3.5, 4.0, 6.0, 9.0])  # four requests end after 2.0 s and until 4.0 s
+    2.0
+    """
+    ascending = sorted(ended_s)
+    quarter = len(ascending) // 4
+    begin_s, end_s = ascending[max(quarter - 1, 0)], ascending[-quarter - 1]
+    ended = sum(begin_s < one_s <= end_s for one_s in ascending)
+    return ended / (end_s - begin_s) if ended else None
 
 
 def load_at(

@@ -11,7 +11,7 @@ from papers.figures import run as values
 from minifuse.core.request import Request
 from minifuse.papers.batchmaker.load import PADDED, Load, best_size, num_requests, sweep, with_moderate
 from minifuse.papers.batchmaker.setting import Setting
-from minifuse.papers.curve import Contender, Curve, Served, load_at, offered
+from minifuse.papers.curve import Contender, Curve, Served, load_at, offered, steady_rate
 from minifuse.papers.experiment import Conditions, Say
 
 
@@ -125,3 +125,12 @@ def test_a_sweep_chooses_batches_then_offers_every_contender_the_same_requests()
 def test_rates_that_are_typed_are_taken_and_the_scales_have_a_moderate_one() -> None:
     assert list(recorded(rates=(30.0, 70.0))[1].curves["cellular"].points) == [30.0, 70.0]
     assert list(recorded()[1].curves["cellular"].points) == [32.0, 192.0]  # 0.2 and 1.2, below half of 80
+
+
+def test_a_steady_rate_leaves_out_the_beginning_and_the_end() -> None:
+    slow_start, slow_end = [10.0, 20.0, 39.5], [100.0, 150.0, 200.0]
+    assert steady_rate([*slow_end, *(40.0 + i / 2 for i in range(6)), *slow_start]) == pytest.approx(2.0)
+    bursts = [float(i) for i in range(8) for _ in range(64)]  # 64 requests end at once, every second
+    assert steady_rate(bursts) == pytest.approx(64.0)
+    assert steady_rate([1.0] * 8) is None
+    assert steady_rate([1.0]) is None

@@ -15,11 +15,11 @@ from minifuse.execute.timing import timed
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.papers.contest import Bench
-from minifuse.papers.curve import Contender, Served, latencies
+from minifuse.papers.curve import Contender, Served, latencies, steady_rate
 from minifuse.papers.experiment import Conditions, Experiment, Say
 from minifuse.papers.page import Draw, notes, spec
 from minifuse.simulate.cost import Hardware, hardware
-from minifuse.trace.metrics import compute_metrics
+from minifuse.trace.metrics import RunningMetrics
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 
@@ -131,22 +131,25 @@ class Setting(Bench[CellSource]):
         """Serve the requests of a round with one contender; errors are those of `Bench.serve`.
 
         Returns:
-            Metrics of the run. Throughput is in requests per second, from the first arrival to the end of the last
-            request; `gathering_share` is the part of the run's time that gathering took.
+            Metrics of the run. Throughput is in requests per second, over the middle half of the completions;
+            `gathering_share` is the part of the run's time that gathering took.
         """
         options = contender.sized(max_batch)
         requests = self.requests(workload, count, rate, number)
-        trace = self.serve(
+        counted = RunningMetrics()
+        self.serve(
             contender.technique,
             requests,
             self._slots(contender, options, workload, requests, number),
             options,
+            into=counted.read,
             machine=self._machine(contender) if self.virtual else None,
             slot_bytes=self._batched(contender).slot_bytes,
         )
-        metrics = compute_metrics(trace.kept())
+        metrics = counted.result()
+        ended = (life.ended_s for life in counted.lives.values())
         return {
-            "throughput": metrics["throughput"]["requests_per_s"],
+            "throughput": steady_rate(ended) or metrics["throughput"]["requests_per_s"],
             **latencies("e2e_s", lambda name, percent: float(metrics[name][f"p{percent}"])),
             "mean_batch": metrics["mean_batch_size"],
             "idle_share": metrics["tokens"]["idle_share"],

@@ -13,7 +13,7 @@ from minifuse.core.request import Request
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
 from minifuse.papers.contest import Bench, known, several, text_model
-from minifuse.papers.curve import Contender
+from minifuse.papers.curve import Contender, steady_rate
 from minifuse.papers.experiment import Conditions, Say
 from minifuse.papers.fluidinfer.fitted import fitted
 from minifuse.papers.page import notes
@@ -137,9 +137,9 @@ class Server(Bench[TextSource]):
             simulated: whether to simulate the run, on a machine fitted to this one.
 
         Returns:
-            Metrics of the run. `bound_s` is the paper's latency bound: the largest gap between two tokens of a request.
-            `exposed` is the part of the run's time in which computing waited for transfers; `hidden` is the part in
-            which transfers ran while computing.
+            Metrics of the run. Throughput counts the middle half of the completions. `bound_s` is the paper's latency
+            bound: the largest gap between two tokens of a request. `exposed` is the part of the run's time in which
+            computing waited for transfers; `hidden` is the part in which transfers ran while computing.
         """
         row = contender.row
         options: dict[str, Any] = {
@@ -162,11 +162,12 @@ class Server(Bench[TextSource]):
         counted = RunningMetrics()
         self.serve(row, requests, self.tokens, known(row, options), into=counted.read, machine=machine)
         metrics = counted.result()
+        ended = (life.ended_s for life in counted.lives.values())
         duration_s, transfers = metrics["duration_s"], metrics["transfers"]
         return {
             "normalized_s": metrics["normalized_latency_s"]["mean"],
             "bound_s": metrics["latency_bound_s"] or 0.0,
-            "throughput": metrics["throughput"]["requests_per_s"],
+            "throughput": steady_rate(ended) or metrics["throughput"]["requests_per_s"],
             "tokens": metrics["throughput"]["tokens_per_s"],
             "mean_batch": metrics["mean_batch_size"],
             "exposed": transfers["exposed_s"] / duration_s,
