@@ -109,7 +109,7 @@ def reproduce(options: FigureOptions) -> int:
         )
     rows = experiments(options.name)
     _refuse_unused(options, rows)
-    conditions = Conditions(**{f.name: getattr(options, f.name) for f in fields(Conditions)})
+    conditions = Conditions(**{f.name: getattr(options, f.name) for f in fields(Conditions) if f.init})
     seconds = None if options.minutes is None else options.minutes * 60
     runs = [row.prepare(conditions) for row in rows]  # what cannot run is refused before the first one does
     source = provenance()  # of the code that is about to run

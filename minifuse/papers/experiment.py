@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeVar, cast
 
 SCALES = ("quick", "cpu", "paper")
 SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
 
+T = TypeVar("T")
 Values = dict[str, Any]  # by name; a value is a number, a text, a sequence of numbers, or None if unknown
 
 
@@ -35,6 +36,16 @@ class Conditions:
     hidden: int | None = None
     rates: tuple[float, ...] | None = None  # ascending; shares of the measured peak, or requests per second
     requests: int | None = None
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, name: str, make: Callable[[Conditions], T]) -> T:
+        """Return what was made under this name with these conditions, or make it.
+
+        Figures that show the same runs share their setting, which measures them once.
+        """
+        if name not in self._made:
+            self._made[name] = make(self)
+        return cast(T, self._made[name])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Figure 11 shows the normalized latency, Figure 12 the latency bound: the largest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -13,11 +13,9 @@ import minifuse.papers.fluidinfer.paper as paper
 from minifuse.papers.curve import OFFERED, Curve, Outcome, Served, curve_panel, load_at, rates_of
 from minifuse.papers.equal_latency import equal_latency
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say, Values
-from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Server, Servers
+from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Curves, Server, Servers
 from minifuse.papers.page import Drawn, spec
 from minifuse.papers.verdict import Claim, by_rate, spread
-
-Curves = Mapping[str, Curve]  # by contender
 
 MORE = (
     Column("fluid\nwaits", "measured", "fluid_exposed", "{:.0%}"),
@@ -33,12 +31,12 @@ def draw(
     """Draw a panel for each server; in real time, also the simulator's error.
 
     Args:
-        latency: the name of the latency that the figure shows; both figures have the same runs.
+        latency: the name of the latency that the figure shows; both figures show the same runs.
         verdict: judges the curves of one server.
     """
     panels, verdicts = [], []
     for server in servers:
-        curves, simulated = _sweep(server, say)
+        server.swept = curves, simulated = server.swept or _sweep(server, say)
         panels.append(_panel(f"Fig. {number}: {server.title}", curves, latency, head))
         verdicts += verdict(server, curves)
         say.keep(panels[-1])
@@ -126,7 +124,14 @@ def _figure(
     number: str, shows: str, latency: str, head: str, verdict: Callable[[Server, Curves], list[str]]
 ) -> Experiment:
     takes = ("model", "rates", "requests")
-    experiment = spec("FluidInfer", number, shows, Servers.of, takes=takes, page="verdicts")
+    experiment = spec(
+        "FluidInfer",
+        number,
+        shows,
+        lambda conditions: conditions.once("servers", Servers.of),
+        takes=takes,
+        page="verdicts",
+    )
     return experiment(partial(draw, number=number, latency=latency, head=head, verdict=verdict))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
@@ -13,7 +14,7 @@ from minifuse.core.request import Request
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
 from minifuse.papers.contest import Bench, known, several, text_model
-from minifuse.papers.curve import Contender, steady_rate
+from minifuse.papers.curve import Contender, Curve, steady_rate
 from minifuse.papers.experiment import Conditions, Say
 from minifuse.papers.fluidinfer.fitted import fitted
 from minifuse.papers.page import notes
@@ -22,6 +23,8 @@ from minifuse.trace.metrics import RunningMetrics
 from minifuse.workload.conversations import Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 from minifuse.workload.synthetic import arrive
+
+Curves = Mapping[str, Curve]  # by contender
 
 MAX_BATCH = 4096  # large enough that only KV memory bounds the batches
 PROCESSORS = {"rtx-4090": 128, "a100-40g": 108}  # streaming multiprocessors, by the makers' data sheets
@@ -94,6 +97,7 @@ class Server(Bench[TextSource]):
         # A model that leaves no room for KV is refused before anything runs.
         self.settings = replace(self.settings, kv_memory=self.tokens * self.slot_bytes)
         self._fitted: Hardware | None = None
+        self.swept: tuple[Curves, Curves] | None = None  # as measured and as simulated, when both are complete
         self.budget: int | None = None  # tokens that saturate this machine, as measured; None: as the cost model says
 
     @property

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from papers.figures import found, quickly
 
+from minifuse.papers import EXPERIMENTS
 from minifuse.papers.curve import Curve, Outcome, crossing
-from minifuse.papers.experiment import Conditions
+from minifuse.papers.experiment import Conditions, Say
 from minifuse.papers.fluidinfer import setting
 from minifuse.papers.fluidinfer.fig11_12 import Curves, higher_load, lower_bound
 from minifuse.papers.fluidinfer.setting import CONTENDERS, FLUID, Server, Servers
-
-NAMES = ("fluidinfer-fig11", "fluidinfer-fig12")
 
 
 @pytest.fixture
@@ -52,15 +51,19 @@ def test_requests_are_first_rounds_that_fit_the_context() -> None:
     assert {request.arrival_s for request in server.requests(None)} == {0.0}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_in_virtual_time(few: None, name: str) -> None:
-    figure = found(name, scale="paper")
-    assert len(figure.panels) == 2
-    for panel in figure.panels:
-        assert [point.at["rate"] for point in panel.points] == sorted(point.at["rate"] for point in panel.points)
-        for point in panel.points:
-            assert all(point.measured[f"{one.key}_ms"] > 0 for one in CONTENDERS)  # type: ignore[operator]
-    assert sum("(paper" in note for note in figure.notes) == {"fluidinfer-fig11": 8, "fluidinfer-fig12": 2}[name]
+def test_both_figures_show_the_same_runs(few: None) -> None:
+    conditions = Conditions(scale="paper", rounds=1)
+    reports = []
+    for name, judged in {"fluidinfer-fig11": 8, "fluidinfer-fig12": 2}.items():
+        say = Say(reports.append)
+        figure = EXPERIMENTS[name].prepare(conditions)(say)
+        assert say.said == (6 if name == "fluidinfer-fig11" else 0)
+        assert len(figure.panels) == 2
+        for panel in figure.panels:
+            assert [point.at["rate"] for point in panel.points] == sorted(point.at["rate"] for point in panel.points)
+            for point in panel.points:
+                assert all(point.measured[f"{one.key}_ms"] > 0 for one in CONTENDERS)  # type: ignore[operator]
+        assert sum("(paper" in note for note in figure.notes) == judged
 
 
 def test_in_real_time_the_simulator_stands_beside_the_run(few: None) -> None:
