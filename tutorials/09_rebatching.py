@@ -529,7 +529,7 @@ draw_series(*tight.values(), series=["kv", "batch"])
 # %% [markdown]
 # `static` has a tooth for each of its four batches. Under `baton-pd` rows are refilled, and as long as requests wait
 # memory does not fall back to the level of prompts alone. Its highest level is near the peaks of `static`; Baton says
-# so, too (5.2.2).
+# so, too (5.2.2). With shaping gaps stay in use, and the peak is a multiple of that of `static` (`baton-fig8`).
 #
 # ## Interruption needs nothing new
 #
@@ -641,7 +641,7 @@ plt.show()
 # - The paper's mask has $\ell_{am} + \ell_q - 1$ columns after an insertion. Ours has as many: `Window` begins to
 #   count behind the release.
 # - Baton's PD draws decoding batches at random from what was prefilled; ours keeps prompts together that were computed
-#   together, so that a run can be repeated exactly.
+#   together. `baton-table1` has the paper's way, too, as `pd random`.
 # - The experiments decouple the prompts "asynchronously" (5.1). Here they are iterations of the same worker, and delay
 #   the batch. So a prompt adds an iteration to the gaps of those that run.
 # - Interruption (in the paper *preemption*) and scaling of the batch are described (4.3) and not measured. Both are
