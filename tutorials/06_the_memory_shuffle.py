@@ -454,8 +454,8 @@ assert row < 0.05 * weights
 
 # %% [markdown]
 # The shuffle can save no more than its idle rows cost. By the paper's Figure 8, with answers of 512 tokens, a row costs
-# 4% of an iteration, and KV explains 1% of that; on a machine fitted to that figure the gain is larger (`flover-fig9`).
-# But if an iteration took as long as its rows, 44% of idle rows would mean a gain of 1 / (1 - 0.44) = 1.79, and not 2.
+# 4% of an iteration; its KV explains 1%. On a machine fitted to that figure the gain is larger (`flover-fig9`). But
+# even if an iteration took as long as its rows, 44% of idle rows would mean a gain of 1 / (1 - 0.44) = 1.79, and not 2.
 # What else the paper's machine paid for idle rows is not known. More is gained where rows also lengthen the messages
 # between several GPUs (VI-E). Chapter 12 counts those messages.
 #

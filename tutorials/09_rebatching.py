@@ -34,8 +34,8 @@
 # > **Agreement.** Within 10%. Over `baton`: at 8 above (2.18 times, 1.73 to 2.61), at 4 undecided (1.62, 1.56 to 1.84).
 # > Over padded batches: at 8 undecided (3.20, 2.74 to 3.35), at 4 above (2.37, 2.05 to 2.44). Table 2: below at every
 # > batch, 1.25 times at 2 and 0.85 at 10; undecided with insertion by embedding over batches that run on to 200 tokens
-# > (1.80 at 2, 1.22 at 10), which is our guess. Fig. 8: the peak is above, 1.6 to 4.7 times that of padded batches. All
-# > figures: `benchmarks/results/README.md`.
+# > (1.80 at 2, 1.22 at 10), which is our guess. Fig. 8: the peak is above, 1.6 to 4.7 times that of padded batches.
+# > Figs. 6 and 7: no numbers in the text. All figures: `benchmarks/results/README.md`.
 # >
 # > **Errata.** No Orca was measured: `baton` stands for it (5.1). Orca needs no copies of parameters (2.2). At a batch
 # > of 2 no lengths from 24 to 200 let refilling save more than 1.79 times the iterations, and Table 2 has 1.94: its

@@ -29,7 +29,7 @@ PARTS = (
     ),
     *("^## Exercises", r"\*Hint: ", "<details>", "^## Further reading"),
 )
-BOX = ("Claim", "Setting", "What we measure", "Agreement", "Errata")  # of a paper, before its first chapter begins
+BOX = ("Claim", "Setting", "What we measure", "Agreement", "Errata")  # a paper's box, in this order
 BOX_WORDS = (120, 350)
 VERDICTS = re.compile(r"\b(agrees?|below|above|undecided|not measured)\b")
 PAPERS = {"05": "flover", "06": "flover", "07": "batchmaker", "08": "pensieve", "09": "baton", "10": "fluidinfer"}
