@@ -19,6 +19,26 @@
 # requests in every iteration, brings their KV to the device in *waves*, and fills the gaps that long and short work
 # leave in attention by *packing*. The author simulated the system; `fluid` is an implementation of it.
 #
+# > **Claim.** FluidInfer has 2 to 4 times the throughput of vLLM, and a latency bound about 3 times lower; both gains
+# > are larger for larger models (6.2, 6.3).
+# >
+# > **Setting.** A simulator of OPT-125M, 1.3B and 6.7B on one RTX 4090, on four, and on four A100s of 40 GB; first
+# > rounds of ShareGPT's conversations; Poisson arrivals. The baselines vLLM, Orca and FastServe are simulated, too.
+# >
+# > **What we measure.** `minifuse reproduce fluidinfer-fig11 --scale paper` and `fluidinfer-fig12`: virtual time by
+# > data sheets, part by part, and for OPT-6.7B also with a link as fast as the device's memory, which the paper
+# > assumes. `--scale cpu` runs it for real, with the simulator's error beside it.
+# >
+# > **Agreement.** One run each so far. Fig. 11, OPT-6.7B on one 4090: below (0.86 times the requests of `vllm`); with
+# > the fast link undecided (at least 1.67 times); elsewhere undecided, as KV does not become short at the rates
+# > offered. Fig. 12: 2.8 to 8.8 times lower for OPT-6.7B, from agreement to above; 2.2 to 3.3 times for OPT-1.3B,
+# > undecided; 1.0 to 2.1 times for OPT-125M, below. On GPUs: not measured. All figures: `benchmarks/results/README.md`.
+# >
+# > **Errata.** KV of 2,048 tokens of OPT-6.7B takes 1.07 GB in 16 bits, not nearly 8 GB (section 1). A largest batch of
+# > 16 (4.1) does not follow: 30% of 96 GB hold 3 such requests at 8 GB each, and 26 at 1.07. Over PCIe a swap takes
+# > some thirty times as long as a decoding request's attention, not about as long (4.1). Throughput is the inverse of
+# > time per token (6.1) only for requests served one by one. The system was not fully implemented (5, 7).
+#
 # **You will be able to**
 #
 # - say which layers need KV, and compute how many tokens saturate a machine;

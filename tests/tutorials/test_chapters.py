@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from minifuse.cli.tutorial import Chapter, chapters
+from minifuse.papers import EXPERIMENTS
 
 pytestmark = pytest.mark.tutorials
 jupytext = pytest.importorskip("jupytext", reason="the chapters need the extra `tutorials`")
@@ -28,6 +29,11 @@ PARTS = (
     ),
     *("^## Exercises", r"\*Hint: ", "<details>", "^## Further reading"),
 )
+BOX = ("Claim", "Setting", "What we measure", "Agreement", "Errata")  # a paper's box, in this order
+BOX_WORDS = (120, 350)
+VERDICTS = re.compile(r"\b(agrees?|below|above|undecided|not measured)\b")
+PAPERS = {"05": "flover", "06": "flover", "07": "batchmaker", "08": "pensieve", "09": "baton", "10": "fluidinfer"}
+FIGURE = re.compile(r"\b[a-z]+-(?:fig|table)\d+(?:\.\d+)?")
 FOREIGN = re.compile(r"/(?:work|root|home|opt|tmp)/")  # paths of the machine on which it ran
 
 
@@ -42,6 +48,15 @@ def cells(path: Path) -> list[tuple[str, str]]:
 
 def outputs(path: Path) -> list[Any]:
     return [output for cell in jupytext.read(path).cells for output in cell.get("outputs", ())]
+
+
+def is_quote(line: str) -> bool:
+    return line.startswith(">")
+
+
+def box(chapter: Chapter) -> str:
+    """Return the quoted lines of the chapter's first cell."""
+    return "\n".join(line[1:].strip() for line in cells(chapter.source)[0][1].splitlines() if is_quote(line))
 
 
 def test_the_notebook_is_the_source(chapter: Chapter) -> None:
@@ -59,12 +74,34 @@ def test_a_chapter_has_its_parts_and_its_length(chapter: Chapter) -> None:
     text = "\n".join(source for kind, source in cells(chapter.source) if kind == "markdown")
     for part in PARTS:
         assert re.search(part, text, re.MULTILINE), part
-    assert WORDS[0] <= len(text.split()) <= WORDS[1]
+    without_box = " ".join(line for line in text.splitlines() if not is_quote(line))
+    assert WORDS[0] <= len(without_box.split()) <= WORDS[1]
     pictures = [one for one in outputs(chapter.notebook) if "image/png" in one.get("data", {})]
     assert PICTURES[0] <= len(pictures) <= PICTURES[1]
     code = "\n".join(source for kind, source in cells(chapter.source) if kind == "code")
     assert "show_source(" in code
     assert any("<iframe" in one.get("data", {}).get("text/html", "") for one in outputs(chapter.notebook))
+
+
+@pytest.mark.parametrize("number", PAPERS)
+def test_a_papers_chapter_opens_with_its_box(number: str) -> None:
+    text = box(CHAPTERS[int(number) - 1])
+    _, *parts = re.split(r"^\*\*(.+?)\.\*\*", text, flags=re.MULTILINE)
+    assert tuple(parts[::2]) == BOX
+    said = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert all(len(part.split()) >= 5 for part in said.values())
+    assert VERDICTS.search(said["Agreement"])
+    assert "benchmarks/results/README.md" in said["Agreement"]
+    assert BOX_WORDS[0] <= len(text.split()) <= BOX_WORDS[1]
+
+
+def test_only_a_papers_chapter_has_a_box() -> None:
+    assert {one.number for one in CHAPTERS if box(one)} == set(PAPERS)
+
+
+def test_the_boxes_name_every_figure() -> None:
+    named = {(PAPERS[number], name) for number in PAPERS for name in FIGURE.findall(box(CHAPTERS[int(number) - 1]))}
+    assert named == {(figure.group, name) for name, figure in EXPERIMENTS.items()}
 
 
 def test_it_runs_from_top_to_bottom(chapter: Chapter) -> None:
