@@ -24,6 +24,7 @@ from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.page import Draw, notes, spec
 from minifuse.papers.verdict import spread
 from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.workload.laws import Uniform
 
 PROMPT = 8  # tokens of a prompt: the paper does not give them, and counts only the tokens of answers
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured
@@ -103,6 +104,8 @@ class Setting(Bench[TextSource]):
         self, conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]], *, drawn: bool = True
     ) -> None:
         super().__init__(conditions, text_model(conditions, MODELS[conditions.scale]), calibrated(), drawn=drawn)
+        shape = replace(self.source.config, eos_ids=())
+        self.is_papers = conditions.model is None or shape == replace(preset(paper.MODEL), eos_ids=())
         self.tokens = conditions.tokens or tokens
         self.alone_s = 0.0  # until `start`
         self.throughput: dict[int, float] = {}  # tokens/s of the fused stream, by its batch
@@ -152,6 +155,19 @@ class Setting(Bench[TextSource]):
         other.measure()
         return {", one number calibrated": self, ", fitted to Fig. 8": other}
 
+    def with_ranks(self, ranks: int, link: str) -> Setting:
+        """Return a setting of several GPUs, the slowest of whose connections is `link` (see `paper.LINKS`)."""
+        other = copy(self)
+        other.settings = replace(self.settings, tensor_parallel=ranks)
+        if self.virtual:
+            joined = replace(hardware(self.settings.hardware), peer_bandwidth=paper.LINKS[link])
+            other.settings = replace(other.settings, hardware=joined)
+        return other
+
+    def published(self, values: Values) -> Values:
+        """Return the paper's values of a point; without them if the user asked for another model."""
+        return values if self.is_papers else dict.fromkeys(values)
+
     def of_tokens(self, tokens: int) -> Setting:
         """Return a setting for requests of another length, and measure such a request alone."""
         other = copy(self)
@@ -173,6 +189,15 @@ class Setting(Bench[TextSource]):
     def length(self, paper_tokens: float) -> int:
         """Return the length that is the same fraction of `tokens` here as in the paper."""
         return max(1, int(paper_tokens * self.tokens / paper.TOKENS))
+
+    def lengths(self, longest: int, count: int, number: int) -> list[int]:
+        """Draw a round's answer lengths from U(128, longest), in the paper's tokens (VI-D)."""
+        law, rng = self.law(longest), self.rng("lengths", number)
+        return [law.draw(rng) for _ in range(count)]
+
+    def law(self, longest: int) -> Uniform:
+        """Return the law of answer lengths up to `longest` of the paper's tokens."""
+        return Uniform(self.length(paper.SHORTEST), self.length(longest))
 
     def requests(self, arrivals: Sequence[float], lengths: Sequence[int] = (), prompts: int = 1) -> list[Request]:
         """Make a request of `prompts` prompts for each arrival.
@@ -202,14 +227,18 @@ class Setting(Bench[TextSource]):
         self.serve(name, requests, kv_tokens, options, on_step=reports.append)
         return observe(requests, reports)
 
-    def fusion(self, requests: Sequence[Request], shuffle: bool = True, preprocess: str | None = None) -> Outcome:
+    def fusion(
+        self, requests: Sequence[Request], shuffle: bool = True, preprocess: str | None = None, backend: str = "auto"
+    ) -> Outcome:
         """Serve by fusion, with a memory slot for every prompt.
 
         Args:
+            backend: what computes attention, and so how much an idle row reads.
             preprocess: where prompts are computed; None: by workers in virtual time, as in the paper, otherwise inline.
         """
         count = len(requests)
         options: dict[str, Any] = {
+            "attention.backend": backend,
             "memory.slots": count,
             "memory.shuffle": shuffle,
             "memory.shrink": shuffle,  # without shuffle, the paper's region keeps its offset and size (Fig. 5)
@@ -231,15 +260,18 @@ class Setting(Bench[TextSource]):
         *,
         instances: bool = True,
         unshuffled: bool = False,
+        masked: bool = False,
     ) -> tuple[dict[str, Outcome], Values]:
         """Serve a round's requests by fusion and, if asked, by instances and unshuffled fusion.
 
         Args:
             draw: returns the requests of a round, given its number.
             first: the number of the contender that begins the first round.
+            masked: shuffled and unshuffled also with torch's attention, which reads a region up to its longest context.
 
         Returns:
-            The outcomes of the contenders, and a point's values: overall latencies and gains of fusion. `limit` is the
+            The outcomes of the contenders, and a point's values: overall latencies, gains of fusion, and the medians of
+            their `bounds`. `limit` is the
             speed-up over instances that would be reached if every request, from its arrival on, took only as long as
             it does alone.
         """
@@ -247,6 +279,9 @@ class Setting(Bench[TextSource]):
         contenders: dict[str, Callable[[int], Outcome]] = {"fusion": lambda number: self.fusion(draws[number])}
         if unshuffled:
             contenders["unshuffled"] = lambda number: self.fusion(draws[number], shuffle=False)
+        if masked:
+            contenders["masked"] = lambda number: self.fusion(draws[number], backend="torch")
+            contenders["unshuffled_masked"] = lambda number: self.fusion(draws[number], False, backend="torch")
         if instances:
             contenders["instances"] = lambda number: self.instances(draws[number])
             contenders["alone"] = lambda number: self.fusion(self.requests([0.0]))
@@ -256,6 +291,10 @@ class Setting(Bench[TextSource]):
             values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}
         if unshuffled:
             values |= gains("gain", raced["fusion"].over(raced["unshuffled"]))
+            found = [bounds(draw) for draw in draws]
+            values |= {key: median(one[key] for one in found) for key in found[0]}
+        if masked:
+            values |= gains("masked_gain", raced["masked"].over(raced["unshuffled_masked"]))
         if instances:
             values |= gains("speedup", raced["fusion"].over(raced["instances"]))
             seconds = zip(draws, raced["alone"].rounds_s, raced["instances"].rounds_s, strict=True)
@@ -294,6 +333,28 @@ class Setting(Bench[TextSource]):
             speeds=list(speeds.values()),
             gain=speeds[MOST] / speeds[1],
         )
+
+
+def bounds(requests: Sequence[Request]) -> dict[str, float]:
+    """Bound the gain of the shuffle for requests that arrive at once, by what an iteration costs.
+
+    Returns:
+        `row_bound`, if it costs as much as its rows, and `kv_bound`, if it costs as much as the KV of its rows, each
+        read up to the longest context.
+
+    >>> two = [Request(f"r{i}", (0,), max_new_tokens=new) for i, new in enumerate((2, 4))]
+    >>> [f"{one:.3f}" for one in bounds(two).values()]  # 8 rows for 6; 2 (1 + 2 + 3 + 4) tokens for 2 (1 + 2) + 3 + 4
+    ['1.333', '1.538']
+    """
+    longest = max(requests, key=lambda request: request.max_new_tokens)
+    rows = len(requests) * longest.max_new_tokens / sum(request.max_new_tokens for request in requests)
+    return {"row_bound": rows, "kv_bound": len(requests) * _contexts(longest) / sum(map(_contexts, requests))}
+
+
+def _contexts(request: Request) -> int:
+    """Sum up the contexts of a request's iterations."""
+    prompt, new = len(request.prompt), request.max_new_tokens
+    return new * prompt + new * (new - 1) // 2
 
 
 def gains(key: str, rounds: Sequence[float]) -> Values:

@@ -1,0 +1,89 @@
+"""Flover's Figure 10: the memory shuffle under tensor parallelism, and the messages it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+import minifuse.papers.flover.paper as paper
+from minifuse.core.request import Request
+from minifuse.papers.experiment import Conditions, Plot, Say
+from minifuse.papers.flover.setting import PROMPT, Setting, experiment
+from minifuse.papers.page import Drawn, tables
+from minifuse.papers.verdict import against_paper
+from minifuse.workload.laws import Arrival
+
+# By scale. In real time two processes exchange messages by gloo, with a model as small as they are.
+POINTS = {
+    "quick": paper.GAINS_10[2:3],
+    "cpu": tuple(point for point in paper.GAINS_10 if point.longest == 1000),
+    "paper": paper.GAINS_10,
+}
+TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
+SMALL = "random:small"
+
+
+def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> Setting:
+    """Make the setting: in real time of a small model, in virtual time of one with contexts as long as needed."""
+    if conditions.scale != "paper":
+        return Setting(replace(conditions, model=conditions.model or SMALL), tokens, crowds)
+    setting = Setting(conditions, tokens, crowds)
+    config = setting.source.config
+    needed = PROMPT + max(setting.length(point.longest) for point in POINTS["paper"])
+    setting.source = replace(setting.source, config=replace(config, max_context=max(config.max_context, needed)))
+    return setting
+
+
+@experiment(
+    "10",
+    "tensor parallelism: the memory shuffle on and off, its messages, and its gain",
+    TOKENS,
+    [],
+    make,
+)
+def figure(setting: Setting, say: Say) -> Drawn:
+    """Measure the gain of the shuffle on several GPUs, or between two processes."""
+    machines, points = setting.machines(), POINTS[setting.conditions.scale]
+    say.expect(len(machines) * len(points))
+    plots = [_plot(own, say, where, points) for where, own in machines.items()]
+    keys = ("gain", "masked_gain") if setting.virtual else ("gain",)
+    return Drawn(
+        [plot.panel for plot in plots],
+        verdicts=[
+            f"{plot.title}. {against_paper(plot.points, key, lambda at: at['name'])}" for plot in plots for key in keys
+        ],
+    )
+
+
+def _plot(setting: Setting, say: Say, where: str, points: Iterable[paper.Distributed]) -> Plot:
+    """Measure points on one machine."""
+    simulated, exchanged = tables("flover/fig10")
+    title = f"Fig. 10: shuffle against none, tensor parallel{where}"
+    plot = Plot(say, title, simulated if setting.virtual else exchanged)
+    for number, point in enumerate(points):
+        say(point.name)
+        ranks = setting.with_ranks(point.gpus, point.link)
+        outcomes, values = ranks.contest(
+            partial(_drawn, ranks, point), number, instances=False, unshuffled=True, masked=setting.virtual
+        )
+        on, off = outcomes["fusion"], outcomes["unshuffled"]
+        law = ranks.law(point.longest)
+        measured = {
+            **values,
+            "idle_share": off.idle_share,
+            "messages": on.num_messages / on.iterations,
+            "kib": on.message_bytes / on.iterations / 1024,
+            "unshuffled_kib": off.message_bytes / off.iterations / 1024,
+            "fewer_bytes": off.message_bytes / on.message_bytes,
+        }
+        at = {"lengths": f"{law.low}-{law.high}", **point._asdict(), "name": point.name}
+        plot.add(at, measured, setting.published(dict.fromkeys(("gain", "masked_gain"), point.gain)))
+    return plot
+
+
+def _drawn(setting: Setting, point: paper.Distributed, number: int) -> list[Request]:
+    """Make a round's requests; in real time they arrive at once, so that the messages depend on no clock."""
+    interval = setting.seconds(paper.INTERVAL) if setting.virtual else 0.0
+    arrivals = Arrival(interval).times(point.requests, setting.rng("arrivals"))
+    return setting.requests(arrivals, setting.lengths(point.longest, point.requests, number))
