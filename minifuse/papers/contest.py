@@ -21,7 +21,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cost import Hardware, hardware
+from minifuse.simulate.cost import Hardware
 from minifuse.techniques import Technique, technique
 from minifuse.trace.log import Event, Trace
 
@@ -144,7 +144,7 @@ class Bench(Generic[S]):
         """
         if not self.virtual:
             return
-        memory = hardware(self.settings.hardware).memory
+        memory = self.settings.memory
         needed = self.source.config.num_parameters * DTYPE_BYTES[self.dtype] + tokens * self.slot_bytes
         if needed > memory:
             raise UsageError(

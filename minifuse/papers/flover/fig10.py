@@ -12,6 +12,7 @@ from minifuse.papers.experiment import Conditions, Plot, Say
 from minifuse.papers.flover.setting import PROMPT, Setting, experiment
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
+from minifuse.parallel.config import shard_config
 from minifuse.workload.laws import Arrival
 
 # By scale. In real time two processes exchange messages by gloo, with a model as small as they are.
@@ -25,13 +26,26 @@ SMALL = "random:small"
 
 
 def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> Setting:
-    """Make the setting: in real time of a small model, in virtual time of one with contexts as long as needed."""
+    """Make the setting: in real time of a small model, in virtual time of contexts as long as needed.
+
+    Raises:
+        UsageError: the model or the KV of a point is too large, or a point's GPUs cannot share the model.
+    """
+    points = POINTS[conditions.scale]
     if conditions.scale != "paper":
-        return Setting(replace(conditions, model=conditions.model or SMALL), tokens, crowds)
+        crowds = [(point.requests, point.longest / paper.TOKENS) for point in points]
+        conditions = replace(conditions, model=conditions.model or SMALL)
     setting = Setting(conditions, tokens, crowds)
     config = setting.source.config
-    needed = PROMPT + max(setting.length(point.longest) for point in POINTS["paper"])
-    setting.source = replace(setting.source, config=replace(config, max_context=max(config.max_context, needed)))
+    if setting.virtual:
+        needed = PROMPT + max(setting.length(point.longest) for point in points)
+        setting.source = replace(setting.source, config=replace(config, max_context=max(config.max_context, needed)))
+    for point in points:
+        shard_config(config, point.gpus)
+        kv_tokens = point.requests * (PROMPT + setting.length(point.longest))
+        setting.with_ranks(point.gpus, point.link).check_memory(
+            kv_tokens, f"the KV of {point.name}", "a smaller --model, a shorter --dtype or fewer --tokens"
+        )
     return setting
 
 
@@ -48,8 +62,14 @@ def figure(setting: Setting, say: Say) -> Drawn:
     say.expect(len(machines) * len(points))
     plots = [_plot(own, say, where, points) for where, own in machines.items()]
     keys = ("gain", "masked_gain") if setting.virtual else ("gain",)
+    beyond = [
+        point.at["name"]
+        for point in plots[0].points
+        if (point.paper["gain"] or 0) > max(*point.measured["row_bound_rounds"], *point.measured["kv_bound_rounds"])
+    ]
     return Drawn(
         [plot.panel for plot in plots],
+        beyond=", ".join(beyond),
         verdicts=[
             f"{plot.title}. {against_paper(plot.points, key, lambda at: at['name'])}" for plot in plots for key in keys
         ],

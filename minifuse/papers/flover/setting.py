@@ -270,8 +270,8 @@ class Setting(Bench[TextSource]):
             masked: shuffled and unshuffled also with torch's attention, which reads a region up to its longest context.
 
         Returns:
-            The outcomes of the contenders, and a point's values: overall latencies, gains of fusion, and the medians of
-            their `bounds`. `limit` is the
+            The outcomes of the contenders, and a point's values: overall latencies, gains of fusion, and medians of
+            their `BOUNDS`. `limit` is the
             speed-up over instances that would be reached if every request, from its arrival on, took only as long as
             it does alone.
         """
@@ -291,8 +291,9 @@ class Setting(Bench[TextSource]):
             values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}
         if unshuffled:
             values |= gains("gain", raced["fusion"].over(raced["unshuffled"]))
-            found = [bounds(draw) for draw in draws]
-            values |= {key: median(one[key] for one in found) for key in found[0]}
+            for key, bound in BOUNDS.items():
+                rounds = tuple(map(bound, draws))
+                values |= {key: median(rounds), f"{key}_rounds": rounds}
         if masked:
             values |= gains("masked_gain", raced["masked"].over(raced["unshuffled_masked"]))
         if instances:
@@ -335,26 +336,30 @@ class Setting(Bench[TextSource]):
         )
 
 
-def bounds(requests: Sequence[Request]) -> dict[str, float]:
-    """Bound the gain of the shuffle for requests that arrive at once, by what an iteration costs.
+def row_bound(requests: Sequence[Request]) -> float:
+    """Bound the gain of the shuffle if requests arrive at once and iterations cost as much as their rows.
 
-    Returns:
-        `row_bound`, if it costs as much as its rows, and `kv_bound`, if it costs as much as the KV of its rows, each
-        read up to the longest context.
-
-    >>> two = [Request(f"r{i}", (0,), max_new_tokens=new) for i, new in enumerate((2, 4))]
-    >>> [f"{one:.3f}" for one in bounds(two).values()]  # 8 rows for 6; 2 (1 + 2 + 3 + 4) tokens for 2 (1 + 2) + 3 + 4
-    ['1.333', '1.538']
+    >>> f"{row_bound([Request('r0', (0,), max_new_tokens=2), Request('r1', (0,), max_new_tokens=4)]):.3f}"  # 8 for 6
+    '1.333'
     """
-    longest = max(requests, key=lambda request: request.max_new_tokens)
-    rows = len(requests) * longest.max_new_tokens / sum(request.max_new_tokens for request in requests)
-    return {"row_bound": rows, "kv_bound": len(requests) * _contexts(longest) / sum(map(_contexts, requests))}
+    lengths = [request.max_new_tokens for request in requests]
+    return len(lengths) * max(lengths) / sum(lengths)
 
 
-def _contexts(request: Request) -> int:
-    """Sum up the contexts of a request's iterations."""
-    prompt, new = len(request.prompt), request.max_new_tokens
-    return new * prompt + new * (new - 1) // 2
+def kv_bound(requests: Sequence[Request]) -> float:
+    """Bound it if iterations cost as much as the KV of their rows, each read up to the longest context.
+
+    >>> ends = [Request("r0", (0,), max_new_tokens=2), Request("r1", (0,), max_new_tokens=4)]
+    >>> f"{kv_bound(ends):.3f}"  # contexts of 2 (1 + 2 + 3 + 4) for 2 (1 + 2) + 3 + 4
+    '1.538'
+    """
+    contexts = [
+        request.max_new_tokens * (2 * len(request.prompt) + request.max_new_tokens - 1) / 2 for request in requests
+    ]
+    return len(contexts) * max(contexts) / sum(contexts)
+
+
+BOUNDS: Mapping[str, Callable[[Sequence[Request]], float]] = {"row_bound": row_bound, "kv_bound": kv_bound}
 
 
 def gains(key: str, rounds: Sequence[float]) -> Values:
