@@ -475,7 +475,7 @@ replay(runs["no shuffle"], runs["fusion"], address=f"i={first}&b=fusion&by=token
 # the holes of its region.
 #
 # Flover measures what holes cost where messages are expensive: on two GPUs, the shuffle makes it 1.51 times as fast
-# within a machine and 1.64 times between machines (section VI-E).
+# within a machine and 1.64 times between machines (section VI-E; `minifuse reproduce flover-fig10`).
 #
 # ## Where this idea loses, measured
 #

@@ -92,9 +92,11 @@ class VirtualExecutor:
         if not plan.moves and sent is None:
             return ran
         counted = measured_of(ran)
-        num, size = (counted.num_messages, counted.message_bytes) if sent is None else sent[:2]
+        messages = counted if sent is None else sent
         measured = carried if plan.moves else counted
-        return ran._replace(measured=measured._replace(num_messages=num, message_bytes=size))
+        return ran._replace(
+            measured=measured._replace(num_messages=messages.num_messages, message_bytes=messages.message_bytes)
+        )
 
     def _start_queued(self) -> None:
         """Start queued plans on idle workers; the engine has committed the previous plans."""

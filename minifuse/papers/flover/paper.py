@@ -1,7 +1,6 @@
 """Setup and results from Flover's text (section VI): nothing in this file was measured here.
 
-Intervals are in milliseconds; overlap is a share of the requests. The abstract of the later version is quoted where it
-is named.
+Intervals are in milliseconds; overlap is a share of the requests.
 """
 
 from __future__ import annotations

@@ -105,6 +105,7 @@ class Setting(Bench[TextSource]):
     ) -> None:
         super().__init__(conditions, text_model(conditions, MODELS[conditions.scale]), calibrated(), drawn=drawn)
         shape = replace(self.source.config, eos_ids=())
+        # Whether to show the paper's numbers: not beside a model that the user chose instead of the paper's.
         self.is_papers = conditions.model is None or shape == replace(preset(paper.MODEL), eos_ids=())
         self.tokens = conditions.tokens or tokens
         self.alone_s = 0.0  # until `start`
