@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from statistics import median
 
 import minifuse.papers.flover.paper as paper
 from minifuse.core.request import Request
 from minifuse.papers.experiment import Conditions, Plot, Say
-from minifuse.papers.flover.setting import PROMPT, Setting, experiment
+from minifuse.papers.flover.setting import PROMPT, Setting, experiment, gains
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
 from minifuse.parallel.config import shard_config
@@ -87,15 +88,15 @@ def _plot(setting: Setting, say: Say, where: str, points: Iterable[paper.Distrib
         outcomes, values = ranks.contest(
             partial(_drawn, ranks, point), number, instances=False, unshuffled=True, masked=setting.virtual
         )
-        on, off = outcomes["fusion"], outcomes["unshuffled"]
+        on, off = outcomes["fusion"].runs, outcomes["unshuffled"].runs
         law = ranks.law(point.longest)
         measured = {
             **values,
-            "idle_share": off.idle_share,
-            "messages": on.num_messages / on.iterations,
-            "kib": on.message_bytes / on.iterations / 1024,
-            "unshuffled_kib": off.message_bytes / off.iterations / 1024,
-            "fewer_bytes": off.message_bytes / on.message_bytes,
+            "idle_share": median(one.idle_share for one in off),
+            "messages": median(one.num_messages / one.iterations for one in on),
+            "kib": median(one.message_bytes / one.iterations / 1024 for one in on),
+            "unshuffled_kib": median(one.message_bytes / one.iterations / 1024 for one in off),
+            **gains("fewer_bytes", [more.message_bytes / few.message_bytes for few, more in zip(on, off, strict=True)]),
         }
         at = {"lengths": f"{law.low}-{law.high}", **point._asdict(), "name": point.name}
         plot.add(at, measured, setting.published(dict.fromkeys(("gain", "masked_gain"), point.gain)))

@@ -76,7 +76,7 @@ def _plot(setting: Setting, say: Say, title: str, intervals: Sequence[int], clai
         say(f"Poisson, {interval} ms on average, {REQUESTS} requests")
         law = Arrival(setting.seconds(interval), cv=1.0)
         outcomes, values = setting.contest(partial(_drawn, setting, law), number, instances=interval in raced)
-        fused, iterations = outcomes["fusion"], paper.ITERATIONS_8.get(interval)
+        fused, iterations = outcomes["fusion"].run, paper.ITERATIONS_8.get(interval)
         measured = {
             "overlap": fused.overlap,
             "iterations": fused.iterations,

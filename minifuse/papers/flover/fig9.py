@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from statistics import median
 
 import minifuse.papers.flover.paper as paper
 from minifuse.core.request import Request
@@ -98,12 +99,12 @@ def _measure(setting: Setting, plot: Plot, count: int, longest: Sequence[int], i
         law, draw = setting.law(upper), partial(_drawn, setting, count, upper)
         masked = setting.virtual and not instances  # in real time, torch's attention is the only one
         outcomes, values = setting.contest(draw, number, instances=instances, unshuffled=True, masked=masked)
-        on, off = outcomes["fusion"], outcomes["unshuffled"]
+        on, off = outcomes["fusion"].run, outcomes["unshuffled"]
         measured = {
             **values,
             "idle_tokens": on.idle_tokens,
-            "unshuffled_idle_tokens": off.idle_tokens,
-            "unshuffled_idle_share": off.idle_share,
+            "unshuffled_idle_tokens": off.run.idle_tokens,
+            "unshuffled_idle_share": median(one.idle_share for one in off.runs),
             "num_moves": on.num_moves,
             "moved_mib": on.moved_tokens * setting.slot_bytes / MIB,
             "moving_ms": None if setting.virtual else on.moving_s * 1e3,

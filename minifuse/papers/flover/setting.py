@@ -18,7 +18,7 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
-from minifuse.papers.contest import Bench, text_model
+from minifuse.papers.contest import Bench, Raced, text_model
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.page import Draw, notes, spec
@@ -262,19 +262,18 @@ class Setting(Bench[TextSource]):
         instances: bool = True,
         unshuffled: bool = False,
         masked: bool = False,
-    ) -> tuple[dict[str, Outcome], Values]:
+    ) -> tuple[dict[str, Raced[Outcome]], Values]:
         """Serve a round's requests by fusion and, if asked, by instances and unshuffled fusion.
 
         Args:
             draw: returns the requests of a round, given its number.
             first: the number of the contender that begins the first round.
-            masked: shuffled and unshuffled also with torch's attention, which reads a region up to its longest context.
+            masked: also serve both with torch's attention, which reads a region up to its longest context.
 
         Returns:
-            The outcomes of the contenders, and a point's values: overall latencies, gains of fusion, and medians of
-            their `BOUNDS`. `limit` is the
-            speed-up over instances that would be reached if every request, from its arrival on, took only as long as
-            it does alone.
+            The contenders' outcomes of all rounds, and a point's values: overall latencies, gains of fusion, and the
+            medians of their `BOUNDS`. `limit` is the speed-up over instances that would be reached if every request,
+            from its arrival on, took only as long as it does alone.
         """
         draws = [draw(number) for number in range(self.rounds)]
         contenders: dict[str, Callable[[int], Outcome]] = {"fusion": lambda number: self.fusion(draws[number])}
@@ -301,7 +300,7 @@ class Setting(Bench[TextSource]):
             values |= gains("speedup", raced["fusion"].over(raced["instances"]))
             seconds = zip(draws, raced["alone"].rounds_s, raced["instances"].rounds_s, strict=True)
             values["limit"] = median(separate_s / self._least(drew, alone_s) for drew, alone_s, separate_s in seconds)
-        return {name: one.run for name, one in raced.items()}, values
+        return raced, values
 
     def _least(self, requests: Sequence[Request], alone_s: float) -> float:
         """Return the overall latency if no request slowed another down."""
