@@ -618,7 +618,7 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #   roofline's.
 # - BatchMaker, Flover and Baton measure on GPUs only. Their figures can be reproduced here at three scales
 #   (`minifuse reproduce`); those at the papers' scale are virtual time, with all reservations above.
-# - Virtual time has no cost model for the messages of chapter 12, and refuses a tensor parallel size.
+# - The messages of chapter 12 are simulated in a ring, over a link with a latency and a bandwidth.
 #
 # ## Further reading
 #

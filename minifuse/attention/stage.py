@@ -28,7 +28,7 @@ class Options:
 
     backend: str = option(
         "auto",
-        "what computes attention; auto: Triton's kernels on a GPU, torch elsewhere",
+        "what computes attention, also on simulated hardware; auto: Triton's kernels on a GPU, torch elsewhere",
         choices=("auto", "triton", "torch"),
     )
 

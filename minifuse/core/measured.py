@@ -31,6 +31,14 @@ class Measured(NamedTuple):
 NOTHING_MEASURED = Measured()
 
 
+class Messages(NamedTuple):
+    """The collective calls of a plan between simulated ranks."""
+
+    num_messages: int
+    message_bytes: int  # what each rank contributes to them
+    seconds: float
+
+
 def measured_of(one: Ran | StepReport) -> Measured:
     """Return what was measured of a completed plan; all zeros if nothing was."""
     measured: Measured | None = one.measured

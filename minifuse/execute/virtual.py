@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from minifuse.core.clock import VirtualClock
-from minifuse.core.measured import NOTHING_MEASURED, Measured, measured_of
+from minifuse.core.measured import NOTHING_MEASURED, Measured, Messages, measured_of
 from minifuse.core.plan import Plan, sampled_work
 from minifuse.core.report import Completion, Ran
 from minifuse.core.request import Sequence
@@ -28,7 +28,8 @@ class VirtualExecutor:
 
     `link` carries the transfers of a plan's moves between the tiers; by default they take no time. Transfer time that
     does not overlap with computing is added to the plan's seconds. A plan without work occupies no worker, and ends
-    when its moves are complete.
+    when its moves are complete. With simulated ranks, `messages` counts and times the messages of a plan that samples
+    so many tokens; their time is added, too.
 
     A worker runs its plans in order. Each worker has a device of its own, or all share one (`shared`): while k plans
     run, each gets a k-th of it. Several together may be faster than one alone, by the factor `together`.
@@ -46,11 +47,13 @@ class VirtualExecutor:
         shared: bool = False,
         together: float = 1.0,
         link: Link | None = None,
+        messages: Callable[[Plan, int], Messages] | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
         self._cost = cost
         self._link = link or Link()
+        self._messages = messages
         self._run = run
         self._shared, self._together = shared, together
         self._on_close = on_close
@@ -74,18 +77,26 @@ class VirtualExecutor:
         if not plan.work:
             self._link.behind(plan, self._now)
             return
-        seconds = self._cost(plan)
+        seconds, sent = self._cost(plan), None
+        if self._messages is not None:
+            sent = self._messages(plan, len(sampled_work(plan, sequences)))
+            seconds += sent.seconds
         measured = self._link.run(plan, seconds, self._now) if plan.moves else NOTHING_MEASURED
-        self._push(plan, lambda: self._ran(plan, sequences, measured), self._served + seconds + measured.exposed_s)
+        self._push(
+            plan, lambda: self._ran(plan, sequences, measured, sent), self._served + seconds + measured.exposed_s
+        )
 
-    def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured) -> Ran:
-        """Run a plan, and report `carried` as the cost of its moves."""
+    def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured, sent: Messages | None = None) -> Ran:
+        """Run a plan; report `carried` as the cost of its moves, and the messages `sent`, if simulated."""
         ran = self._run(plan, sequences)
-        if not plan.moves:
+        if not plan.moves and sent is None:
             return ran
         counted = measured_of(ran)
-        measured = carried._replace(num_messages=counted.num_messages, message_bytes=counted.message_bytes)
-        return ran._replace(measured=measured)
+        messages = counted if sent is None else sent
+        measured = carried if plan.moves else counted
+        return ran._replace(
+            measured=measured._replace(num_messages=messages.num_messages, message_bytes=messages.message_bytes)
+        )
 
     def _start_queued(self) -> None:
         """Start queued plans on idle workers; the engine has committed the previous plans."""

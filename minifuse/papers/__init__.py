@@ -6,13 +6,13 @@ from minifuse.io.parsing import unknown
 from minifuse.papers.batchmaker import fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15
 from minifuse.papers.baton import fig6_7_8, table1_2
 from minifuse.papers.experiment import Experiment
-from minifuse.papers.flover import fig7, fig8, fig9
+from minifuse.papers.flover import fig7, fig8, fig9, fig10
 from minifuse.papers.fluidinfer import fig11_12
 from minifuse.papers.pensieve import fig3_3, fig3_4, fig3_12_13_15, fig3_14, fig3_16, fig3_17, fig3_18
 
 __all__ = ["EXPERIMENTS", "experiments"]
 
-FLOVER = (fig7.figure, fig8.figure, fig9.figure)
+FLOVER = (fig7.figure, fig8.figure, fig9.figure, fig10.figure)
 BATCHMAKER = tuple(
     figure.figure for figure in (fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15)
 )

@@ -22,7 +22,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cost import Hardware, hardware
+from minifuse.simulate.cost import Hardware
 from minifuse.techniques import Technique, technique
 from minifuse.trace.log import Event, Trace
 
@@ -158,7 +158,7 @@ class Bench(Generic[S]):
         """
         if not self.virtual:
             return
-        memory = hardware(self.settings.hardware).memory
+        memory = self.settings.memory
         needed = self.source.config.num_parameters * DTYPE_BYTES[self.dtype] + tokens * self.slot_bytes
         if needed > memory:
             raise UsageError(
@@ -250,18 +250,19 @@ class Bench(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Raced(Generic[T]):
-    """A contender's run of median duration, and the seconds of all its rounds.
+    """A contender's runs, one for each round, and their seconds."""
 
-    If the number of rounds is even, the shorter of the two middle runs is kept.
-    """
-
-    run: T
+    runs: tuple[T, ...]
     rounds_s: tuple[float, ...]
 
     @classmethod
     def of(cls, runs: Sequence[T], seconds: Callable[[T], float]) -> Raced[T]:
-        rounds_s = tuple(map(seconds, runs))
-        return cls(runs[rounds_s.index(median_low(rounds_s))], rounds_s)
+        return cls(tuple(runs), tuple(map(seconds, runs)))
+
+    @property
+    def run(self) -> T:
+        """Return the run of median duration; of an even number, the shorter of the two middle runs."""
+        return self.runs[self.rounds_s.index(median_low(self.rounds_s))]
 
     def over(self, other: Raced[T]) -> tuple[float, ...]:
         """Return how many times as fast as `other` this contender is, in each round."""

@@ -106,7 +106,7 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], st
         name: returns a name for a point.
 
     Returns:
-        Sentences that tell how many points agree, and name the others.
+        Sentences that tell how many points agree, and name the others. Without a number of the paper, one that says so.
     """
     judged: dict[Judgement, list[str]] = {"agrees": [], "below": [], "above": [], "undecided": []}
     for point in points:
@@ -116,11 +116,14 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], st
         rounds = point.measured.get(f"{key}_rounds", (gain,))
         limit = point.measured.get("limit")
         best = "" if limit is None or gain >= published else f", {limit:.2f}x if no request slowed another down"
-        text = f"{name(point.at)} ({told(rounds)}; paper {published:.1f}x{best})"
+        text = f"{name(point.at)} ({told(rounds)}; paper {published}x{best})"
         judged[Claim.about(published).judge(rounds)].append(text)
     others: Mapping[str, list[str]] = {name: found for name, found in judged.items() if found and name != "agrees"}
     num_all = sum(map(len, judged.values()))
-    start = f"The {key.replace('speedup', 'speed-up')} agrees with the paper's, within {TOLERANCE:.0%}, at"
+    noun = key.replace("_", " ").replace("speedup", "speed-up")
+    if not num_all:
+        return f"Not compared: the paper has no {noun} for these points."
+    start = f"The {noun} agrees with the paper's, within {TOLERANCE:.0%}, at"
     return " ".join(
         [
             f"{start} {len(judged['agrees'])} of {num_all} points.",

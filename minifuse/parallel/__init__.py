@@ -7,6 +7,7 @@ returns a runner that is used like any other.
     config         the shape of one rank's shard, and which models can be split (no torch)
     shard          one rank's part of the weights, and where its linear layers communicate
     communicator   calls and counts the collectives of one worker
+    messages       counts and times them in virtual time (no torch)
     order          the messages from rank 0 to the followers (no torch)
     rank           the part of a run that every rank has: shard, KV, a communicator for each worker
     runner         rank 0's side of a plan

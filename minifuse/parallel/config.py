@@ -43,3 +43,8 @@ def shard_config(config: Shape, size: int) -> Shape:
         num_kv_heads=config.num_kv_heads // size,
         intermediate_size=config.intermediate_size // size,
     )
+
+
+def computed_share(config: Shape, size: int) -> Shape:
+    """Return the shape that a rank computes: its shard, with its part of the head."""
+    return replace(shard_config(config, size), vocab_size=-(-config.vocab_size // size))

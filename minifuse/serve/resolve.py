@@ -45,7 +45,7 @@ class ResolvedRun:
         if self.placeholders:
             return self.outline
         settings = self.settings
-        if settings.tensor_parallel > 1 and isinstance(self.source, TextSource):
+        if settings.tensor_parallel > 1 and settings.clock == "real" and isinstance(self.source, TextSource):
             return self.source.whole_outline(settings.dtype)  # each rank loads its own part
         return self.source.load(settings.dtype, settings.device, settings.seed, settings.numerics)
 

@@ -63,8 +63,13 @@ class Settings:
                 allowed = f"a whole number of at least {least} and at most {INT64[1]}{unit}"
                 raise UsageError(f"The setting {name} is {value!r}: give {allowed}.")
 
+    @property
+    def memory(self) -> float:
+        """Return the bytes of memory of all simulated ranks."""
+        return self.tensor_parallel * hardware(self.hardware).memory
+
     def kv_bytes(self, slot_bytes: int, weights: int | None = None) -> int:
-        """Return memory's budget in bytes: `kv_memory` if given, otherwise a default.
+        """Return memory's budget in bytes, of all ranks: `kv_memory` if given, otherwise a default.
 
         The default is the larger of 64 MiB and 4096 slots. In virtual time, if `weights` and the size of the machine's
         memory are known, the default is what the weights leave of 90% of that size, but at least 4096 slots and at most
@@ -76,7 +81,7 @@ class Settings:
         """
         if self.kv_memory is not None:
             return self.kv_memory
-        memory = hardware(self.hardware).memory
+        memory = self.memory
         if self.clock == "real" or weights is None or memory == math.inf:
             return max(KV_BYTES, KV_SLOTS * slot_bytes)
         return max(KV_SLOTS * slot_bytes, min(MOST_SLOTS * slot_bytes, int(SHARE * memory) - weights))

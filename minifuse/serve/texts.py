@@ -19,12 +19,13 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.reader import TextReader
-from minifuse.parallel.config import shard_config
+from minifuse.parallel.config import computed_share
+from minifuse.parallel.messages import SimulatedMessages
 from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.served import NOTHING_KNOWN, Offer, ServedModel, check_model
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cost import Roofline, hardware
+from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
 
 if TYPE_CHECKING:
@@ -45,18 +46,20 @@ class ServedText(ServedModel):
         self.model = model
         self.reader = TextReader(source.config.vocab_size, source.config.max_context)
         self.slot_bytes = source.slot_bytes(settings.dtype)
-        self.weight_bytes = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
-        self.num_layers = source.config.num_layers
-        self.cost = Roofline(source.config, settings.dtype, hardware(settings.hardware))
+        config, ranks = source.config, settings.tensor_parallel
+        share = computed_share(config, ranks)
+        embeddings = config.num_parameters - config.num_matrix_weights  # whole on every rank
+        self.weight_bytes = (config.num_matrix_weights + ranks * embeddings) * DTYPE_BYTES[settings.dtype]
+        self.num_layers = config.num_layers
+        self.cost = Roofline(share, settings.dtype, _machine(choices, settings))
         self.kv_bytes = settings.kv_bytes(self.slot_bytes, None if source.has_weights else self.weight_bytes)
         self._check_settings()
         if model is not None:
             self._check_model(model)
 
     def _check_settings(self) -> None:
-        """Raise `UsageError` if ranks cannot divide the model, or the machine cannot hold it."""
+        """Raise `UsageError` if the numerics do not suit ranks, or the machine cannot hold the model."""
         source, settings, ranks = self.source, self.settings, self.settings.tensor_parallel
-        shard_config(source.config, ranks)
         if settings.numerics == "reference" and ranks > 1:
             raise UsageError(
                 f"The numerics are reference and the tensor parallel size is {ranks}: sums over ranks have an order of "
@@ -64,16 +67,12 @@ class ServedText(ServedModel):
             )
         if settings.clock == "real":
             return
-        if ranks > 1:
-            raise UsageError(
-                f"A tensor parallel size of {ranks} was given and the clock is virtual, whose cost model knows one "
-                "device: use the real clock, or one rank."
-            )
-        needed, memory = self.weight_bytes + self.kv_bytes, self.cost.machine.memory
+        needed, memory = self.weight_bytes + self.kv_bytes, settings.memory
         if needed > memory:
             machine = settings.hardware if isinstance(settings.hardware, str) else "the machine"
+            has = f"{machine} has" if ranks == 1 else f"{ranks} of {machine} have"
             raise UsageError(
-                f"{source.name} in {settings.dtype} and its KV memory take {needed / 1e9:.1f} GB, and {machine} has "
+                f"{source.name} in {settings.dtype} and its KV memory take {needed / 1e9:.1f} GB, and {has} "
                 f"{memory / 1e9:.0f} GB: choose a shorter --dtype, less --kv-memory, or another --hardware."
             )
 
@@ -88,7 +87,7 @@ class ServedText(ServedModel):
         if replace(cast(ModelConfig, model.config), eos_ids=()) != replace(self.source.config, eos_ids=()):
             raise UsageError(f"The model that was given is not {self.source.name}: give what source.load returned.")
         numerics = "reference" if computes_row_by_row(model) else "fast"
-        device = self.settings.device if self.settings.tensor_parallel > 1 else model.device.type  # ranks load parts
+        device = self.settings.device if self._has_ranks else model.device.type  # ranks load parts
         check_model(self.settings, dtype=model.dtype, device=device, numerics=numerics)
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
@@ -144,19 +143,41 @@ class ServedText(ServedModel):
         if depth > 1:
             run = RunAhead(run)
         if settings.clock == "virtual":
-            bandwidth, in_turn = self.cost.machine.transfer_bandwidth, stages.memory.layers_in_turn > 1
-            link = Link(self.slot_bytes, bandwidth, self.num_layers, self.cost.attention_s, in_turn=in_turn)
+            machine, in_turn = self.cost.machine, stages.memory.layers_in_turn > 1
+            share = self.cost.config.kv_bytes_per_token(settings.dtype)  # of a rank, as is its link
+            link = Link(share, machine.transfer_bandwidth, self.num_layers, self.cost.attention_s, in_turn=in_turn)
             virtual = VirtualClock()
             return VirtualExecutor(
-                virtual, self.cost, run, shared=True, together=self.cost.machine.together, link=link, on_close=close
+                virtual,
+                self.cost,
+                run,
+                shared=True,
+                together=machine.together,
+                link=link,
+                messages=self._messages(),
+                on_close=close,
             ), virtual
         clock, threads = RealClock(), _threads(workers, settings.device)
         return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
 
+    def _messages(self) -> SimulatedMessages | None:
+        """Return what counts and times the messages of simulated ranks; None for one rank."""
+        machine, ranks = self.cost.machine, self.settings.tensor_parallel
+        if ranks == 1:
+            return None
+        return SimulatedMessages(
+            self.source.config, ranks, self.cost.element, machine.message_bandwidth, machine.peer_latency_s
+        )
+
+    @property
+    def _has_ranks(self) -> bool:
+        """Tell whether processes share the model; in virtual time ranks are simulated in this one."""
+        return self.settings.tensor_parallel > 1 and self.settings.clock == "real"
+
     def _runner(self, model: Transformer, stages: Stages) -> tuple[RunPlan, ParallelRunner | PlanTransfers]:
         """Return the runner of plans, and what starts the moves of plans without work."""
         settings, memory = self.settings, stages.memory
-        if settings.tensor_parallel > 1:
+        if self._has_ranks:
             from minifuse.parallel.launch import launch
             from minifuse.parallel.order import Setup
 
@@ -185,6 +206,13 @@ class ServedText(ServedModel):
                 "--kv-memory or, for the host, memory.host."
             ) from None
         return runner, runner.transfers
+
+
+def _machine(choices: Choices, settings: Settings) -> Hardware:
+    """Return the simulated machine, with attention by the backend that was chosen for it."""
+    machine = hardware(settings.hardware)
+    backend = getattr(choices.options["attention"], "backend", "auto")  # a plugin's attention may have no such option
+    return machine if backend == "auto" else replace(machine, masked=backend == "torch")
 
 
 def _threads(workers: int, device: str) -> int:

@@ -25,7 +25,8 @@ class Hardware:
     `flops` is the rate in two-byte types, `wide_flops` the rate in float32 and wider, if it differs. `link` is the rate
     between device and host, one direction at a time; without a link, transfers are copies within the memory. With
     `processors`, each processor attends one KV head of one lane (or piece of work), at its share of the rates. Without
-    `processors`, attention is divided evenly, whatever the lengths.
+    `processors`, attention is divided evenly, whatever the lengths. The ranks of a tensor parallel run are machines in
+    a ring, joined by `peer_bandwidth`; by default, they are joined through the host.
     """
 
     bandwidth: float  # bytes per second
@@ -37,11 +38,19 @@ class Hardware:
     processors: int | None = None
     row_s: float = 0.0  # of every row of an iteration: a sequence, or an idle slot that is computed
     together: float = 1.0  # speed of several workers on the device, as a multiple of one worker's
+    peer_bandwidth: float | None = None  # bytes per second from a rank to the next; None: `transfer_bandwidth`
+    peer_latency_s: float = 10e-6  # of every step of a collective; a rounded value
+    masked: bool = False  # attention over a region: torch's, which masks, or the kernels', which read what is attended
 
     @property
     def transfer_bandwidth(self) -> float:
         """Return bytes per second between the tiers; without a link, half the memory's."""
         return self.bandwidth / 2 if self.link is None else self.link
+
+    @property
+    def message_bandwidth(self) -> float:
+        """Return bytes per second from a rank to the next."""
+        return self.transfer_bandwidth if self.peer_bandwidth is None else self.peer_bandwidth
 
     def rate(self, element: int) -> float:
         """Return the operations per second on numbers of `element` bytes."""
@@ -49,7 +58,7 @@ class Hardware:
 
 
 HARDWARE: dict[str, Hardware] = {
-    "cpu": Hardware(bandwidth=30e9, flops=150e9, overhead_s=500e-6),
+    "cpu": Hardware(bandwidth=30e9, flops=150e9, overhead_s=500e-6, masked=True),
     "v100": Hardware(0.9e12, 125e12, 50e-6, wide_flops=15.7e12, memory=16e9, link=16e9),
     "a100-40g": Hardware(1.555e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9, link=32e9),
     "a100-80g": Hardware(1.935e12, 312e12, 50e-6, wide_flops=19.5e12, memory=80e9, link=32e9),  # the PCIe card
@@ -92,8 +101,10 @@ class Roofline:
     is read and written; a move between the tiers counts once, or not at all on a machine without a link. Flops: two
     per weight and computed token, four per head dimension and (query, key) pair.
 
-    A padded rectangle reads and attends its whole window, or its whole rows if the window wraps around. A region reads
-    and attends every buffer up to the longest context. `minifuse.execute.link` adds the time of transfers.
+    A padded rectangle reads and attends its whole window, or its whole rows if the window wraps around. In a region,
+    Triton's kernel reads each row's own context, and one token for an idle row; torch reads every buffer up to the
+    longest context (`Hardware.masked`). `minifuse.execute.link` adds the time of transfers,
+    `minifuse.parallel.messages` the time of messages between ranks. With ranks, `config` is one rank's share.
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.core.plan import Extent
@@ -119,7 +130,8 @@ class Roofline:
         rows = len(plan.work)
         if isinstance(shape, Region):
             rows = shape.size
-            context = shape.size * max(work.stop for work in plan.work)
+            stops = [work.stop for work in plan.work]
+            context = rows * max(stops) if self.machine.masked else sum(stops) + plan.num_idle
             pairs: float = context
         elif isinstance(shape, Rectangle):
             rows = shape.rows

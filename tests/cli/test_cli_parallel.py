@@ -33,13 +33,23 @@ def test_two_processes_answer_as_one(minifuse: Cli, tiny: str, tmp_path: Path) -
     assert sent[1]["bytes"] > 0
 
 
+def test_simulated_ranks_answer_and_send_as_two_processes(minifuse: Cli, tiny: str) -> None:
+    outcomes = [
+        minifuse("run", *CROWD, "--technique", "orca", "--tensor-parallel", 2, "--clock", clock)
+        for clock in ("real", "virtual")
+    ]
+    real, virtual = (outcome.json() for outcome in outcomes)
+    assert [one["token_ids"] for one in virtual["outputs"]] == [one["token_ids"] for one in real["outputs"]]
+    assert virtual["metrics"]["messages"] == real["metrics"]["messages"]
+
+
 @pytest.mark.parametrize(
     ("typed", "parts"),
     [
         (("--tensor-parallel", 0), ("--tensor-parallel", '"0"')),
         (("--tensor-parallel", "two"), ("--tensor-parallel", '"two"')),
         (("--tensor-parallel", 3), ("heads", "3 ranks", "choose a tensor parallel size of")),
-        (("--tensor-parallel", 2, "--clock", "virtual"), ("tensor parallel size of 2", "clock is virtual")),
+        (("--tensor-parallel", 3, "--clock", "virtual"), ("heads", "3 ranks")),
     ],
 )
 def test_what_cannot_be_shared(minifuse: Cli, tiny: str, typed: tuple[Any, ...], parts: tuple[str, ...]) -> None:

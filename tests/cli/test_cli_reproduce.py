@@ -70,8 +70,13 @@ def test_all_figures_of_a_paper_as_one_json_object(minifuse: Cli) -> None:
     said = minifuse("reproduce", "flover", *VIRTUAL, "--seed", "5", "--json")
     found = said.json()
     assert found["schema"] == "minifuse.reproduce/1"
-    assert [figure["name"] for figure in found["figures"]] == ["flover-fig7", "flover-fig8", "flover-fig9"]
-    assert [len(figure["panels"]) for figure in found["figures"]] == [2, 2, 4]
+    assert [figure["name"] for figure in found["figures"]] == [
+        "flover-fig7",
+        "flover-fig8",
+        "flover-fig9",
+        "flover-fig10",
+    ]
+    assert [len(figure["panels"]) for figure in found["figures"]] == [2, 4, 4, 2]
     for figure in found["figures"]:
         assert (figure["scale"], figure["model"], figure["dtype"]) == ("paper", "random:gpt-j-6b", "float16")
         assert (figure["tokens"], figure["rounds"], figure["seed"]) == (4, 1, 5)

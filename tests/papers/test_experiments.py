@@ -12,7 +12,7 @@ from minifuse.papers import EXPERIMENTS, experiments
 from minifuse.papers.experiment import Conditions
 
 FIGURES = {
-    "Flover": ["flover-fig7", "flover-fig8", "flover-fig9"],
+    "Flover": ["flover-fig7", "flover-fig8", "flover-fig9", "flover-fig10"],
     "BatchMaker": [f"batchmaker-fig2.{number}" for number in (3, 5, 7, 8, 9, 11, 13, 14, 15)],
     "Pensieve": [f"pensieve-fig3.{number}" for number in (3, 4, *range(12, 19))],
     "Baton": ["baton-table1", "baton-table2", "baton-fig6", "baton-fig7", "baton-fig8"],
@@ -25,6 +25,9 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("flover-fig8", {"scale": "paper", "model": "random:opt-66b"}, ["random:opt-66b", "40 GB", "smaller --model"]),
     ("flover-fig8", {"scale": "paper", "dtype": "float64"}, ["float64", "shorter --dtype"]),
     ("flover-fig7", {"scale": "quick", "model": "no such"}, ["'no such'"]),
+    ("flover-fig10", {"scale": "paper", "tokens": 1400}, ["TP2 L3600 16R intra", "80 GB", "fewer --tokens"]),
+    ("flover-fig10", {"scale": "paper", "model": "random:llama-2-13b-gqa-16k"}, ["10 KV heads", "4 ranks"]),
+    ("flover-fig10", {"scale": "quick", "tokens": 1050}, ["--tokens 1050", "at most"]),
     ("pensieve-fig3.3", {"scale": "quick", "tokens": 2000}, ["2000 steps", "random:small is 2048", "--tokens"]),
     ("pensieve-fig3.3", {"scale": "paper", "model": "tiny"}, ["tiny is 1024", "--model"]),
     ("pensieve-fig3.3", {"scale": "paper", "model": "random:llama-2-70b"}, ["80 GB"]),

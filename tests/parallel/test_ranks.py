@@ -16,6 +16,7 @@ from minifuse.execute import RealExecutor
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.reader import TextReader
 from minifuse.parallel.launch import launch
+from minifuse.parallel.messages import SimulatedMessages
 from minifuse.parallel.order import Setup
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.serve.assembly import choose
@@ -79,12 +80,10 @@ def test_two_ranks_produce_the_oracles_tokens(name: str, served: tuple[str, Para
     assert stages.batching.workers == (2 if name == "fusion" else 1)
 
 
-def bytes_of(model: str, step: StepReport) -> tuple[int, int]:
-    """Calls and bytes of one rank: two sums of hidden states per layer, and its share of each sampled row's logits."""
-    config = CONFIGS[model]
-    share = -(-config.vocab_size // SIZE)
-    sums = 2 * config.num_layers * step.plan.num_computed * config.hidden_size
-    return 2 * config.num_layers + bool(step.tokens), 8 * (sums + len(step.tokens) * share)
+def simulated(model: str, step: StepReport) -> tuple[int, int]:
+    """Calls and bytes of one rank, as virtual time counts them."""
+    rule = SimulatedMessages(CONFIGS[model], SIZE, element=8, bandwidth=1e9, latency_s=0.0)
+    return rule(step.plan, len(step.tokens))[:2]
 
 
 @pytest.mark.parametrize("requests", [1, 6])
@@ -95,7 +94,7 @@ def test_one_message_for_all_requests(served: tuple[str, ParallelRunner], shuffl
     engine = make_engine("fusion", capacity=CAPACITY, settings={**SLOTS, "memory.shuffle": shuffle}, run=run)
     steps = run_all(engine, REQUESTS[:requests])
     assert {step.plan.step: (measured_of(step).num_messages, measured_of(step).message_bytes) for step in steps} == {
-        step.plan.step: bytes_of(model, step) for step in steps
+        step.plan.step: simulated(model, step) for step in steps
     }
     assert any(step.plan.num_computed > 1 for step in steps)
     for request in REQUESTS[:requests]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from helpers import refusal
 
+from minifuse.attention.backend import lay_out
+from minifuse.attention.slots import SlotsAttention
+from minifuse.attention.storage import KVStorage
+from minifuse.attention.triton import TritonAttention
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
-from minifuse.core.shapes import Rectangle
+from minifuse.core.request import Request, Sequence
+from minifuse.core.shapes import Rectangle, Region
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.presets import preset
@@ -53,6 +59,29 @@ def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
     assert cost(wraps) - cost(padded) == 4 * 16 * 20 * (12 - 10)
     assert Roofline(TOY, "float32", MEMORY_BOUND)(wraps) == 4 * (1664 + 2 * 12 * 16)
     assert Roofline(TOY, "float32", MEMORY_BOUND)(moved) == Roofline(TOY, "float32", MEMORY_BOUND)(padded)
+
+
+REGION = replace(PLAN, layout=Layout(shape=Region(2, 5, 12)), work=(Work("a", 2, 3), Work("b", 9, 10)))
+
+
+@pytest.mark.parametrize(("masked", "context"), [(False, 3 + 10 + 3), (True, 5 * 10)])
+def test_a_region_is_read_as_its_backend_reads_it(masked: bool, context: int) -> None:
+    """Five buffers, two of them with 3 and 10 tokens: the kernels read those, and one token for each idle row."""
+    cost = Roofline(TOY, "float32", replace(MEMORY_BOUND, masked=masked))
+    assert cost(REGION) == 4 * (1664 + context * 16)
+    cost = Roofline(TOY, "float32", replace(COMPUTE_BOUND, masked=masked))
+    assert cost(REGION) == 2 * 864 * 5 + 2 * 800 * 2 + 4 * 16 * context
+
+
+def test_the_backends_read_what_a_region_costs() -> None:
+    places = (Extent(72, 12), Extent(24, 12))  # the last buffer of five, and the first
+    plan = replace(REGION, places=places)
+    sequences = {name: Sequence(Request(name, (1,) * 10)) for name in "ab"}
+    rows, cache = lay_out(plan, sequences), KVStorage(TOY, 84, torch.float32, torch.device("cpu"))
+    keys = SlotsAttention().reads(plan, rows, Span(0, 2), cache).keys[0]  # [rows, KV heads, width, head_dim]
+    assert keys.shape[0] * keys.shape[2] == 5 * 10
+    lengths = TritonAttention().reads(plan, rows, Span(0, 2), cache).keywords["lengths"]  # type: ignore[attr-defined]
+    assert lengths.tolist() == [10, 1, 1, 1, 3]
 
 
 WAVES = replace(PLAN, layout=Layout((Span(0, 1), Span(1, 2))))

@@ -77,7 +77,8 @@ def _plot(setting: Setting, say: Say, where: str, axes: Sequence[tuple[int, int,
             "requests": count,
             "batch": batch,
         }
-        plot.add(at, measured, {"r_p": paper.R_P_7[interval], "speedup": paper.SPEEDUP_7[interval].get(count)})
+        published = {"r_p": paper.R_P_7[interval], "speedup": paper.SPEEDUP_7[interval].get(count)}
+        plot.add(at, measured, setting.published(published))
     return plot
 
 

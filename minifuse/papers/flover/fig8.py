@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import minifuse.papers.flover.paper as paper
@@ -17,6 +19,8 @@ REQUESTS = paper.REQUESTS_8
 INTERVALS = {"quick": (20, 200, 1000), "cpu": paper.INTERVALS_8, "paper": paper.INTERVALS_8}
 RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # the intervals at which instances run, too
 TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
+CROWD = (REQUESTS, 1.0)
+LLAMA = "random:llama-7b"  # the size is ours
 
 
 def _drawn(setting: Setting, law: Arrival, number: int) -> list[Request]:
@@ -28,36 +32,51 @@ def _drawn(setting: Setting, law: Arrival, number: int) -> list[Request]:
     "8",
     "32 requests as a Poisson process: their overlap, the iterations, the speed-up over instances",
     TOKENS,
-    [(REQUESTS, 1.0)],
+    [CROWD],
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure overlap, iterations and speed-up of 32 requests that arrive as a Poisson process."""
     machines, intervals = setting.machines(), INTERVALS[setting.conditions.scale]
-    say.expect(len(intervals) * len(machines))
-    plots = {where: _plot(own, say, where) for where, own in machines.items()}
-    densest = next(iter(plots.values())).points[0]
+    llama = setting.virtual and setting.conditions.model is None and setting.tokens <= paper.TOKENS
+    say.expect(len(intervals) * len(machines) + llama * (1 + len(machines)))
+    title = f"Fig. 8: {REQUESTS} requests, a Poisson process"
+    plots = [_plot(own, say, title + where, intervals) for where, own in machines.items()]
+    densest = plots[0].points[0]
     together = REQUESTS * densest.measured["alone_s"] / densest.measured["instances_s"]
     fusion = setting.throughput[REQUESTS] / setting.throughput[1]
+    if llama:
+        other = Setting(replace(setting.conditions, model=LLAMA), setting.tokens, [CROWD])
+        other.start(say)
+        title = f"LLaMA-7B, {REQUESTS} requests, Fig. 8's shortest interval"
+        plots += [
+            _plot(own, say, title + where, intervals[:1], paper.SPEEDUP_LLAMA)
+            for where, own in other.machines().items()
+        ]
     return Drawn(
-        [plot.panel for plot in plots.values()],
+        [plot.panel for plot in plots],
+        llama=llama,
         requests=REQUESTS,
         densest=densest,
         together=together,
         fusion=fusion,
         bound=fusion / together,
-        verdicts=[f"{plot.title}. {against_paper(plot.points, 'speedup', _name)}" for plot in plots.values()],
+        verdicts=[f"{plot.title}. {against_paper(plot.points, 'speedup', _name)}" for plot in plots],
     )
 
 
-def _plot(setting: Setting, say: Say, where: str) -> Plot:
-    """Measure every mean interval on one machine."""
-    scale = setting.conditions.scale
-    plot = Plot(say, f"Fig. 8: {REQUESTS} requests, a Poisson process{where}", tables("flover/fig8")[0])
-    for number, interval in enumerate(INTERVALS[scale]):
+def _plot(setting: Setting, say: Say, title: str, intervals: Sequence[int], claimed: float | None = None) -> Plot:
+    """Measure mean intervals on one machine.
+
+    Args:
+        claimed: the paper's speed-up of another model; None: compare with Fig. 8.
+    """
+    raced = RACED[setting.conditions.scale]
+    plot = Plot(say, title, tables("flover/fig8")[0])
+    for number, interval in enumerate(intervals):
         say(f"Poisson, {interval} ms on average, {REQUESTS} requests")
         law = Arrival(setting.seconds(interval), cv=1.0)
-        outcomes, values = setting.contest(partial(_drawn, setting, law), number, instances=interval in RACED[scale])
-        fused, iterations = outcomes["fusion"], paper.ITERATIONS_8.get(interval)
+        outcomes, values = setting.contest(partial(_drawn, setting, law), number, instances=interval in raced)
+        fused, iterations = outcomes["fusion"].run, paper.ITERATIONS_8.get(interval)
         measured = {
             "overlap": fused.overlap,
             "iterations": fused.iterations,
@@ -70,7 +89,8 @@ def _plot(setting: Setting, say: Say, where: str) -> Plot:
             "iterations_per_token": None if iterations is None else iterations / paper.TOKENS,
             "speedup": paper.SPEEDUP_8.get(interval),
         }
-        plot.add({"interval_ms": interval, "interval_s": setting.seconds(interval)}, measured, published)
+        at = {"interval_ms": interval, "interval_s": setting.seconds(interval)}
+        plot.add(at, measured, setting.published(published) if claimed is None else {"speedup": claimed})
     return plot
 
 

@@ -30,6 +30,8 @@ class Outcome:
     num_moves: int  # slots copied by the shuffle
     moved_tokens: int
     moving_s: float
+    num_messages: int  # of each rank, in the main stream
+    message_bytes: int
 
 
 def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outcome:
@@ -43,6 +45,7 @@ def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outco
     running = [len({request_of[work.sequence] for work in report.plan.work}) for report in main]
     moves = [move for report in reports for move in report.plan.moves]
     idle = sum(report.plan.num_idle for report in reports)
+    sent = [measured_of(report) for report in main]
     return Outcome(
         latency_s=max(report.ended_s for report in reports) - min(request.arrival_s for request in requests),
         iterations=len(main),
@@ -53,4 +56,6 @@ def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outco
         num_moves=len(moves),
         moved_tokens=sum(move.num_tokens for move in moves),
         moving_s=sum(measured_of(report).moving_s for report in reports),
+        num_messages=sum(one.num_messages for one in sent),
+        message_bytes=sum(one.message_bytes for one in sent),
     )

@@ -6,6 +6,7 @@ Intervals are in milliseconds; overlap is a share of the requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 # The setup: GPT-J 6B by FasterTransformer, in half precision, on an A100 with 40 GB.
 MODEL, DTYPE, MACHINE = "gpt-j-6b", "float16", "a100-40g"
@@ -32,5 +33,42 @@ SPEEDUP_8: Mapping[int, float] = {20: 11.2, 50: 11.1, 100: 10.2, 150: 9.3, 200: 
 
 REQUESTS_8 = 32
 
+# The later version's abstract, over FasterTransformer: on GPT it is Fig. 8's; on LLaMA it has no setting.
+SPEEDUP_LLAMA = 16.0
+
+INTERVAL, SHORTEST = 20, 128  # milliseconds and tokens, in Figs. 9 and 10
+
 SPEEDUP_9A = 6.8  # with shuffle, over instances; the text does not say for which lengths
 GAIN_9B = 2.0  # of the shuffle, at the widest lengths
+# The longest answers that the text names; the other bars of Fig. 9 have no numbers in it.
+NAMED_9A, NAMED_9B = 256, 1792
+
+
+class Distributed(NamedTuple):
+    """A run of Fig. 10: GPUs, requests, the longest answer, the slowest link, the gain of the shuffle."""
+
+    gpus: int
+    requests: int
+    longest: int
+    link: str  # "intra": within a node of two GPUs; "inter": between nodes
+    gain: float
+
+    @property
+    def name(self) -> str:
+        return f"TP{self.gpus} L{self.longest} {self.requests}R {self.link}"
+
+
+# Fig. 10 and VI-E, averages of five runs. The text names the link of the first two; four GPUs are two nodes.
+GAINS_10 = (
+    Distributed(2, 16, 3600, "intra", 1.51),
+    Distributed(2, 16, 3600, "inter", 1.64),
+    Distributed(2, 16, 1000, "intra", 1.46),
+    Distributed(2, 32, 1000, "intra", 1.60),
+    Distributed(2, 48, 1000, "intra", 1.67),
+    Distributed(4, 16, 2400, "inter", 2.34),
+    Distributed(4, 16, 3840, "inter", 2.97),
+    Distributed(4, 16, 5120, "inter", 3.13),
+    Distributed(4, 16, 7200, "inter", 3.30),
+)
+# Bytes per second, one direction: PCI Express 4.0 x16 within a node, InfiniBand HDR (200 Gbit/s) between nodes.
+LINKS: Mapping[str, float] = {"intra": 32e9, "inter": 25e9}

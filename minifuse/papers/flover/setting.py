@@ -18,12 +18,13 @@ from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
-from minifuse.papers.contest import Bench, text_model
+from minifuse.papers.contest import Bench, Raced, text_model
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.page import Draw, notes, spec
 from minifuse.papers.verdict import spread
 from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.workload.laws import Uniform
 
 PROMPT = 8  # tokens of a prompt: the paper does not give them, and counts only the tokens of answers
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured
@@ -103,6 +104,9 @@ class Setting(Bench[TextSource]):
         self, conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]], *, drawn: bool = True
     ) -> None:
         super().__init__(conditions, text_model(conditions, MODELS[conditions.scale]), calibrated(), drawn=drawn)
+        shape = replace(self.source.config, eos_ids=())
+        # Whether to show the paper's numbers: not beside a model that the user chose instead of the paper's.
+        self.is_papers = conditions.model is None or shape == replace(preset(paper.MODEL), eos_ids=())
         self.tokens = conditions.tokens or tokens
         self.alone_s = 0.0  # until `start`
         self.throughput: dict[int, float] = {}  # tokens/s of the fused stream, by its batch
@@ -152,6 +156,19 @@ class Setting(Bench[TextSource]):
         other.measure()
         return {", one number calibrated": self, ", fitted to Fig. 8": other}
 
+    def with_ranks(self, ranks: int, link: str) -> Setting:
+        """Return a setting of several GPUs, the slowest of whose connections is `link` (see `paper.LINKS`)."""
+        other = copy(self)
+        other.settings = replace(self.settings, tensor_parallel=ranks)
+        if self.virtual:
+            joined = replace(hardware(self.settings.hardware), peer_bandwidth=paper.LINKS[link])
+            other.settings = replace(other.settings, hardware=joined)
+        return other
+
+    def published(self, values: Values) -> Values:
+        """Return the paper's values of a point; without them if the user asked for another model."""
+        return values if self.is_papers else dict.fromkeys(values)
+
     def of_tokens(self, tokens: int) -> Setting:
         """Return a setting for requests of another length, and measure such a request alone."""
         other = copy(self)
@@ -173,6 +190,15 @@ class Setting(Bench[TextSource]):
     def length(self, paper_tokens: float) -> int:
         """Return the length that is the same fraction of `tokens` here as in the paper."""
         return max(1, int(paper_tokens * self.tokens / paper.TOKENS))
+
+    def lengths(self, longest: int, count: int, number: int) -> list[int]:
+        """Draw a round's answer lengths from U(128, longest), in the paper's tokens (VI-D)."""
+        law, rng = self.law(longest), self.rng("lengths", number)
+        return [law.draw(rng) for _ in range(count)]
+
+    def law(self, longest: int) -> Uniform:
+        """Return the law of answer lengths up to `longest` of the paper's tokens."""
+        return Uniform(self.length(paper.SHORTEST), self.length(longest))
 
     def requests(self, arrivals: Sequence[float], lengths: Sequence[int] = (), prompts: int = 1) -> list[Request]:
         """Make a request of `prompts` prompts for each arrival.
@@ -202,14 +228,18 @@ class Setting(Bench[TextSource]):
         self.serve(name, requests, kv_tokens, options, on_step=reports.append)
         return observe(requests, reports)
 
-    def fusion(self, requests: Sequence[Request], shuffle: bool = True, preprocess: str | None = None) -> Outcome:
+    def fusion(
+        self, requests: Sequence[Request], shuffle: bool = True, preprocess: str | None = None, backend: str = "auto"
+    ) -> Outcome:
         """Serve by fusion, with a memory slot for every prompt.
 
         Args:
+            backend: what computes attention, and so how much an idle row reads.
             preprocess: where prompts are computed; None: by workers in virtual time, as in the paper, otherwise inline.
         """
         count = len(requests)
         options: dict[str, Any] = {
+            "attention.backend": backend,
             "memory.slots": count,
             "memory.shuffle": shuffle,
             "memory.shrink": shuffle,  # without shuffle, the paper's region keeps its offset and size (Fig. 5)
@@ -231,22 +261,27 @@ class Setting(Bench[TextSource]):
         *,
         instances: bool = True,
         unshuffled: bool = False,
-    ) -> tuple[dict[str, Outcome], Values]:
+        masked: bool = False,
+    ) -> tuple[dict[str, Raced[Outcome]], Values]:
         """Serve a round's requests by fusion and, if asked, by instances and unshuffled fusion.
 
         Args:
             draw: returns the requests of a round, given its number.
             first: the number of the contender that begins the first round.
+            masked: also serve both with torch's attention, which reads a region up to its longest context.
 
         Returns:
-            The outcomes of the contenders, and a point's values: overall latencies and gains of fusion. `limit` is the
-            speed-up over instances that would be reached if every request, from its arrival on, took only as long as
-            it does alone.
+            The contenders' outcomes of all rounds, and a point's values: overall latencies, gains of fusion, and the
+            medians of their `BOUNDS`. `limit` is the speed-up over instances that would be reached if every request,
+            from its arrival on, took only as long as it does alone.
         """
         draws = [draw(number) for number in range(self.rounds)]
         contenders: dict[str, Callable[[int], Outcome]] = {"fusion": lambda number: self.fusion(draws[number])}
         if unshuffled:
             contenders["unshuffled"] = lambda number: self.fusion(draws[number], shuffle=False)
+        if masked:
+            contenders["masked"] = lambda number: self.fusion(draws[number], backend="torch")
+            contenders["unshuffled_masked"] = lambda number: self.fusion(draws[number], False, backend="torch")
         if instances:
             contenders["instances"] = lambda number: self.instances(draws[number])
             contenders["alone"] = lambda number: self.fusion(self.requests([0.0]))
@@ -256,11 +291,16 @@ class Setting(Bench[TextSource]):
             values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}
         if unshuffled:
             values |= gains("gain", raced["fusion"].over(raced["unshuffled"]))
+            for key, bound in BOUNDS.items():
+                rounds = tuple(map(bound, draws))
+                values |= {key: median(rounds), f"{key}_rounds": rounds}
+        if masked:
+            values |= gains("masked_gain", raced["masked"].over(raced["unshuffled_masked"]))
         if instances:
             values |= gains("speedup", raced["fusion"].over(raced["instances"]))
             seconds = zip(draws, raced["alone"].rounds_s, raced["instances"].rounds_s, strict=True)
             values["limit"] = median(separate_s / self._least(drew, alone_s) for drew, alone_s, separate_s in seconds)
-        return {name: one.run for name, one in raced.items()}, values
+        return raced, values
 
     def _least(self, requests: Sequence[Request], alone_s: float) -> float:
         """Return the overall latency if no request slowed another down."""
@@ -294,6 +334,32 @@ class Setting(Bench[TextSource]):
             speeds=list(speeds.values()),
             gain=speeds[MOST] / speeds[1],
         )
+
+
+def row_bound(requests: Sequence[Request]) -> float:
+    """Bound the gain of the shuffle if requests arrive at once and iterations cost as much as their rows.
+
+    >>> f"{row_bound([Request('r0', (0,), max_new_tokens=2), Request('r1', (0,), max_new_tokens=4)]):.3f}"  # 8 for 6
+    '1.333'
+    """
+    lengths = [request.max_new_tokens for request in requests]
+    return len(lengths) * max(lengths) / sum(lengths)
+
+
+def kv_bound(requests: Sequence[Request]) -> float:
+    """Bound it if iterations cost as much as the KV of their rows, each read up to the longest context.
+
+    >>> ends = [Request("r0", (0,), max_new_tokens=2), Request("r1", (0,), max_new_tokens=4)]
+    >>> f"{kv_bound(ends):.3f}"  # contexts of 2 (1 + 2 + 3 + 4) for 2 (1 + 2) + 3 + 4
+    '1.538'
+    """
+    contexts = [
+        request.max_new_tokens * (2 * len(request.prompt) + request.max_new_tokens - 1) / 2 for request in requests
+    ]
+    return len(contexts) * max(contexts) / sum(contexts)
+
+
+BOUNDS: Mapping[str, Callable[[Sequence[Request]], float]] = {"row_bound": row_bound, "kv_bound": kv_bound}
 
 
 def gains(key: str, rounds: Sequence[float]) -> Values:

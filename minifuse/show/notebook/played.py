@@ -136,7 +136,7 @@ def play(
         hardware: the machine that virtual time simulates, by name or as `Hardware`; None: cpu.
         max_batch: the most requests served at once, for every stage that has such a limit.
         batching, memory, attention: the name of a stage that replaces the technique's own.
-        tensor_parallel: processes that share the model, in real time.
+        tensor_parallel: processes that share the model; in virtual time, simulated machines.
         seed: the seed of random weights; each request has its own seed for sampling.
         why: give a reason for each waiting request in every iteration.
         options: options of stages, `memory__block_size=4` for `--set memory.block_size=4`; True is on, False is off.

@@ -195,7 +195,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"dtype": "int3"}, ["--dtype", "int3"]),
     ({"numerics": "odd"}, ["--numerics", "odd"]),
     ({"seed": -1}, ["--seed", "-1"]),
-    ({"tensor_parallel": 2}, ["--tensor-parallel", "2", "--clock", "virtual"]),
+    ({"tensor_parallel": 3}, ["--tensor-parallel", "3", "--clock", "virtual"]),
     ({"tensor_parallel": 3, "clock": "real"}, ["--tensor-parallel", "3"]),
     ({"name": "vllm", "memory__block_size": 0}, ["--technique", "vllm", "--set", "memory.block_size=0"]),
     ({"name": "vllm", "memory__block": 4}, ["--technique", "vllm", "--set", "memory.block=4"]),
