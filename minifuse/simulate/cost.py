@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from heapq import heapreplace
 
 from minifuse.attention.packing import lanes_of
+from minifuse.attention.rectangle import slots_to_clear
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.io.parsing import unknown
@@ -89,11 +90,12 @@ class Roofline:
     """Estimates a plan's time: the longer of moving bytes and arithmetic, plus an overhead.
 
     Bytes: every weight once, the KV of each sequence's context, and moves. A move within the device counts twice, as it
-    is read and written; a move between the tiers counts once, or not at all on a machine without a link. Flops: two
-    per weight and computed token, four per head dimension and (query, key) pair.
+    is read and written; a move between the tiers counts once, or not at all on a machine without a link. A slot of a
+    rectangle that is cleared counts once, too. Flops: two per weight and computed token, four per head dimension and
+    (query, key) pair.
 
-    A padded rectangle reads and attends its whole window, or its whole rows if the window wraps around. A region reads
-    and attends every buffer up to the longest context. `minifuse.execute.link` adds the time of transfers.
+    A padded rectangle reads and attends its whole window. A region reads and attends every buffer up to the longest
+    context. `minifuse.execute.link` adds the time of transfers.
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.core.plan import Extent
@@ -123,8 +125,9 @@ class Roofline:
             pairs: float = context
         elif isinstance(shape, Rectangle):
             rows = shape.rows
-            width = shape.stride if shape.wraps else shape.stop - shape.begin
+            width = shape.stop - shape.begin
             context = shape.rows * width
+            moved += sum(stop - start for start, stop in slots_to_clear(plan, plan.waves[0]))
             pairs = plan.num_computed * width
         else:
             context = sum(work.stop for work in plan.work)

@@ -36,7 +36,7 @@ class Course:
         computed: the computed tokens of all iterations, idle ones included.
         insertions: how many times a sequence got a row of a rectangle.
         embedded: the tokens that insertions copied to these rows.
-        cleared: the slots of these rows that were set to zero.
+        cleared: the slots that insertions set to zero, in all rows.
     """
 
     ended_s: list[float] = field(default_factory=list)
@@ -69,9 +69,7 @@ class Course:
         rows = {(slot - shape.offset) // shape.stride for slot in (*slots, *(move.target for move in copied))}
         self.insertions += len(rows)
         self.embedded += sum([move.num_tokens for move in copied])
-        for start, stop in slots_to_clear(plan, plan.waves[0]):
-            if (start - shape.offset) // shape.stride in rows:  # not a row moved to close a gap
-                self.cleared += stop - start
+        self.cleared += sum([stop - start for start, stop in slots_to_clear(plan, plan.waves[0])])
 
     @property
     def seconds(self) -> float:

@@ -73,7 +73,7 @@ def test_sequences_are_doubled_at_a_batch_of_four() -> None:
 
 def _report(at: float, begins: float, tokens: int, finished: tuple[str, ...], used: int, moves: Any = ()) -> StepReport:
     work = (Work("a", 0, 2),)
-    plan = Plan(0, 0, work, (Extent(0, 9),), moves=moves, layout=Layout(shape=Rectangle(0, 2, 9, 0, 2)))
+    plan = Plan(0, 0, work, (Extent(1, 8),), moves=moves, layout=Layout(shape=Rectangle(0, 2, 9, 0, 3)))
     answered = {f"s{i}": (1,) for i in range(tokens)}
     ended = dict.fromkeys(finished, FinishReason.LENGTH)
     return StepReport(plan, begins, at, answered, ended, KVUsage(used, used, 100))
@@ -91,8 +91,8 @@ def course() -> Course:
 
 def test_a_course(course: Course) -> None:
     assert (course.seconds, course.peak, course.mean_used) == (4.0, 40, (10 + 80 + 20) / 4)
-    assert (course.idle, course.computed, course.idle_share) == (6, 12, 0.5)
-    assert (course.insertions, course.embedded, course.cleared) == (1, 6, 9 - 2)
+    assert (course.idle, course.computed, course.idle_share) == (12, 18, 12 / 18)
+    assert (course.insertions, course.embedded, course.cleared) == (1, 6, 1)  # column 0 of three, before the text
     assert [course.at(second) for second in (0.5, 1.5, 3.0, 4.0)] == [(0, 0, 10), (0, 2, 40), (1, 4, 20), (2, 8, 0)]
 
 
