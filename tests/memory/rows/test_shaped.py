@@ -197,24 +197,25 @@ def test_nan_in_what_is_masked_changes_nothing(name: str, numerics: str) -> None
     _run_spoiled(TECHNIQUES[name] if name in TECHNIQUES else row_of(name), numerics)
 
 
+LONGER_THAN_THE_WINDOW = TextScenario(  # b takes the row of short
+    requests=(asks("a", 3, 9, ignore_eos=True), asks("short", 3, 2), asks("b", 7, 3, ignore_eos=True)),
+    options=(("batching.max_batch", 2), ("memory.rows", 2), ("memory.prefill", 0.3)),
+    model="llama",
+    capacity=80,
+)
+
+
 def test_columns_that_are_added_on_the_left_are_cleared_in_every_row() -> None:
     """b takes two columns before the window, and a has a row where NaN lies in them."""
-    options = {"batching.max_batch": 2, "memory.rows": 2, "memory.prefill": 0.3}
-    scenario = TextScenario(
-        requests=(asks("a", 3, 9, ignore_eos=True), asks("short", 3, 2), asks("b", 7, 3, ignore_eos=True)),
-        options=tuple(options.items()),
-        model="llama",
-        capacity=80,
-    )
-    seen = _observe_spoiled(TEXTS.case(TECHNIQUES["baton-pd"], scenario))
+    seen = _observe_spoiled(TEXTS.case(TECHNIQUES["baton-pd"], LONGER_THAN_THE_WINDOW))
     begins = [step.plan.shape.begin for step in seen.steps if isinstance(step.plan.shape, Rectangle)]
     assert min(begins) < 0
 
 
 @pytest.mark.parametrize("name", ["baton", "baton-pd"])
 def test_a_row_that_is_not_cleared_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of the test before fails without what it is about: a NaN behind the mask comes through."""
+    """The checks of the tests before fail without what they are about: a NaN behind the mask comes through."""
     monkeypatch.setattr(backend, "slots_to_clear", lambda plan, span: [])
     with pytest.raises(LawBroken) as broken:
-        _run_spoiled(TECHNIQUES[name], "fast")
+        _observe_spoiled(TEXTS.case(TECHNIQUES[name], LONGER_THAN_THE_WINDOW))
     assert broken.value.law in ("exact", "ghost")
