@@ -26,7 +26,8 @@ class Hardware:
     `flops` is the rate in two-byte types, `wide_flops` the rate in float32 and wider, if it differs. `link` is the rate
     between device and host, one direction at a time; without a link, transfers are copies within the memory. With
     `processors`, each processor attends one KV head of one lane (or piece of work), at its share of the rates. Without
-    `processors`, attention is divided evenly, whatever the lengths.
+    `processors`, attention is divided evenly, whatever the lengths. `kv_traffic` is how often the KV that an iteration
+    attends to is moved: once where it is only read, three times where it is also copied, as by a concatenation.
     """
 
     bandwidth: float  # bytes per second
@@ -38,6 +39,7 @@ class Hardware:
     processors: int | None = None
     row_s: float = 0.0  # of every row of an iteration: a sequence, or an idle slot that is computed
     together: float = 1.0  # speed of several workers on the device, as a multiple of one worker's
+    kv_traffic: float = 1.0
 
     @property
     def transfer_bandwidth(self) -> float:
@@ -89,10 +91,10 @@ def saturating(seconds: Mapping[int, float]) -> int:
 class Roofline:
     """Estimates a plan's time: the longer of moving bytes and arithmetic, plus an overhead.
 
-    Bytes: every weight once, the KV of each sequence's context, and moves. A move within the device counts twice, as it
-    is read and written; a move between the tiers counts once, or not at all on a machine without a link. A slot of a
-    rectangle that is cleared counts once, too. Flops: two per weight and computed token, four per head dimension and
-    (query, key) pair.
+    Bytes: every weight once, the KV of each sequence's context (`kv_traffic` times), and moves. A move within the
+    device counts twice, as it is read and written; a move between the tiers counts once, or not at all on a machine
+    without a link. A slot of a rectangle that is cleared counts once, too. Flops: two per weight and computed token,
+    four per head dimension and (query, key) pair.
 
     A padded rectangle reads and attends its whole window. A region reads and attends every buffer up to the longest
     context. `minifuse.execute.link` adds the time of transfers.
@@ -116,7 +118,7 @@ class Roofline:
         crossing = 1 if self.machine.link else 0
         moved = sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
         if self.machine.processors is not None and shape is None:
-            layers_s = self._bound(plan.num_computed, len(plan.work), moved, 0)
+            layers_s = self._bound(plan.num_computed, len(plan.work), 0, 0, moved)
             return layers_s + sum(self._in_lanes(plan)) + self._fixed(len(plan.work))
         rows = len(plan.work)
         if isinstance(shape, Region):
@@ -132,7 +134,7 @@ class Roofline:
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum(map(_pairs, plan.work))
-        return self._bound(plan.num_computed, len(plan.work), context + moved, pairs) + self._fixed(rows)
+        return self._bound(plan.num_computed, len(plan.work), context, pairs, moved) + self._fixed(rows)
 
     def _fixed(self, rows: int) -> float:
         """Return the seconds of an iteration that depend on its rows alone."""
@@ -178,7 +180,8 @@ class Roofline:
 
     def reading_s(self, context: int) -> float:
         """Return the seconds of reading the KV of `context` tokens."""
-        return context * self.config.kv_elements_per_token * self.element / self.machine.bandwidth
+        slots = self.machine.kv_traffic * context
+        return slots * self.config.kv_elements_per_token * self.element / self.machine.bandwidth
 
     def saturating_tokens(self) -> int:
         """Return the fewest tokens per iteration that nearly reach the highest token rate."""
@@ -196,21 +199,23 @@ class Roofline:
         whole = [self._bound(chunk, 0, context, seen) for context, seen in zip(contexts, pairs, strict=True)]
         return Profile(other, tuple(contexts), tuple(seconds - other for seconds in whole))
 
-    def _bound(self, computed: int, sampled: int, context: int, pairs: float) -> float:
+    def _bound(self, computed: int, sampled: int, context: int, pairs: float, moved: int = 0) -> float:
         """Return the longer of two times: reading weights and KV, and doing the arithmetic.
 
         Args:
             computed: tokens that pass through the layers; 0: no weights of the layers are read.
             sampled: tokens that pass through the head; 0: no weights of the head are read.
-            context: tokens of KV that are read.
+            context: tokens of KV that are attended to.
             pairs: pairs of a query and a key, in every head.
+            moved: other tokens of KV that are read or written.
         """
         config, head_weights = self.config, self.config.head_weights
         weights = (self.layer_weights if computed else 0) + (head_weights if sampled else 0)
         products = self.layer_weights * computed + head_weights * sampled  # of a weight and a token's element
-        moved = (weights + context * config.kv_elements_per_token) * self.element
+        slots = self.machine.kv_traffic * context + moved
+        num_bytes = (weights + slots * config.kv_elements_per_token) * self.element
         arithmetic = 2 * products + 4 * config.num_layers * config.q_size * pairs
-        return max(moved / self.machine.bandwidth, arithmetic / self.machine.rate(self.element))
+        return max(num_bytes / self.machine.bandwidth, arithmetic / self.machine.rate(self.element))
 
 
 def _pairs(work: Work) -> float:

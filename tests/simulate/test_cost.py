@@ -58,6 +58,14 @@ def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
     assert Roofline(TOY, "float32", MEMORY_BOUND)(moved) == read_s
 
 
+def test_kv_that_is_concatenated_is_moved_three_times_and_what_is_moved_once_is_not() -> None:
+    once, thrice = (Roofline(TOY, "float32", replace(MEMORY_BOUND, kv_traffic=times)) for times in (1.0, 3.0))
+    moved = replace(PLAN, moves=(Move("embed", 0, 30, 5),))
+    assert thrice(PLAN) - once(PLAN) == 4 * 2 * 13 * 16
+    assert thrice(moved) - thrice(PLAN) == once(moved) - once(PLAN) == 4 * 2 * 5 * 16
+    assert thrice.reading_s(7) == 3 * once.reading_s(7)
+
+
 WAVES = replace(PLAN, layout=Layout((Span(0, 1), Span(1, 2))))
 
 

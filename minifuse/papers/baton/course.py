@@ -34,6 +34,7 @@ class Course:
         used: the KV tokens in use during each iteration, padding included.
         idle: the idle tokens of all iterations.
         computed: the computed tokens of all iterations, idle ones included.
+        rows: the computed rows of all iterations, idle ones included.
         insertions: how many times a sequence got a row of a rectangle.
         embedded: the tokens that insertions copied to these rows.
         cleared: the slots that insertions set to zero, in all rows.
@@ -45,6 +46,7 @@ class Course:
     used: list[int] = field(default_factory=list)
     idle: int = 0
     computed: int = 0
+    rows: int = 0
     insertions: int = 0
     embedded: int = 0
     cleared: int = 0
@@ -57,6 +59,8 @@ class Course:
         self.used.append(report.usage.used)
         self.idle += report.plan.num_idle
         self.computed += report.plan.num_computed
+        shape = report.plan.shape
+        self.rows += shape.rows if isinstance(shape, Rectangle) else len(report.plan.work)
         self._insert(report.plan)
 
     def _insert(self, plan: Plan) -> None:

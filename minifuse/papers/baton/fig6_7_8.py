@@ -74,6 +74,7 @@ def draw(
     def panels(races: Races) -> list[Panel]:
         return [_panel(f"Fig. {number}: batch of {batch}", served, what, head) for batch, served in races.items()]
 
+    say.expect(len(setting.batches))
     races = setting.races(say, INSERTS, panels)
     compared = (
         f"batch of {batch}: {compare(served['static'].run, served['baton'].run)}" for batch, served in races.items()

@@ -109,9 +109,10 @@ def test_what_the_figures_read_from_a_course(course: Course) -> None:
 @pytest.mark.parametrize("name", ["baton-table1", "baton-table2"])
 def test_tables(name: str) -> None:
     finding = found(name, scale="paper")
-    panel, work = finding.panels
+    panel, work, framework, _ = finding.panels
     assert panel.points == work.points
-    others = (setting.RANDOM,) if name == "baton-table1" else (setting.EMBEDDED, setting.TO_CAP)
+    assert framework.title.endswith("with a framework's fixed costs")
+    others = (setting.TOGETHER,) if name == "baton-table1" else (setting.EMBEDDED, setting.TO_CAP)
     contenders = (*setting.VARIANTS, *others, *setting.OTHERS)
     batches = (4,) if name == "baton-table1" else (2, 4)
     assert [(p.at["batch"], p.at["contender"]) for p in panel.points] == [(b, c) for b in batches for c in contenders]
@@ -123,10 +124,16 @@ def test_tables(name: str) -> None:
     assert measured["idle_share"] < by_name[4, "baton"].measured["idle_share"]  # type: ignore[operator]
     assert measured["copied_mb"] > 0  # type: ignore[operator]
     assert by_name[4, "orca"].measured["idle_share"] == 0
+    slower = {(p.at["batch"], p.at["contender"]): p.measured for p in framework.points}
+    assert slower[4, "static"]["iterations"] == by_name[4, "static"].measured["iterations"]
+    assert slower[4, "static"]["seconds"] > by_name[4, "static"].measured["seconds"]  # type: ignore[operator]
     if name == "baton-table2":  # each batch of ten queries runs to the longest answer that there may be
         iterations = [by_name[batch, setting.TO_CAP].measured["iterations"] for batch in batches]
         assert iterations == [-(-10 // batch) * round(200 / 100) for batch in batches]
     assert any(note.startswith("baton over static, batch of 4: ") for note in finding.notes)
+    assert any(note.startswith("Seconds of baton, batch of 4, with") for note in finding.notes) == (
+        name == "baton-table1"
+    )
     assert "Not in the paper: baton over orca, by batch: " in "".join(finding.notes)
     assert json.dumps(EXPERIMENTS[name].as_json(finding))
 
@@ -143,6 +150,15 @@ def test_figures(name: str, what: int | None) -> None:
             assert set(last.values()) == {what}
         else:
             assert len(set(last.values())) == 1
+
+
+def test_fixed_costs_reproduce_the_times_of_static_batches_and_predict_others() -> None:
+    """Fitted to those of 2 and 10; each batch of a framework's machine runs to the cap."""
+    of_second = Setting("second", Conditions(scale="paper"))
+    framework = of_second.machines()[", with a framework's fixed costs"]
+    for batch, tolerance in ((2, 1e-6), (4, 0.03), (6, 0.03), (8, 0.03), (10, 1e-6)):
+        course = framework.serve_queries(setting.TO_CAP, batch, framework.queries(batch))
+        assert course.seconds == pytest.approx(paper.TABLE_2[batch]["static"], rel=tolerance)
 
 
 def _served(*seconds: float) -> Raced[Course]:
