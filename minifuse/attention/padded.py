@@ -93,8 +93,8 @@ class TwoParts:
             shares = weights.split([part.mask.shape[3] for part in self.parts], -1)
             sums = [torch.bmm(share, part.values[layer][row]) for share, part in zip(shares, self.parts, strict=True)]
             outputs.append(torch.stack(sums).sum(0))  # [kv heads, columns * group, dim]
-        attended = torch.stack(outputs).unflatten(2, (columns, -1)).transpose(1, 2)
-        return attended.reshape(len(q), -1)
+        attended: Tensor = torch.stack(outputs).unflatten(2, (columns, -1))  # [rows, kv heads, columns, group, dim]
+        return attended.transpose(1, 2).reshape(len(q), -1)
 
 
 class PaddedAttention(Backend):

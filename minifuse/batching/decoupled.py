@@ -60,7 +60,7 @@ class Decoupled(QueuePolicy):
         )
         compose: str = option(
             "together",
-            "in which order computed prompts join: those computed together, or an order drawn at random, by their tokens",
+            "how computed prompts join: in order, mostly those computed together, or in an order drawn at random",
             choices=("together", "random"),
         )
 

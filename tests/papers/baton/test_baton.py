@@ -33,6 +33,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         scale = setting.SCALES[which]["paper"]  # type: ignore[index]
         small = replace(scale, model="small", lengths=1 / 100, batches=batches, queries=10)
         monkeypatch.setitem(setting.SCALES[which], "paper", small)  # type: ignore[index]
+    monkeypatch.setattr(setting, "fixed_costs", lambda: (0.04, 0.001))
 
 
 # --- the queries
