@@ -201,5 +201,4 @@ class Setting(Bench[TextSource]):
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on what is measured, and on which machine."""
-        fixed = fixed_costs() if self.virtual else ()
-        return notes("baton/setting", setting=self, apart=APART, fixed=fixed, concatenated=CONCATENATED)
+        return notes("baton/setting", setting=self, apart=APART)

@@ -14,6 +14,7 @@ import minifuse.papers.baton.paper as paper
 from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.queries import SHORTER
 from minifuse.papers.baton.setting import (
+    CONCATENATED,
     EMBEDDED,
     FITTED_TO,
     OTHERS,
@@ -24,6 +25,7 @@ from minifuse.papers.baton.setting import (
     Races,
     Setting,
     Which,
+    fixed_costs,
 )
 from minifuse.papers.experiment import Experiment, Panel, Point, Say
 from minifuse.papers.page import Drawn, spec, tables
@@ -62,6 +64,8 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
         panels,
         claims=tuple(judged),
         seconds=tuple(absolute(found[-1], published, setting.first)) if setting.virtual else (),
+        fixed=fixed_costs() if setting.virtual else (),
+        concatenated=CONCATENATED,
         second=not setting.first,
         shortest=SHORTER[0],
         longest=SHORTER[1],

@@ -14,7 +14,7 @@ from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason
 from minifuse.core.shapes import Rectangle
 from minifuse.papers import EXPERIMENTS
-from minifuse.papers.baton import paper, setting
+from minifuse.papers.baton import paper, setting, table1_2
 from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.fig6_7_8 import deepest_fall, longest_wait, straightness
 from minifuse.papers.baton.queries import first_set, requests_of, second_set
@@ -33,7 +33,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         scale = setting.SCALES[which]["paper"]  # type: ignore[index]
         small = replace(scale, model="small", lengths=1 / 100, batches=batches, queries=10)
         monkeypatch.setitem(setting.SCALES[which], "paper", small)  # type: ignore[index]
-    monkeypatch.setattr(setting, "fixed_costs", lambda: (0.04, 0.001))
+    for module in (setting, table1_2):
+        monkeypatch.setattr(module, "fixed_costs", lambda: (0.04, 0.001))
 
 
 # --- the queries
