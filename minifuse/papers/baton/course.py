@@ -35,6 +35,7 @@ class Course:
         idle: the idle tokens of all iterations.
         computed: the computed tokens of all iterations, idle ones included.
         rows: the computed rows of all iterations, idle ones included.
+        apart_s: the seconds of iterations that computed prompts apart from the batch.
         insertions: how many times a sequence got a row of a rectangle.
         embedded: the tokens that insertions copied to these rows.
         cleared: the slots that insertions set to zero, in all rows.
@@ -47,6 +48,7 @@ class Course:
     idle: int = 0
     computed: int = 0
     rows: int = 0
+    apart_s: float = 0.0
     insertions: int = 0
     embedded: int = 0
     cleared: int = 0
@@ -61,6 +63,8 @@ class Course:
         self.computed += report.plan.num_computed
         shape = report.plan.shape
         self.rows += shape.rows if isinstance(shape, Rectangle) else len(report.plan.work)
+        if report.plan.phase is Phase.PREPROCESSING:
+            self.apart_s += report.ended_s - report.started_s
         self._insert(report.plan)
 
     def _insert(self, plan: Plan) -> None:

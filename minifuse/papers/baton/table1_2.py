@@ -107,6 +107,7 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
                 "gain_rounds": gains,
                 "idle_share": course.idle_share,
                 "iterations": len(course.ended_s),
+                "apart_share": course.apart_s / course.seconds,
                 "peak": course.peak,
                 "mean_used": course.mean_used,
                 "copied_mb": _insertion_mb(setting, course, course.embedded),

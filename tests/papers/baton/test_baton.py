@@ -125,6 +125,8 @@ def test_tables(name: str) -> None:
     assert measured["gain"] == pytest.approx(by_name[4, "static"].measured["seconds"] / measured["seconds"])  # type: ignore[operator]
     assert measured["idle_share"] < by_name[4, "baton"].measured["idle_share"]  # type: ignore[operator]
     assert measured["copied_mb"] > 0  # type: ignore[operator]
+    assert 0 < measured["apart_share"] < 1  # type: ignore[operator]
+    assert by_name[4, "baton"].measured["apart_share"] == 0
     assert by_name[4, "orca"].measured["idle_share"] == 0
     slower = {(p.at["batch"], p.at["contender"]): p.measured for p in framework.points}
     assert slower[4, "static"]["iterations"] == by_name[4, "static"].measured["iterations"]
