@@ -22,14 +22,16 @@ from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import technique
 
 EMBEDDED = "baton embed"  # embeds newcomers, but computes their prompts in their rows: between 4.1 and 4.2
-TOGETHER = "pd together"  # a batch is of prompts computed together, and releases rows and columns before its end
+TOGETHER = "pd together"  # a batch is of prompts computed together, not drawn at random
+RELEASED = "pd released"  # a batch releases rows and columns that no sequence needs, before its end
 TO_CAP = "static to cap"  # each batch runs to the longest possible answer, not only to its own longest
 VARIANTS = ("static", "pd", "baton", "baton-pd")
 INSERTS = ("static", "baton", EMBEDDED, "baton-pd")  # a newcomer enters the batch of each in another way
 # The techniques and options of contenders that are not techniques themselves.
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     EMBEDDED: ("baton", {"memory.insert": "embed"}),
-    TOGETHER: ("pd", {"batching.compose": "together", "memory.shrink": True}),
+    TOGETHER: ("pd", {"batching.compose": "together"}),
+    RELEASED: ("pd", {"memory.shrink": True}),
     TO_CAP: ("static", {}),
 }
 OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles

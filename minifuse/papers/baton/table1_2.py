@@ -18,6 +18,7 @@ from minifuse.papers.baton.setting import (
     EMBEDDED,
     FITTED_TO,
     OTHERS,
+    RELEASED,
     TAKES,
     TO_CAP,
     TOGETHER,
@@ -49,7 +50,7 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
     """Run all contenders in turns, at every batch size, on each machine."""
     machines, panels, judged = setting.machines(), list[Panel](), list[str]()
     say.expect(len(machines) * len(setting.batches))
-    contenders = (*VARIANTS, *((TOGETHER,) if setting.first else (EMBEDDED, TO_CAP)), *OTHERS)
+    contenders = (*VARIANTS, *((TOGETHER, RELEASED) if setting.first else (EMBEDDED, TO_CAP)), *OTHERS)
     found = []
     for where, one in machines.items():
         title = f"Table {number}: the {'first' if setting.first else 'second'} set of queries{where}"

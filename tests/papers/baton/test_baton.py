@@ -114,7 +114,7 @@ def test_tables(name: str) -> None:
     panel, work, framework, _ = finding.panels
     assert panel.points == work.points
     assert framework.title.endswith("with a framework's fixed costs")
-    others = (setting.TOGETHER,) if name == "baton-table1" else (setting.EMBEDDED, setting.TO_CAP)
+    others = (setting.TOGETHER, setting.RELEASED) if name == "baton-table1" else (setting.EMBEDDED, setting.TO_CAP)
     contenders = (*setting.VARIANTS, *others, *setting.OTHERS)
     batches = (4,) if name == "baton-table1" else (2, 4)
     assert [(p.at["batch"], p.at["contender"]) for p in panel.points] == [(b, c) for b in batches for c in contenders]
