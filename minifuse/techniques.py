@@ -133,13 +133,13 @@ TECHNIQUES: dict[str, Technique] = {
         ),
         Technique(
             name="pd",
-            summary="prompts of similar length computed apart, then padded batches run to completion",
+            summary="prompts of similar length computed apart, then padded batches, drawn at random, run to completion",
             paper="Baton",
             section="5.1",
             batching="decoupled",
             memory="embedded",
             attention="padded",
-            options={"batching.refill": False},
+            options={"batching.refill": False, "batching.compose": "random", "memory.shrink": False},
         ),
         Technique(
             name="orca",

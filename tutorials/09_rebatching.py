@@ -252,9 +252,9 @@ for value in (0.0, 1e30, float("-inf"), float("nan")):
 assert (weights @ torch.tensor([5.0, 7.0, float("-inf")])).isnan()
 
 # %% [markdown]
-# Zero times any finite number is zero, and zero times infinity is not a number. So minifuse sets a row that gets
-# another sequence to **zero**, but for that sequence's own KV. It costs one row of memory traffic for each insertion,
-# however many rows there are.
+# Zero times any finite number is zero, and zero times infinity is not a number. So minifuse sets columns
+# to **zero** when they enter the window without KV: in a newcomer's row all but its own KV, in the other rows the gap.
+# The paper writes the KV of padding there.
 #
 # ## A count by hand
 #
@@ -640,8 +640,8 @@ plt.show()
 #   move; only embedding copies.
 # - The paper's mask has $\ell_{am} + \ell_q - 1$ columns after an insertion. Ours has as many: `Window` begins to
 #   count behind the release.
-# - Baton's PD draws decoding batches at random from what was prefilled; ours keeps prompts together that were computed
-#   together. `baton-table1` has the paper's way, too, as `pd random`.
+# - Baton's PD draws decoding batches at random from what was prefilled, and so does `pd`: the prompt's tokens are the
+#   seed, so that a run can be repeated exactly.
 # - The experiments decouple the prompts "asynchronously" (5.1). Here they are iterations of the same worker, and delay
 #   the batch. So a prompt adds an iteration to the gaps of those that run.
 # - Interruption (in the paper *preemption*) and scaling of the batch are described (4.3) and not measured. Both are

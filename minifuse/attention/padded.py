@@ -63,11 +63,45 @@ class Rows:
         return attended.transpose(1, 2).reshape(len(q), -1)
 
 
+@dataclass(frozen=True, slots=True)
+class TwoParts:
+    """Views rows whose window wraps around: its first part, and the part at the rows' beginning.
+
+    Neither part is copied: the scores of both are normalised together, and the weighted sums are added.
+    """
+
+    parts: tuple[Rows, ...]
+
+    def attend(self, q: Tensor, layer: int) -> Tensor:
+        """Attend q [rows * columns, num_heads, head_dim] to one layer; return [rows * columns, q_size].
+
+        Scores are float32 for 16-bit tensors, as in a fused kernel.
+        """
+        rows, _, columns, _ = self.parts[0].mask.shape
+        num_kv_heads, wide = self.parts[0].keys[layer].shape[1], torch.promote_types(q.dtype, torch.float32)
+        # [rows, kv heads, columns * group, dim]: query heads that share a KV head are rows of one product
+        queries = (q.to(wide) * q.shape[2] ** -0.5).view(rows, columns, num_kv_heads, -1, q.shape[2])
+        queries = queries.transpose(1, 2).flatten(2, 3)
+        outputs = []
+        for row in range(rows):
+            scores = []
+            for part in self.parts:
+                keys = part.keys[layer][row].to(wide)  # [kv heads, width, dim]
+                products = torch.bmm(queries[row], keys.transpose(1, 2)).unflatten(1, (columns, -1))
+                scores.append(products + part.mask[row].transpose(0, 1))  # the mask is [columns, 1, width]
+            weights = torch.cat(scores, -1).softmax(-1).to(q.dtype).flatten(1, 2)
+            shares = weights.split([part.mask.shape[3] for part in self.parts], -1)
+            sums = [torch.bmm(share, part.values[layer][row]) for share, part in zip(shares, self.parts, strict=True)]
+            outputs.append(torch.stack(sums).sum(0))  # [kv heads, columns * group, dim]
+        attended: Tensor = torch.stack(outputs).unflatten(2, (columns, -1))  # [rows, kv heads, columns, group, dim]
+        return attended.transpose(1, 2).reshape(len(q), -1)
+
+
 class PaddedAttention(Backend):
     """Computes the columns [start, stop) of every row of the plan's rectangle.
 
-    The batch has T = rows x (stop - start) tokens. Keys and values are views of the rectangle's window. The mask hides
-    the slots that do not hold a row's own sequence.
+    The batch has T = rows x (stop - start) tokens. Keys and values are views of the rectangle's window, in two parts if
+    it wraps around. The mask hides the slots that do not hold a row's own sequence.
 
     Prompts of 1 and 3 tokens are two rows of three columns. Row 0 begins with two idle tokens: each of their
     queries attends only to itself, and the real query attends to neither.
@@ -87,33 +121,36 @@ class PaddedAttention(Backend):
         if not isinstance(rectangle, Rectangle):
             raise LawBroken("layout", "the padded layout got a plan without a rectangle")
         view = view_of(plan, rectangle)
-        visible = _visible(view, rectangle, cache.device)
-        return Rows.of(cache, rectangle.offset, rectangle.stride, view.first, visible)
+        visible = _visible(view, rectangle, cache.device).split([stop - start for start, stop in view.parts], -1)
+        offset, stride = rectangle.offset, rectangle.stride
+        parts = [
+            Rows.of(cache, offset, stride, part.start, seen) for part, seen in zip(view.parts, visible, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else TwoParts(tuple(parts))
 
-    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Rows) -> Tensor:
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Rows | TwoParts) -> Tensor:
         return reads.attend(q, layer)
 
 
 def _visible(view: View, rectangle: Rectangle, device: torch.device) -> Tensor:
-    """Return whether each computed query attends to each slot: bool [rows, columns, width].
+    """Return whether each computed query attends to each column of the window: bool [rows, columns, width].
 
     A query attends to the columns of its row's sequence, up to its own column, and always to itself. If an idle query
     attended to nothing, its softmax would be NaN.
 
-    >>> _visible(View(0, 2, [[(1, 2)]]), Rectangle(0, 1, 2, 0, 2), torch.device("cpu"))  # column 0 is idle
+    >>> _visible(View((Span(0, 2),), [[(1, 2)]]), Rectangle(0, 1, 2, 0, 2), torch.device("cpu"))  # column 0 is idle
     tensor([[[ True, False],
              [False,  True]]])
     """
     begin = rectangle.begin  # columns are counted from here
-    slots = torch.arange(view.width, device=device)
-    columns = (slots + (view.first - begin)) % rectangle.stride
+    columns = torch.arange(view.width, device=device)
     queries = torch.arange(rectangle.start - begin, rectangle.stop - begin, device=device)[:, None]
     most = max(map(len, view.held))
-    if most > 1 or rectangle.wraps:
+    if most > 1:
         ranges = [held + [(0, 0)] * (most - len(held)) for held in view.held]
         first, last = torch.tensor(ranges, device=device)[..., None].unbind(2)  # [rows, most, 1]
-        held = ((slots >= first) & (slots < last)).any(1, keepdim=True)  # [rows, 1, width]
+        held = ((columns >= first) & (columns < last)).any(1, keepdim=True)  # [rows, 1, width]
     else:  # the range that a row holds ends with its last query
         first = torch.tensor([held[0][0] if held else view.width for held in view.held], device=device)
-        held = slots >= first[:, None, None]
+        held = columns >= first[:, None, None]
     return (held & (columns <= queries)) | (columns == queries)

@@ -1,11 +1,13 @@
 """Re-batching with prompts prefilled in iterations of their own (Baton, 4.2)."""
 
+import math
 from dataclasses import dataclass, replace
 from itertools import islice
+from random import Random
 from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.batching.queue import Ranked
+from minifuse.batching.queue import Ranked, Ticket
 from minifuse.batching.rebatch import RefillOptions, batch_closed, takes_place
 from minifuse.batching.reranking import first_of, last_of, outranks
 from minifuse.core.plan import Proposal, Reason, Work
@@ -15,6 +17,22 @@ from minifuse.core.stages import Memory, option
 LOOKED_AT = 4  # prompts of similar length are sought among the first LOOKED_AT * max_batch that wait
 
 
+class Drawn(Ranked):
+    """A queue whose order among equal ranks is drawn at random.
+
+    The prompt is the seed of a sequence's draw, so that a run repeats, whatever was served before it.
+    """
+
+    def add(self, ticket: Ticket) -> None:
+        rank, number, sequence = ticket
+        drawn = Random(str(sequence.request.prompt)).random()
+        super().add(((rank, drawn), number, sequence))  # type: ignore[arg-type]
+
+    def remove(self, name: str) -> Ticket:
+        (rank, _), number, sequence = super().remove(name)  # type: ignore[misc]
+        return rank, number, sequence
+
+
 class Decoupled(QueuePolicy):
     """Prefills prompts of similar length together, between iterations; prefilled prompts wait for a place.
 
@@ -22,9 +40,10 @@ class Decoupled(QueuePolicy):
     computed one after the other until the batch can be filled. After that, one group at a time is computed ahead,
     between two iterations of the batch, while fewer than `max_batch` sequences are ready to join. No group is computed
     ahead while an evicted sequence waits before the first prompt. A prompt that outranks a ready sequence, or may
-    displace a running one, is computed at once, and joins before the sequences that it outranks. Without `refill` this
-    is the "PD" of 5.1 with one difference: a batch consists of prompts that were computed together, but the paper
-    chooses it at random from all prompts.
+    displace a running one, is computed at once, and joins before the sequences that it outranks.
+
+    With `compose=random`, prompts are computed ahead while memory has room for them, and join in an order drawn at
+    random among equal ranks. Without `refill`, this is the "PD" of 5.1.
     """
 
     name = "decoupled"
@@ -39,10 +58,15 @@ class Decoupled(QueuePolicy):
         padding: float = option(
             0.1, "part of what is computed that prompts of similar length may have as padding", minimum=0, maximum=1
         )
+        compose: str = option(
+            "together",
+            "how computed prompts join: in order, mostly those computed together, or in an order drawn at random",
+            choices=("together", "random"),
+        )
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.ready = Ranked()  # prefilled or evicted sequences, which wait for a place
+        self.ready = Drawn() if self.options.compose == "random" else Ranked()  # those that wait for a place
         self.prompts_last = False  # whether the last plan computed prompts: then an iteration is due
 
     def release(self, sequence: Sequence) -> None:
@@ -77,9 +101,10 @@ class Decoupled(QueuePolicy):
         outranked = last_ready is not None and outranks(self, first, last_ready)
         if outranked or (last_running is not None and self.displaces(first, last_running)):
             return not (self.prompts_last and self.running)
-        if (self.options.refill or not self.running) and len(self.running) + len(self.ready) < most:
+        enough = math.inf if self.options.compose == "random" else most
+        if (self.options.refill or not self.running) and len(self.running) + len(self.ready) < enough:
             return True
-        return not self.prompts_last and len(self.ready) < most
+        return not self.prompts_last and len(self.ready) < enough
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         first = first_of(self.waiting)

@@ -54,10 +54,13 @@ class Rectangle(NamedTuple):
             LawBroken: the slot is in no row, or in a column that has been released.
         """
         row, column = divmod(slot - self.offset, self.stride)
-        column = self.begin + (column - self.begin) % self.stride
-        if not 0 <= row < self.rows or column >= self.stop:
+        if not 0 <= row < self.rows or not self.reads(slot):
             raise LawBroken("layout", f"slot {slot} is not in the window of {self}")
-        return row, column
+        return row, self.begin + (column - self.begin) % self.stride
+
+    def reads(self, slot: int) -> bool:
+        """Return whether a slot of some row is in the window."""
+        return (slot - self.offset - self.begin) % self.stride < self.stop - self.begin
 
     @property
     def wraps(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from heapq import heapreplace
 
 from minifuse.attention.packing import lanes_of
+from minifuse.attention.rectangle import slots_to_clear
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
 from minifuse.io.parsing import unknown
@@ -25,8 +26,10 @@ class Hardware:
     `flops` is the rate in two-byte types, `wide_flops` the rate in float32 and wider, if it differs. `link` is the rate
     between device and host, one direction at a time; without a link, transfers are copies within the memory. With
     `processors`, each processor attends one KV head of one lane (or piece of work), at its share of the rates. Without
-    `processors`, attention is divided evenly, whatever the lengths. The ranks of a tensor parallel run are machines in
-    a ring, joined by `peer_bandwidth`; by default, they are joined through the host.
+    `processors`, attention is divided evenly, whatever the lengths. `kv_traffic` is how often the KV that an iteration
+    attends to is moved: once where it is only read, three times where it is also copied, as by a concatenation. The
+    ranks of a tensor parallel run are machines in a ring, joined by `peer_bandwidth`; by default, they are joined
+    through the host.
     """
 
     bandwidth: float  # bytes per second
@@ -41,6 +44,7 @@ class Hardware:
     peer_bandwidth: float | None = None  # bytes per second from a rank to the next; None: `transfer_bandwidth`
     peer_latency_s: float = 10e-6  # of every step of a collective; a rounded value
     masked: bool = False  # attention over a region: torch's, which masks, or the kernels', which read what is attended
+    kv_traffic: float = 1.0
 
     @property
     def transfer_bandwidth(self) -> float:
@@ -97,14 +101,15 @@ def saturating(seconds: Mapping[int, float]) -> int:
 class Roofline:
     """Estimates a plan's time: the longer of moving bytes and arithmetic, plus an overhead.
 
-    Bytes: every weight once, the KV of each sequence's context, and moves. A move within the device counts twice, as it
-    is read and written; a move between the tiers counts once, or not at all on a machine without a link. Flops: two
-    per weight and computed token, four per head dimension and (query, key) pair.
+    Bytes: every weight once, the KV of each sequence's context (`kv_traffic` times), and moves. A move within the
+    device counts twice, as it is read and written; a move between the tiers counts once, or not at all on a machine
+    without a link. A slot of a rectangle that is cleared counts once, too. Flops: two per weight and computed token,
+    four per head dimension and (query, key) pair.
 
-    A padded rectangle reads and attends its whole window, or its whole rows if the window wraps around. In a region,
-    Triton's kernel reads each row's own context, and one token for an idle row; torch reads every buffer up to the
-    longest context (`Hardware.masked`). `minifuse.execute.link` adds the time of transfers,
-    `minifuse.parallel.messages` the time of messages between ranks. With ranks, `config` is one rank's share.
+    A padded rectangle reads and attends its whole window. In a region, Triton's kernel reads each row's own context,
+    and one token for an idle row; torch reads every buffer up to the longest context (`Hardware.masked`).
+    `minifuse.execute.link` adds the time of transfers, `minifuse.parallel.messages` the time of messages between ranks.
+    With ranks, `config` is one rank's share.
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.core.plan import Extent
@@ -125,7 +130,7 @@ class Roofline:
         crossing = 1 if self.machine.link else 0
         moved = sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
         if self.machine.processors is not None and shape is None:
-            layers_s = self._bound(plan.num_computed, len(plan.work), moved, 0)
+            layers_s = self._bound(plan.num_computed, len(plan.work), 0, 0, moved)
             return layers_s + sum(self._in_lanes(plan)) + self._fixed(len(plan.work))
         rows = len(plan.work)
         if isinstance(shape, Region):
@@ -135,13 +140,14 @@ class Roofline:
             pairs: float = context
         elif isinstance(shape, Rectangle):
             rows = shape.rows
-            width = shape.stride if shape.wraps else shape.stop - shape.begin
+            width = shape.stop - shape.begin
             context = shape.rows * width
+            moved += sum(stop - start for start, stop in slots_to_clear(plan, plan.waves[0]))
             pairs = plan.num_computed * width
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum(map(_pairs, plan.work))
-        return self._bound(plan.num_computed, len(plan.work), context + moved, pairs) + self._fixed(rows)
+        return self._bound(plan.num_computed, len(plan.work), context, pairs, moved) + self._fixed(rows)
 
     def _fixed(self, rows: int) -> float:
         """Return the seconds of an iteration that depend on its rows alone."""
@@ -187,7 +193,8 @@ class Roofline:
 
     def reading_s(self, context: int) -> float:
         """Return the seconds of reading the KV of `context` tokens."""
-        return context * self.config.kv_elements_per_token * self.element / self.machine.bandwidth
+        slots = self.machine.kv_traffic * context
+        return slots * self.config.kv_elements_per_token * self.element / self.machine.bandwidth
 
     def saturating_tokens(self) -> int:
         """Return the fewest tokens per iteration that nearly reach the highest token rate."""
@@ -205,21 +212,23 @@ class Roofline:
         whole = [self._bound(chunk, 0, context, seen) for context, seen in zip(contexts, pairs, strict=True)]
         return Profile(other, tuple(contexts), tuple(seconds - other for seconds in whole))
 
-    def _bound(self, computed: int, sampled: int, context: int, pairs: float) -> float:
+    def _bound(self, computed: int, sampled: int, context: int, pairs: float, moved: int = 0) -> float:
         """Return the longer of two times: reading weights and KV, and doing the arithmetic.
 
         Args:
             computed: tokens that pass through the layers; 0: no weights of the layers are read.
             sampled: tokens that pass through the head; 0: no weights of the head are read.
-            context: tokens of KV that are read.
+            context: tokens of KV that are attended to.
             pairs: pairs of a query and a key, in every head.
+            moved: other tokens of KV that are read or written.
         """
         config, head_weights = self.config, self.config.head_weights
         weights = (self.layer_weights if computed else 0) + (head_weights if sampled else 0)
         products = self.layer_weights * computed + head_weights * sampled  # of a weight and a token's element
-        moved = (weights + context * config.kv_elements_per_token) * self.element
+        slots = self.machine.kv_traffic * context + moved
+        num_bytes = (weights + slots * config.kv_elements_per_token) * self.element
         arithmetic = 2 * products + 4 * config.num_layers * config.q_size * pairs
-        return max(moved / self.machine.bandwidth, arithmetic / self.machine.rate(self.element))
+        return max(num_bytes / self.machine.bandwidth, arithmetic / self.machine.rate(self.element))
 
 
 def _pairs(work: Work) -> float:

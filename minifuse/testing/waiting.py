@@ -26,8 +26,9 @@ class WaitingBooks:
 
     A policy that computes prompts `apart`, in iterations of their own, has two queues: waiting prompts, and computed
     prompts that have not joined the batch. The first prompt of such an iteration must be the head of the first queue;
-    the policy is free to choose the others. Computed prompts join the batch in order. If the batch has running
-    sequences, no prompt joins it before a waiting prompt of higher priority.
+    the policy is free to choose the others. Computed prompts join the batch in order, or with `compose=random` in any
+    order among equal priorities. If the batch has running sequences, no prompt joins it before a waiting prompt of
+    higher priority.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -37,6 +38,7 @@ class WaitingBooks:
         self.ageing: float | None = options.get("ageing")
         self.window: float | None = options.get("window")
         self.apart = options.get("unify") is False
+        self.drawn = options.get("compose") == "random"
         self.max_tokens: int | None = options.get("max_tokens")
         policy = stage("batching", choices.row.batching)
         self.together: bool = policy.starts_together
@@ -98,8 +100,9 @@ class WaitingBooks:
                 raise LawBroken("queue", f"{evicted.id} was evicted, and {other.id}, which it precedes, runs on")
         chosen: Iterable[Sequence] = proposal.admit[:1] if apart else joining if self.decouples else proposal.admit
         others = self.waiting if apart or not self.decouples else self.ready
+        any_order = self.drawn and not apart
         for newcomer, other in product(chosen if self.ordered else (), others.values()):
-            if self._precedes(other, newcomer, now):
+            if self._precedes(other, newcomer, now, any_order):
                 raise LawBroken("queue", f"{newcomer.id} was admitted at {now}, and {other.id} precedes it")
         for newcomer, other in product(joining if self.decouples and staying else (), self.waiting.values()):
             if self.by_priority and self._level(other, now) > self._level(newcomer, now) + ROUNDING:
@@ -158,12 +161,16 @@ class WaitingBooks:
         if now > closes + ROUNDING:
             raise LawBroken("window", f"nothing is proposed at {now:.9g} s: the oldest window closed at {closes:.9g} s")
 
-    def _precedes(self, one: Sequence, two: Sequence, now: float) -> bool:
-        """Return whether `one` precedes `two`: by level if priorities count and differ, otherwise by arrival."""
+    def _precedes(self, one: Sequence, two: Sequence, now: float, any_order: bool = False) -> bool:
+        """Return whether `one` precedes `two`: by level if priorities count and differ, otherwise by arrival.
+
+        Args:
+            any_order: whether arrival does not count.
+        """
         if self.by_priority and one.request.priority != two.request.priority:
             difference = self._level(one, now) - self._level(two, now)
             return difference > (0 if self.ageing is None else ROUNDING)
-        return self.arrived.index(one.id) < self.arrived.index(two.id)
+        return not any_order and self.arrived.index(one.id) < self.arrived.index(two.id)
 
     def _level(self, sequence: Sequence, now: float) -> float:
         request = sequence.request

@@ -253,19 +253,56 @@ def test_rows_that_change_hands_are_cleared(make: Callable[..., Case], rng: rand
     new = Case(case.config, case.sequences, replace(case.plan, admitted=tuple(case.sequences)), case.num_slots)
     batch, out = new.attend(PaddedAttention(), new.cache(math.nan))
     assert torch.allclose(out[new.rows(batch)], new.wanted(), rtol=0, atol=1e-12)
-    rectangle, cache = new.plan.shape, new.cache(POISON)
-    assert isinstance(rectangle, Rectangle)
+    cache, before = new.cache(POISON), new.cache(POISON)
     new.attend(PaddedAttention(), cache)
-    before = new.cache(POISON)
-    case.attend(PaddedAttention(), before)  # which writes the same and clears only rows that begin with this plan
-    taken = {rectangle.locate(place.slots(0, 1)[0])[0] for place in new.plan.places}
-    own = {s for w, p in zip(new.plan.work, new.plan.places, strict=True) for s in p.slots(0, w.stop)}
-    for row in taken:
-        first = rectangle.slot(row, 0)
-        for kv in (before.keys, before.values):
-            kv[LAYER, [s for s in range(first, first + rectangle.stride) if s not in own]] = 0
+    case.attend(PaddedAttention(), before)  # which writes the same, and clears nothing outside the window
+    for kv in (before.keys, before.values):
+        kv[LAYER, _masked(new.plan, set(case.sequences))] = 0
     assert torch.equal(cache.keys, before.keys)
     assert torch.equal(cache.values, before.values)
+
+
+def _masked(plan: Plan, new: set[str]) -> list[int]:
+    """Column by column, the slots that a rectangle's plan clears, if the rows of the sequences `new` are new."""
+    rectangle = plan.shape
+    assert isinstance(rectangle, Rectangle)
+    held: dict[str, tuple[int, set[int]]] = {}  # the row and the columns of each sequence
+    for work, place in zip(plan.work, plan.places, strict=True):
+        located = [rectangle.locate(slot) for slot in place.slots(0, work.stop)]
+        held[work.sequence] = located[0][0], {column for _, column in located}
+    earlier = [min(columns) for name, (_, columns) in held.items() if name not in new]
+    first = min(earlier, default=rectangle.begin) if new else rectangle.begin
+    return [
+        rectangle.slot(row, column)
+        for name, (row, columns) in held.items()
+        for column in range(rectangle.begin, rectangle.stop)
+        if column not in columns and (name in new or column < first or column >= rectangle.start)
+    ]
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(rng=st.randoms(use_true_random=False))
+def test_attention_reads_the_window_alone_also_where_it_wraps_around(rng: random.Random) -> None:
+    """Two ranges of each row: NaN in all other slots changes no bit."""
+    case = living(_config(4, 2), rng)
+    rectangle = case.plan.shape
+    assert isinstance(rectangle, Rectangle)
+    inside = [rectangle.slot(row, column) for row in range(rectangle.rows) for column in _columns(rectangle)]
+    results = []
+    for poison in (0.0, math.nan):
+        cache = case.cache()
+        outside = [slot for slot in range(case.num_slots) if slot not in inside]
+        cache.keys[:, outside] = cache.values[:, outside] = poison
+        batch, out = case.attend(PaddedAttention(), cache)
+        results.append(out)
+        parts = getattr(batch.waves[0].reads, "parts", (batch.waves[0].reads,))
+        assert len(parts) == 1 + rectangle.wraps
+        assert sum(part.keys[LAYER].shape[2] for part in parts) == rectangle.stop - rectangle.begin
+    assert torch.equal(*results)
+
+
+def _columns(rectangle: Rectangle) -> range:
+    return range(rectangle.begin, rectangle.stop)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -298,14 +335,12 @@ def test_keys_and_values_are_written_in_their_slots_and_nowhere_else(name: str, 
         slots = torch.tensor(place.slots(work.start, work.stop))
         wanted.keys[LAYER, slots] = case.k[work.sequence][work.start : work.stop]
         wanted.values[LAYER, slots] = case.v[work.sequence][work.start : work.stop]
-        if work.start == 0:  # its row, or its buffer, has been taken
-            rest: list[int] = []
-            if isinstance(case.plan.shape, Rectangle):
-                begin = case.plan.shape.slot(case.plan.shape.locate(place.slots(0, 1)[0])[0], 0)
-                rest = sorted({*range(begin, begin + case.plan.shape.stride)}.difference(place.slots(0, work.stop)))
-            elif name.startswith("slots") and isinstance(place, Extent):
-                rest = [*range(place.offset + work.stop, place.offset + place.capacity)]
+        if work.start == 0 and name.startswith("slots") and isinstance(place, Extent):  # its buffer has been taken
+            rest = [*range(place.offset + work.stop, place.offset + place.capacity)]
             wanted.keys[LAYER, rest] = wanted.values[LAYER, rest] = 0
+    if isinstance(case.plan.shape, Rectangle):
+        masked = _masked(case.plan, {work.sequence for work in case.plan.work if work.start == 0})
+        wanted.keys[LAYER, masked] = wanted.values[LAYER, masked] = 0
     assert torch.equal(cache.keys, wanted.keys)
     assert torch.equal(cache.values, wanted.values)
 

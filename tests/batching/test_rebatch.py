@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers import asks, breach, make_engine, refusal, run_all
 
-from minifuse.batching import Decoupled, Rebatch
+from minifuse.batching import Decoupled, Rebatch, decoupled
 from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.plan import Reason
 from minifuse.core.report import StepReport
@@ -78,15 +78,51 @@ def test_prompts_of_similar_length_are_computed_together() -> None:
     assert [plan.num_idle for plan in apart] == [1, 0]
 
 
+def _batches(steps: list[StepReport]) -> list[list[str]]:
+    """The sequences of each batch that is run to completion."""
+    found: list[list[str]] = []
+    for step in steps:
+        names = sorted(work.sequence for work in step.plan.work)
+        if step.plan.phase is not Phase.PREPROCESSING and not (found and set(names) <= set(found[-1])):
+            found.append(names)
+    return found
+
+
 def test_without_refill_the_batch_is_run_to_completion() -> None:
     requests = [whole("a", 2, 2), whole("b", 2, 5), whole("c", 2, 2), whole("d", 2, 2)]
-    _, steps = served("pd", *requests)
-    batches = [
-        {work.sequence for work in step.plan.work} for step in steps if step.plan.phase is not Phase.PREPROCESSING
-    ]
-    assert {"c"} not in batches
-    assert all(not batch & {"c", "d"} or not batch & {"a", "b"} for batch in batches)
+    _, steps = served("pd", *requests, batching__compose="together")
+    assert _batches(steps) == [["a", "b"], ["c", "d"]]
     assert sum(step.plan.num_idle for step in steps) == 3  # a's row, while b goes on
+
+
+def test_batches_are_drawn_at_random_from_prompts_that_are_computed_together_by_length() -> None:
+    """All prompts are computed first, in pairs of equal length; what is drawn depends on the prompts alone."""
+    prompts = [(i, 1, *[2] * (i // 2)) for i in range(8)]
+    _, steps = served("pd", *[asks(f"r{i}", prompts[i], 2, ignore_eos=True) for i in range(8)], capacity=200)
+    phases = [step.plan.phase for step in steps]
+    apart = [step.plan.admitted for step in steps[:4]]
+    assert apart == [("r0", "r1"), ("r2", "r3"), ("r4", "r5"), ("r6", "r7")]
+    assert Phase.PREPROCESSING not in phases[4:]
+    batches = _batches(steps)
+    assert sorted(name for batch in batches for name in batch) == [f"r{i}" for i in range(8)]
+    assert [tuple(batch) for batch in batches] != apart
+    renamed = [asks(f"other{i}", prompts[i], 2, ignore_eos=True) for i in range(8)]
+    _, again = served("pd", *renamed, capacity=200)
+    assert [[name.replace("other", "r") for name in batch] for batch in _batches(again)] == batches
+
+
+def test_the_law_names_a_policy_that_draws_where_it_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = TextScenario(
+        requests=tuple(asks(f"r{i}", (i, 1), 3 + i % 3, ignore_eos=True) for i in range(8)),
+        options=tuple(TWO_ROWS.items()),
+        model="llama",
+        capacity=96,
+    )
+    case = TEXTS.case(TECHNIQUES["baton-pd"], scenario)
+    observe(case)
+    monkeypatch.setattr(decoupled, "Ranked", decoupled.Drawn)
+    with breach("queue", "precedes it"):
+        observe(case)
 
 
 # --- 4.3: preemption

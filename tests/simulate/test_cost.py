@@ -48,17 +48,28 @@ def test_flops_by_hand() -> None:
 
 
 def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
-    padded = Plan(0, 0, PLAN.work, PLAN.places, layout=Layout(shape=Rectangle(0, 2, 12, 0, 10)))
+    """The prompt of 3 tokens takes columns 7 to 9: columns 0 to 6 of its row are cleared."""
+    rectangle = Rectangle(0, 2, 12, 0, 10)
+    places = (rectangle.place(0, Span(7, 12)), rectangle.place(1, Span(0, 12)))
+    padded = Plan(0, 0, PLAN.work, places, layout=Layout(shape=rectangle))
     cost = Roofline(TOY, "float32", COMPUTE_BOUND)
     assert padded.num_computed == 20
     assert cost(padded) - cost(PLAN) == 2 * 864 * (20 - 4) + 4 * 16 * (20 * 10 - 16)
-    assert Roofline(TOY, "float32", MEMORY_BOUND)(padded) == 4 * (1664 + 2 * 10 * 16)
-    moved = replace(padded, layout=Layout(shape=Rectangle(0, 2, 12, 24, 34, begin=24)))
+    read_s = Roofline(TOY, "float32", MEMORY_BOUND)(padded)
+    assert read_s == 4 * (1664 + (2 * 10 + 7) * 16)
+    wraps = Rectangle(0, 2, 12, 20, 30, begin=20)  # its two ranges are read, not rows of 12
+    places = (wraps.place(0, Span(27, 32)), wraps.place(1, Span(20, 32)))
+    moved = Plan(0, 0, PLAN.work, places, layout=Layout(shape=wraps))
     assert cost(moved) == cost(padded)
-    wraps = replace(padded, layout=Layout(shape=Rectangle(0, 2, 12, 20, 30, begin=20)))  # rows of 12 are read
-    assert cost(wraps) - cost(padded) == 4 * 16 * 20 * (12 - 10)
-    assert Roofline(TOY, "float32", MEMORY_BOUND)(wraps) == 4 * (1664 + 2 * 12 * 16)
-    assert Roofline(TOY, "float32", MEMORY_BOUND)(moved) == Roofline(TOY, "float32", MEMORY_BOUND)(padded)
+    assert Roofline(TOY, "float32", MEMORY_BOUND)(moved) == read_s
+
+
+def test_kv_that_is_concatenated_is_moved_three_times_and_what_is_moved_once_is_not() -> None:
+    once, thrice = (Roofline(TOY, "float32", replace(MEMORY_BOUND, kv_traffic=times)) for times in (1.0, 3.0))
+    moved = replace(PLAN, moves=(Move("embed", 0, 30, 5),))
+    assert thrice(PLAN) - once(PLAN) == 4 * 2 * 13 * 16
+    assert thrice(moved) - thrice(PLAN) == once(moved) - once(PLAN) == 4 * 2 * 5 * 16
+    assert thrice.reading_s(7) == 3 * once.reading_s(7)
 
 
 REGION = replace(PLAN, layout=Layout(shape=Region(2, 5, 12)), work=(Work("a", 2, 3), Work("b", 9, 10)))

@@ -99,6 +99,7 @@ class ShapedTrial(Trial):
             return "rows-full", f"each of {number(len(window.rows) + len(window.free), 'row')} has a sequence"
         window = window.copy()
         window.enter(joining)
+        window.give_up()
         widths = [spans[-1].stop - spans[0].start for spans in window.columns.values()]
         widest = max([window.width, *widths])
         if widest > window.stride:
@@ -121,7 +122,8 @@ class ShapedOptions:
         1.0, "part of the memory in use above which rows leave to the host", minimum=0.01, maximum=1
     )
     shrink: bool = option(
-        True, "compute no row behind the last that runs; off: where they fit, a batch's rows to its end"
+        True,
+        "compute no row behind the last that runs, no column before the first; off: a batch's to its end, if they fit",
     )
     host: int | None = option(
         None, "KV tokens that the host has room for; none: as many as the device", minimum=0, maximum=10**8
@@ -238,7 +240,7 @@ class Shaped(Memory):
                 reused.append(Reuse(name, 0, cached[name]))
                 moves += self.away.swap_in(name, places[name])
         if self.used > self.limit:
-            window.tallest = 0  # rows without a sequence are given up first
+            window.give_up()
         if (excess := self.used - self.limit) > 0:
             moves += self._leave(self.leaving(excess) or ())
             if self.used > self.limit:

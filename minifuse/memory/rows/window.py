@@ -56,7 +56,8 @@ class Window:
 
     Args:
         embed: whether newcomers enter by embedding; otherwise they enter by shaping.
-        shrink: whether rows after the last that is in use are no longer computed; otherwise they are until no row is.
+        shrink: whether rows after the last in use, and columns before the first, are released at once. Otherwise they
+            are kept until no row is in use, or `give_up` is called.
     """
 
     def __init__(self, rows: int, stride: int, *, embed: bool = False, shrink: bool = True) -> None:
@@ -107,12 +108,13 @@ class Window:
 
         Newcomers get the first free rows. The next token of every sequence that has a row is computed, too. Then the
         leading columns that no sequence uses are released ("Resources releasing", 4.1): `begin` is the paper's
-        min(index_i).
+        min(index_i). Without `shrink` they are kept while the rows have room.
         """
         longest = max([entry.missing for entry in newcomers], default=0)
         if newcomers and not self.rows:  # the window begins in slot 0 of each ring, so it does not wrap around
             begin = -(-self.stop // self.stride) * self.stride
             self.stop = begin + max([entry.length for entry in newcomers]) - longest
+            self.begin = self.stop
             self.tallest = 0
         new = Span(self.stop, self.after(longest, bool(self.rows)))
         stop = new.stop
@@ -122,11 +124,18 @@ class Window:
         for entry in newcomers:
             self.rows[entry.name] = self.free.pop(0)
             self.columns[entry.name] = (Span(stop - entry.length, stop - entry.length + entry.most),)
-        if not self.shrink:
-            self.tallest = self.height
-        self.begin = min([spans[0].start for spans in self.columns.values()], default=stop)
+        begin, tallest = self.begin, self.height
         self.stop = stop
+        self.give_up()
+        if not self.shrink:
+            self.tallest = tallest
+            self.begin = min(begin, self.begin) if stop - begin <= self.stride else self.begin
         return Span(min(new.start, stop - longest), stop)
+
+    def give_up(self) -> None:
+        """Release the rows and the leading columns that no sequence uses."""
+        self.tallest = 0
+        self.begin = min([spans[0].start for spans in self.columns.values()], default=self.stop)
 
     def place(self, name: str) -> Extent | Runs:
         """Return the slots of a sequence's columns."""

@@ -34,9 +34,11 @@ class Course:
         used: the KV tokens in use during each iteration, padding included.
         idle: the idle tokens of all iterations.
         computed: the computed tokens of all iterations, idle ones included.
+        rows: the computed rows of all iterations, idle ones included.
+        apart_s: the seconds of iterations that computed prompts apart from the batch.
         insertions: how many times a sequence got a row of a rectangle.
         embedded: the tokens that insertions copied to these rows.
-        cleared: the slots of these rows that were set to zero.
+        cleared: the slots that insertions set to zero, in all rows.
     """
 
     ended_s: list[float] = field(default_factory=list)
@@ -45,6 +47,8 @@ class Course:
     used: list[int] = field(default_factory=list)
     idle: int = 0
     computed: int = 0
+    rows: int = 0
+    apart_s: float = 0.0
     insertions: int = 0
     embedded: int = 0
     cleared: int = 0
@@ -57,6 +61,10 @@ class Course:
         self.used.append(report.usage.used)
         self.idle += report.plan.num_idle
         self.computed += report.plan.num_computed
+        shape = report.plan.shape
+        self.rows += shape.rows if isinstance(shape, Rectangle) else len(report.plan.work)
+        if report.plan.phase is Phase.PREPROCESSING:
+            self.apart_s += report.ended_s - report.started_s
         self._insert(report.plan)
 
     def _insert(self, plan: Plan) -> None:
@@ -69,9 +77,7 @@ class Course:
         rows = {(slot - shape.offset) // shape.stride for slot in (*slots, *(move.target for move in copied))}
         self.insertions += len(rows)
         self.embedded += sum([move.num_tokens for move in copied])
-        for start, stop in slots_to_clear(plan, plan.waves[0]):
-            if (start - shape.offset) // shape.stride in rows:  # not a row moved to close a gap
-                self.cleared += stop - start
+        self.cleared += sum([stop - start for start, stop in slots_to_clear(plan, plan.waves[0])])
 
     @property
     def seconds(self) -> float:

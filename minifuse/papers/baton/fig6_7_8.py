@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Literal
@@ -12,6 +12,7 @@ from minifuse.papers.baton.setting import INSERTS, TAKES, Races, Setting
 from minifuse.papers.contest import Raced
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say
 from minifuse.papers.page import Drawn, spec
+from minifuse.papers.verdict import Claim, verdict
 
 STEPS = 10  # points drawn of each run, at equal distances up to the end of the slowest run
 
@@ -52,33 +53,43 @@ def deepest_fall(course: Course) -> float:
     return max([0, *(before - after for before, after in pairwise(course.used[: until + 2]))]) / course.peak
 
 
-def shares_of(measure: Callable[[Course], float], static: Course, baton: Course) -> str:
-    """Format a measure of two runs, with static batches and with Baton."""
-    return f"static {measure(static):.1%}, baton {measure(baton):.1%}"
+def shares_of(measure: Callable[[Course], float], courses: Mapping[str, Course]) -> str:
+    """Format a measure of each contender's run."""
+    return ", ".join(f"{name} {measure(course):.1%}" for name, course in courses.items())
 
 
-def memory_of(static: Course, baton: Course) -> str:
-    """Compare Baton's peak, mean and deepest fall of memory with those of static batches."""
-    return (
-        f"peak {baton.peak / static.peak:.2f} times that of static batches, mean {baton.mean_used / baton.peak:.0%} of "
-        f"its peak against {static.mean_used / static.peak:.0%}, deepest fall {deepest_fall(baton):.0%} of the peak "
-        f"against {deepest_fall(static):.0%}"
+def memory_of(courses: Mapping[str, Course]) -> str:
+    """Format each contender's mean and deepest fall of memory, as parts of its peak."""
+    return ", ".join(
+        f"{name} {one.mean_used / one.peak:.0%} and {deepest_fall(one):.0%}" for name, one in courses.items()
     )
 
 
+def comparable(races: Races) -> Iterator[str]:
+    """Yield the verdicts on the peak of memory, which the paper calls comparable to that of static batches."""
+    for batch, served in races.items():
+        for name in INSERTS[1:]:
+            ratio = served[name].run.peak / served["static"].run.peak
+            what = f"Peak of memory, {name} over static, batch of {batch}"
+            yield verdict(what, (ratio,), Claim("comparable, taken as within 10%", 0.9, 1.1), source="paper")
+
+
 def draw(
-    setting: Setting, say: Say, number: str, what: What, head: str, compare: Callable[[Course, Course], str]
+    setting: Setting, say: Say, number: str, what: What, head: str, compare: Callable[[Mapping[str, Course]], str]
 ) -> Drawn:
     """Draw one quantity over the run of each contender."""
 
     def panels(races: Races) -> list[Panel]:
         return [_panel(f"Fig. {number}: batch of {batch}", served, what, head) for batch, served in races.items()]
 
+    say.expect(len(setting.batches))
     races = setting.races(say, INSERTS, panels)
     compared = (
-        f"batch of {batch}: {compare(served['static'].run, served['baton'].run)}" for batch, served in races.items()
+        f"batch of {batch}: {compare({name: one.run for name, one in served.items()})}"
+        for batch, served in races.items()
     )
-    return Drawn(panels(races), steps=STEPS, compared="; ".join(compared))
+    claims = tuple(comparable(races)) if what == "used" else ()
+    return Drawn(panels(races), steps=STEPS, compared="; ".join(compared), claims=claims)
 
 
 def _panel(title: str, served: Mapping[str, Raced[Course]], what: What, head: str) -> Panel:
@@ -92,7 +103,9 @@ def _panel(title: str, served: Mapping[str, Raced[Course]], what: What, head: st
     return Panel(title, (Column("at\ns", "at", "second"), *columns), tuple(points))
 
 
-def _figure(number: str, shows: str, what: What, head: str, compare: Callable[[Course, Course], str]) -> Experiment:
+def _figure(
+    number: str, shows: str, what: What, head: str, compare: Callable[[Mapping[str, Course]], str]
+) -> Experiment:
     shows = f"{shows} over time, static batches against Baton"
     experiment = spec("Baton", number, shows, partial(Setting, "second"), takes=TAKES)
     return experiment(partial(draw, number=number, what=what, head=head, compare=compare))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, Literal
 
 import minifuse.papers.baton.paper as paper
@@ -17,22 +18,26 @@ from minifuse.papers.baton.queries import LONG, SHORTER, Query, first_set, reque
 from minifuse.papers.contest import Bench, Raced, ignore, known, text_model
 from minifuse.papers.experiment import Conditions, Panel, Say
 from minifuse.papers.page import notes
-from minifuse.simulate.cost import hardware
+from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import technique
 
 EMBEDDED = "baton embed"  # embeds newcomers, but computes their prompts in their rows: between 4.1 and 4.2
-RANDOM = "pd random"  # batches prompts at random, as in the paper, not prompts of similar length
+TOGETHER = "pd together"  # a batch is of prompts computed together, not drawn at random
+RELEASED = "pd released"  # a batch releases rows and columns that no sequence needs, before its end
 TO_CAP = "static to cap"  # each batch runs to the longest possible answer, not only to its own longest
 VARIANTS = ("static", "pd", "baton", "baton-pd")
 INSERTS = ("static", "baton", EMBEDDED, "baton-pd")  # a newcomer enters the batch of each in another way
 # The techniques and options of contenders that are not techniques themselves.
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     EMBEDDED: ("baton", {"memory.insert": "embed"}),
-    RANDOM: ("pd", {"batching.padding": 1.0, "memory.shrink": False}),
+    TOGETHER: ("pd", {"batching.compose": "together"}),
+    RELEASED: ("pd", {"memory.shrink": True}),
     TO_CAP: ("static", {}),
 }
 OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles
-APART = 0.25  # the part of memory for prompts that are computed outside the batch
+APART = 1 / 8  # the part of memory for prompts that are computed outside the batch: enough for the longest
+FITTED_TO = (min(paper.TABLE_2), max(paper.TABLE_2))  # batches of Table 2 whose static times are used in the fit
+CONCATENATED = 3.0  # how often the KV of a context is moved if each iteration concatenates it: read, written, read
 BLOCK = 16  # tokens of vllm's blocks
 MOST_REQUESTS = 10_000
 TAKES = ("model", "requests")
@@ -67,6 +72,31 @@ SCALES: dict[Which, dict[str, _Scale]] = {
 Races = dict[int, dict[str, Raced[Course]]]  # by batch, then by contender
 
 
+@cache
+def fixed_costs() -> tuple[float, float]:
+    """Fit a framework's fixed costs to two times of Table 2, those of static batches of 2 and of 10.
+
+    They are the seconds of an iteration, and of a row of an iteration, beyond moving weights and KV and arithmetic. KV
+    is concatenated in each iteration. Static batches run to the cap.
+    """
+    setting = Setting("second", Conditions(scale="paper", rounds=1))
+    bare = replace(hardware(setting.machine), overhead_s=0.0, kv_traffic=CONCATENATED)
+    setting.settings = replace(setting.settings, hardware=bare)
+    sums = []  # of each time: its iterations, their rows, and the seconds that are left for both
+    for batch in FITTED_TO:
+        course = setting.serve_queries(TO_CAP, batch, setting.queries(batch))
+        sums.append((len(course.ended_s), course.rows, paper.TABLE_2[batch]["static"] - course.seconds))
+    (iterations, rows, left_s), (fewer, others, less_s) = sums
+    iteration_s = (left_s * others - less_s * rows) / (iterations * others - fewer * rows)
+    return iteration_s, (left_s - iterations * iteration_s) / rows
+
+
+def of_framework(machine: str) -> Hardware:
+    """Return a machine with the fixed costs of the paper's framework."""
+    iteration_s, row_s = fixed_costs()
+    return replace(hardware(machine), overhead_s=iteration_s, row_s=row_s, kv_traffic=CONCATENATED)
+
+
 class Setting(Bench[TextSource]):
     """Serves a set of queries on a machine.
 
@@ -91,6 +121,17 @@ class Setting(Bench[TextSource]):
                     f"{self.source.name} is {context:,}: give a --model with a longer context, or a smaller --scale."
                 )
         self.check_memory(self.tokens, f"KV of {self.tokens:,} tokens", "a smaller --model or a shorter --dtype")
+
+    def machines(self) -> dict[str, Setting]:
+        """Return the settings to measure a table in, by their addition to its title.
+
+        In virtual time, a second one is the machine with a framework's fixed costs.
+        """
+        if not self.virtual:
+            return {"": self}
+        other = copy(self)
+        other.settings = replace(self.settings, hardware=of_framework(self.machine))
+        return {", by the data sheet": self, ", with a framework's fixed costs": other}
 
     def queries(self, batch: int, number: int = 0) -> list[Query]:
         """Draw a round's queries; at a batch of 4, the first set's lengths double."""
@@ -125,8 +166,7 @@ class Setting(Bench[TextSource]):
             self.load()
             for name in contenders:
                 batch = max(self.batches)
-                self._serve(name, batch, self.queries(batch)[:2])
-        say.expect(len(self.batches))
+                self.serve_queries(name, batch, self.queries(batch)[:2])
         races: Races = {}
         for number, batch in enumerate(self.batches):
             say(f"batch of {batch}")
@@ -137,9 +177,10 @@ class Setting(Bench[TextSource]):
         return races
 
     def _round(self, name: str, batch: int, number: int) -> Course:
-        return self._serve(name, batch, self.queries(batch, number))
+        return self.serve_queries(name, batch, self.queries(batch, number))
 
-    def _serve(self, name: str, batch: int, queries: Sequence[Query]) -> Course:
+    def serve_queries(self, name: str, batch: int, queries: Sequence[Query]) -> Course:
+        """Serve queries with a contender, in batches of up to `batch`."""
         course = Course()
         if name == TO_CAP:  # every row computes as many tokens as the longest answer
             queries = [query._replace(answer=self.cap) for query in queries]
@@ -162,4 +203,4 @@ class Setting(Bench[TextSource]):
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on what is measured, and on which machine."""
-        return notes("baton/setting", setting=self)
+        return notes("baton/setting", setting=self, apart=APART)

@@ -26,6 +26,7 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
+from minifuse.core.shapes import Rectangle
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
 from minifuse.execute.tiered_storage import TieredStorage
@@ -77,7 +78,7 @@ class GhostRunner:
 
     Args:
         cache: the KV cache on which `MovingRunner` runs; like the shadow cache, it is first filled with NaN.
-        cleared: whether the attention reads whole rows or buffers under a mask, and clears a row for a newcomer.
+        cleared: whether the attention reads rows or buffers under a mask, and clears them for a newcomer.
     """
 
     def __init__(
@@ -116,15 +117,18 @@ class GhostRunner:
     def _poison(self, plan: Plan, sequences: dict[str, Sequence], wave: int) -> None:
         """Put NaN into the slots that a wave writes, and into those behind its texts.
 
-        If the attention clears the rows of newcomers, slots behind a text are poisoned only on admission.
+        If the attention clears buffers for newcomers, slots behind a text are poisoned only on admission. Those outside
+        a rectangle's window always are: columns that enter it are cleared.
         """
         start, stop = plan.waves[wave]
         slots: list[int] = []
         for (name, first, last, _), place in zip(plan.work[start:stop], plan.places[start:stop], strict=True):
             slots += place.slots(first, last)
+            behind = place.slots(max(last, len(sequences[name].tokens)), place.capacity)
             if not self.cleared or name in plan.admitted:
-                end = max(last, len(sequences[name].tokens))
-                slots += place.slots(end, place.capacity)
+                slots += behind
+            elif isinstance(plan.shape, Rectangle):
+                slots += [slot for slot in behind if not plan.shape.reads(slot)]
         self.ghost.keys[:, slots] = math.nan
         self.ghost.values[:, slots] = math.nan
 

@@ -72,8 +72,10 @@ def shaped(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "batching.preempt": draw(one_of([True, True, False])),
         "batching.padding": draw(one_of([0.0, 0.1, 0.5])),
+        "batching.compose": draw(one_of(["together", "together", "random"])),
         "memory.rows": rows,
         "memory.insert": draw(one_of(["shape", "shape", "embed"])),
+        "memory.shrink": draw(one_of([True, True, False])),
         "memory.threshold": draw(one_of([1.0, 0.6, 0.8])) if rows > 1 else 1.0,
         "memory.prefill": draw(one_of([0.4, 0.5])),
         "memory.host": draw(one_of([None, 0, 9])),

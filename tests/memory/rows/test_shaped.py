@@ -23,6 +23,8 @@ from minifuse.memory import Embedded, Shaped
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing import TEXTS, observe
 from minifuse.testing.laws import of_one_run
+from minifuse.testing.observation import Observation
+from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import expected_answer
 
@@ -176,11 +178,16 @@ def _run_spoiled(row: Technique, numerics: str) -> None:
     )
     @given(TEXTS.scenarios(row))
     def attempt(scenario: Any) -> None:
-        case = TEXTS.case(row, scenario)
-        runner = case.runner(numerics)
-        of_one_run(case, observe(case, run=_Spoiling(runner.model, runner.cache, runner.attention, cleared=True)))
+        _observe_spoiled(TEXTS.case(row, scenario), numerics)
 
     attempt()
+
+
+def _observe_spoiled(case: Any, numerics: str = "fast") -> Observation:
+    runner = case.runner(numerics)
+    seen = observe(case, run=_Spoiling(runner.model, runner.cache, runner.attention, cleared=True))
+    of_one_run(case, seen)
+    return seen
 
 
 @pytest.mark.parametrize("name", ["shape", "embed", "static", "baton", "baton-pd"])
@@ -190,10 +197,25 @@ def test_nan_in_what_is_masked_changes_nothing(name: str, numerics: str) -> None
     _run_spoiled(TECHNIQUES[name] if name in TECHNIQUES else row_of(name), numerics)
 
 
+LONGER_THAN_THE_WINDOW = TextScenario(  # b takes the row of short
+    requests=(asks("a", 3, 9, ignore_eos=True), asks("short", 3, 2), asks("b", 7, 3, ignore_eos=True)),
+    options=(("batching.max_batch", 2), ("memory.rows", 2), ("memory.prefill", 0.3)),
+    model="llama",
+    capacity=80,
+)
+
+
+def test_columns_that_are_added_on_the_left_are_cleared_in_every_row() -> None:
+    """b takes two columns before the window, and a has a row where NaN lies in them."""
+    seen = _observe_spoiled(TEXTS.case(TECHNIQUES["baton-pd"], LONGER_THAN_THE_WINDOW))
+    begins = [step.plan.shape.begin for step in seen.steps if isinstance(step.plan.shape, Rectangle)]
+    assert min(begins) < 0
+
+
 @pytest.mark.parametrize("name", ["baton", "baton-pd"])
 def test_a_row_that_is_not_cleared_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of the test before fails without what it is about: a NaN behind the mask comes through."""
+    """The checks of the tests before fail without what they are about: a NaN behind the mask comes through."""
     monkeypatch.setattr(backend, "slots_to_clear", lambda plan, span: [])
     with pytest.raises(LawBroken) as broken:
-        _run_spoiled(TECHNIQUES[name], "fast")
+        _observe_spoiled(TEXTS.case(TECHNIQUES[name], LONGER_THAN_THE_WINDOW))
     assert broken.value.law in ("exact", "ghost")

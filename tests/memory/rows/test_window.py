@@ -76,6 +76,24 @@ def test_the_last_row_closes_up() -> None:
     assert (window.height, window.free, window.place("query2")) == (2, [2], Extent(0, 10))
 
 
+def test_without_shrink_a_batch_keeps_its_columns_until_none_is_in_use() -> None:
+    """a is longer by three tokens. When it has ended, a row of eight has room for its columns, and one of seven not."""
+    for stride, begin in ((8, 0), (7, 3)):
+        window = Window(2, stride, shrink=False)
+        window.enter([Entry("a", 5, 5, 6), Entry("b", 2, 2, 5)])
+        window.enter(())
+        window.leave("a")
+        window.enter(())
+        assert (window.begin, window.stop, window.height) == (0, 7, 2)
+        window.enter(())
+        assert (window.begin, window.stop, window.height) == (begin, 8, 2)
+        window.give_up()
+        assert (window.begin, window.stop, window.height) == (3, 8, 2)
+        window.leave("b")
+        window.enter([Entry("c", 1, 1, 2)])
+        assert (window.width, window.height) == (1, 1)
+
+
 def test_without_shrink_a_batch_keeps_its_rows_until_none_is_in_use() -> None:
     window = Window(4, 10, shrink=False)
     window.enter([Entry(name, 2, 2, 4) for name in "abc"])

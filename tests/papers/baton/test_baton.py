@@ -14,7 +14,7 @@ from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason
 from minifuse.core.shapes import Rectangle
 from minifuse.papers import EXPERIMENTS
-from minifuse.papers.baton import paper, setting
+from minifuse.papers.baton import paper, setting, table1_2
 from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.fig6_7_8 import deepest_fall, longest_wait, straightness
 from minifuse.papers.baton.queries import first_set, requests_of, second_set
@@ -33,6 +33,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         scale = setting.SCALES[which]["paper"]  # type: ignore[index]
         small = replace(scale, model="small", lengths=1 / 100, batches=batches, queries=10)
         monkeypatch.setitem(setting.SCALES[which], "paper", small)  # type: ignore[index]
+    for module in (setting, table1_2):
+        monkeypatch.setattr(module, "fixed_costs", lambda: (0.04, 0.001))
 
 
 # --- the queries
@@ -73,7 +75,7 @@ def test_sequences_are_doubled_at_a_batch_of_four() -> None:
 
 def _report(at: float, begins: float, tokens: int, finished: tuple[str, ...], used: int, moves: Any = ()) -> StepReport:
     work = (Work("a", 0, 2),)
-    plan = Plan(0, 0, work, (Extent(0, 9),), moves=moves, layout=Layout(shape=Rectangle(0, 2, 9, 0, 2)))
+    plan = Plan(0, 0, work, (Extent(1, 8),), moves=moves, layout=Layout(shape=Rectangle(0, 2, 9, 0, 3)))
     answered = {f"s{i}": (1,) for i in range(tokens)}
     ended = dict.fromkeys(finished, FinishReason.LENGTH)
     return StepReport(plan, begins, at, answered, ended, KVUsage(used, used, 100))
@@ -91,8 +93,8 @@ def course() -> Course:
 
 def test_a_course(course: Course) -> None:
     assert (course.seconds, course.peak, course.mean_used) == (4.0, 40, (10 + 80 + 20) / 4)
-    assert (course.idle, course.computed, course.idle_share) == (6, 12, 0.5)
-    assert (course.insertions, course.embedded, course.cleared) == (1, 6, 9 - 2)
+    assert (course.idle, course.computed, course.idle_share) == (12, 18, 12 / 18)
+    assert (course.insertions, course.embedded, course.cleared) == (1, 6, 1)  # column 0 of three, before the text
     assert [course.at(second) for second in (0.5, 1.5, 3.0, 4.0)] == [(0, 0, 10), (0, 2, 40), (1, 4, 20), (2, 8, 0)]
 
 
@@ -109,9 +111,10 @@ def test_what_the_figures_read_from_a_course(course: Course) -> None:
 @pytest.mark.parametrize("name", ["baton-table1", "baton-table2"])
 def test_tables(name: str) -> None:
     finding = found(name, scale="paper")
-    panel, work = finding.panels
+    panel, work, framework, _ = finding.panels
     assert panel.points == work.points
-    others = (setting.RANDOM,) if name == "baton-table1" else (setting.EMBEDDED, setting.TO_CAP)
+    assert framework.title.endswith("with a framework's fixed costs")
+    others = (setting.TOGETHER, setting.RELEASED) if name == "baton-table1" else (setting.EMBEDDED, setting.TO_CAP)
     contenders = (*setting.VARIANTS, *others, *setting.OTHERS)
     batches = (4,) if name == "baton-table1" else (2, 4)
     assert [(p.at["batch"], p.at["contender"]) for p in panel.points] == [(b, c) for b in batches for c in contenders]
@@ -122,11 +125,19 @@ def test_tables(name: str) -> None:
     assert measured["gain"] == pytest.approx(by_name[4, "static"].measured["seconds"] / measured["seconds"])  # type: ignore[operator]
     assert measured["idle_share"] < by_name[4, "baton"].measured["idle_share"]  # type: ignore[operator]
     assert measured["copied_mb"] > 0  # type: ignore[operator]
+    assert 0 < measured["apart_share"] < 1  # type: ignore[operator]
+    assert by_name[4, "baton"].measured["apart_share"] == 0
     assert by_name[4, "orca"].measured["idle_share"] == 0
+    slower = {(p.at["batch"], p.at["contender"]): p.measured for p in framework.points}
+    assert slower[4, "static"]["iterations"] == by_name[4, "static"].measured["iterations"]
+    assert slower[4, "static"]["seconds"] > by_name[4, "static"].measured["seconds"]  # type: ignore[operator]
     if name == "baton-table2":  # each batch of ten queries runs to the longest answer that there may be
         iterations = [by_name[batch, setting.TO_CAP].measured["iterations"] for batch in batches]
         assert iterations == [-(-10 // batch) * round(200 / 100) for batch in batches]
     assert any(note.startswith("baton over static, batch of 4: ") for note in finding.notes)
+    assert any(note.startswith("Seconds of baton, batch of 4, with") for note in finding.notes) == (
+        name == "baton-table1"
+    )
     assert "Not in the paper: baton over orca, by batch: " in "".join(finding.notes)
     assert json.dumps(EXPERIMENTS[name].as_json(finding))
 
@@ -143,6 +154,15 @@ def test_figures(name: str, what: int | None) -> None:
             assert set(last.values()) == {what}
         else:
             assert len(set(last.values())) == 1
+
+
+def test_fixed_costs_reproduce_the_times_of_static_batches_and_predict_others() -> None:
+    """Fitted to those of 2 and 10; each batch of a framework's machine runs to the cap."""
+    of_second = Setting("second", Conditions(scale="paper"))
+    framework = of_second.machines()[", with a framework's fixed costs"]
+    for batch, tolerance in ((2, 1e-6), (4, 0.03), (6, 0.03), (8, 0.03), (10, 1e-6)):
+        course = framework.serve_queries(setting.TO_CAP, batch, framework.queries(batch))
+        assert course.seconds == pytest.approx(paper.TABLE_2[batch]["static"], rel=tolerance)
 
 
 def _served(*seconds: float) -> Raced[Course]:
