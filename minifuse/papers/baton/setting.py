@@ -112,6 +112,7 @@ class Setting(Bench[TextSource]):
         self.first = which == "first"
         self.num_queries = conditions.requests or scale.queries or paper.SIZES[which]
         self.batches = scale.batches
+        self.raced: Races | None = None  # what several figures show, when it is complete
         for batch in self.batches:
             longest = max(sum(query) for number in range(self.rounds) for query in self.queries(batch, number))
             context = self.source.config.max_context

@@ -21,7 +21,7 @@ from minifuse.papers.baton.queries import first_set, requests_of, second_set
 from minifuse.papers.baton.setting import Setting
 from minifuse.papers.baton.table1_2 import claim, over
 from minifuse.papers.contest import Raced
-from minifuse.papers.experiment import Conditions
+from minifuse.papers.experiment import Conditions, Say
 
 NAMES = ("baton-table1", "baton-table2", "baton-fig6", "baton-fig7", "baton-fig8")
 
@@ -143,17 +143,20 @@ def test_tables(name: str) -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize(("name", "what"), [("baton-fig6", 10), ("baton-fig7", None), ("baton-fig8", 0)])
-def test_figures(name: str, what: int | None) -> None:
+def test_three_figures_show_the_same_runs() -> None:
     """All queries are completed at the end of the slowest contender, and no memory is in use then."""
-    finding = found(name, scale="paper")
-    assert [panel.title for panel in finding.panels] == [f"Fig. {name[-1]}: batch of {batch}" for batch in (2, 4)]
-    for panel in finding.panels:
-        last = panel.points[-1].measured
-        if what is not None:
-            assert set(last.values()) == {what}
-        else:
-            assert len(set(last.values())) == 1
+    conditions = Conditions(scale="paper", rounds=1)
+    for name, what in {"baton-fig6": 10, "baton-fig7": None, "baton-fig8": 0}.items():
+        say = Say()
+        finding = EXPERIMENTS[name].prepare(conditions)(say)
+        assert say.said == (2 if name == "baton-fig6" else 0)
+        assert [panel.title for panel in finding.panels] == [f"Fig. {name[-1]}: batch of {batch}" for batch in (2, 4)]
+        for panel in finding.panels:
+            last = panel.points[-1].measured
+            if what is not None:
+                assert set(last.values()) == {what}
+            else:
+                assert len(set(last.values())) == 1
 
 
 def test_fixed_costs_reproduce_the_times_of_static_batches_and_predict_others() -> None:
