@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.setting import Setting
+from minifuse.papers.batchmaker.setting import HostBound, Setting
 from minifuse.papers.curve import ALIKE, Contender, Curve, Outcome, Served, curve_panel, load_at, offered, run_rounds
 from minifuse.papers.experiment import Panel, Point, Say, Values
 from minifuse.papers.page import notes, shown, tables
@@ -36,7 +36,23 @@ def merged(key: str, head: str, per: str) -> Contender:
 CELLULAR = Contender("cellular", "cellular", "cellular")
 BASELINES = ("longest", "bucket")
 PADDED = (CELLULAR, *(padded(pad, pad, pad) for pad in BASELINES))
-MERGED = (CELLULAR, merged("dynet", "per operator", "operator"), merged("fold", "per cell", "cell"))
+MERGED = (merged("operator", "per operator", "operator"), merged("cell", "per cell", "cell"))
+RIVALS = (
+    HostBound(
+        "dynet",
+        "DyNet",
+        "graph-merged",
+        {"batching.per": "operator", "batching.overlap": False},
+        peak=paper.DYNET_PEAK_14,
+    ),
+    HostBound(
+        "fold",
+        "Fold",
+        "graph-merged",
+        {"batching.per": "cell", "batching.overlap": True},
+        peak=paper.PEAK_14 / paper.TIMES_FOLD_14,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
