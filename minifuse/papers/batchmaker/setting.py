@@ -17,7 +17,7 @@ from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.papers.contest import Bench
 from minifuse.papers.curve import Contender, Served, latencies, steady_rate
 from minifuse.papers.experiment import Conditions, Experiment, Say
-from minifuse.papers.page import Draw, notes, spec
+from minifuse.papers.page import Draw, Drawn, notes, spec
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.trace.metrics import RunningMetrics
 from minifuse.workload.cells import cell_workload
@@ -37,7 +37,8 @@ STEADY = 5  # least number of runs of a computation that is timed by itself; the
 class Scale:
     """What a scale measures.
 
-    `sizes` are the batch-size limits to choose from. `shares` are the rates, as shares of the largest capacity.
+    `sizes` are the batch-size limits to choose from; in virtual time, `choosing` requests decide. `shares` are the
+    rates, as shares of the largest capacity.
     """
 
     hidden: int
@@ -45,12 +46,13 @@ class Scale:
     requests: int
     sizes: tuple[int, ...]
     shares: tuple[float, ...]
+    choosing: int = 20_000
 
 
 SCALES = {
     "quick": Scale(16, 64, 24, (4, 16), (0.2, 1.2)),
     "cpu": Scale(paper.HIDDEN, None, 800, (32, 64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.0, 1.2)),
-    "paper": Scale(paper.HIDDEN, paper.VOCAB, 6000, (64, 128, 256, 512), (0.1, 0.25, 0.4, 0.6, 0.8, 1, 1.2)),
+    "paper": Scale(paper.HIDDEN, paper.VOCAB, 20_000, (64, 128, 256, 512), (0.1, 0.25, 0.5, 0.75, 1.0)),
 }
 
 
@@ -122,7 +124,7 @@ class Setting(Bench[CellSource]):
     def __init__(self, conditions: Conditions, kind: str, **other: Any) -> None:
         scale = replace(SCALES[conditions.scale], **other)
         self.kind = kind
-        self.sizes, self.shares = scale.sizes, scale.shares
+        self.sizes, self.shares, self.choosing = scale.sizes, scale.shares, scale.choosing
         self.hidden = conditions.hidden or scale.hidden
         source = resolve_cells(f"{kind}:hidden={self.hidden},vocab={scale.vocab or 16 * self.hidden}")
         assert source is not None
@@ -285,6 +287,13 @@ class Setting(Bench[CellSource]):
             paper_hidden=paper.HIDDEN,
         )
 
+    def about(self) -> tuple[str, ...]:
+        """Return notes on the contenders, and on the machine that was fitted to them."""
+        if self.kind != "treelstm":
+            return notes("batchmaker/padded")
+        host = [f"{1e6 * seconds:.3g} us for {key}" for key, seconds in self._host_node_s.items()]
+        return notes("batchmaker/merged", setting=self, paper=paper, host=host)
+
     def notes(self) -> tuple[str, ...]:
         """Return notes on the machine, the size of a sweep, and how loads are measured."""
         return notes("batchmaker/setting", setting=self, paper=paper, fitted=how_fitted())
@@ -311,5 +320,11 @@ def experiment(
     def make(conditions: Conditions) -> Setting:
         return Setting(conditions, kind, **(other or {}).get(conditions.scale, {}))
 
-    about = notes("batchmaker/merged" if kind == "treelstm" else "batchmaker/padded")
-    return spec("BatchMaker", number, shows, make, takes=takes, paper=paper, about=about)
+    def decorate(draw: Draw[Setting]) -> Experiment:
+        def drawn(setting: Setting, say: Say) -> Drawn:
+            found = draw(setting, say)
+            return Drawn(found.panels, found.facts, about=setting.about(), **found.values)
+
+        return spec("BatchMaker", number, shows, make, takes=takes, paper=paper)(drawn)
+
+    return decorate
