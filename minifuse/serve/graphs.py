@@ -79,6 +79,7 @@ class ServedCells(ServedModel):
                 f"Memory of {capacity * self.slot_bytes / 2**20:.0f} MiB for states could not be allocated "
                 f"on {settings.device}: lower --kv-memory."
             ) from None
+        runner.materialise(stages.batching.batch_sizes)
         run: RunPlan = runner
         issue = on_close = None
         if device.type == "cuda":
