@@ -16,7 +16,7 @@ from minifuse.papers.verdict import Claim, by_rate, told, verdict
 AT_ONCE = float("inf")  # a rate at which all requests arrive at once; the throughput is then the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
 WELL_MODERATE = 0.4
-EQUAL_SHARES = (0.25, 1.0)
+EQUAL_SHARES = (0.25,)  # of the largest capacity: merging by operators is slow to simulate
 WIDE = 3  # more contenders than this leave no room for batch sizes in a table
 
 BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # the thesis' batch-size limit, and how it was chosen
@@ -106,6 +106,7 @@ class Load:
                 "max_batch": curve.max_batch,
                 "capacity": curve.capacity,
                 "peak": curve.peak,
+                "peak_rounds": curve.peaks,
                 "p90_ms": curve.lowest() * 1e3,
                 **{f"capacity_{size}": capacity for size, capacity in self.capacities[key].items()},
             }
