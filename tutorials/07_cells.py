@@ -672,7 +672,7 @@ assert ahead.metrics["ttft_s"]["mean"] > 1.5 * orca.metrics["ttft_s"]["mean"]
 # - Measured gains of the thesis, for orientation: on Seq2Seq 60% more throughput than padding, on trees 1.8 times
 #   that of DyNet (2.7). The peaks of 2.7.5, 3.1K and 2.1K, give 1.48 times.
 # - One worker starves early types (2.7.4 has two and four): it is asked for work when none of its tasks runs. Then,
-#   unless a type has a full batch, all types meet criterion (b), and the preferred one goes first, however few its nodes.
+#   unless a type has a full batch, all types meet criterion (b), and the preferred one goes first.
 #
 # ## Further reading
 #

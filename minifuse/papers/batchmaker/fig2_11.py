@@ -18,7 +18,7 @@ LOST = 1 - paper.SHARE_11
     "lstm",
     other={
         "cpu": {"requests": 1000, "shares": (0.25, 0.5, 0.9, 1.2)},
-        "paper": {"sizes": (256, 512), "shares": (0.25, 0.5, 0.75, 1.0)},
+        "paper": {"sizes": (256, 512), "shares": (0.25, 0.5, 0.8, 1.2)},
     },
 )
 def figure(setting: Setting, say: Say) -> Drawn:

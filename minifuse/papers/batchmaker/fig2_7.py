@@ -18,7 +18,7 @@ PUBLISHED: dict[str, Values] = {
     "2.7",
     "LSTM: latency against throughput, cellular against padded batching",
     "lstm",
-    other={"paper": {"requests": paper.REQUESTS, "shares": (0.1, 0.25, 0.4, 0.6, 0.8, 1.0)}},
+    other={"paper": {"requests": paper.REQUESTS, "shares": (0.1, 0.25, 0.4, 0.7, 0.95, 1.2)}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure latency against throughput: (a) with the best batch-size limits, (b) with 64.

@@ -124,3 +124,24 @@ def test_requests_are_a_poisson_process_or_all_come_at_once() -> None:
     assert {request.arrival_s for request in at_once} == {0.0}
     assert [request.prompt for request in slow] == [request.prompt for request in at_once]
     assert quick.requests("wmt15", 200, 10.0, 1)[0] != slow[0]  # of another round
+
+
+def test_throughput_counts_what_ends_while_requests_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards batches have other lengths. If all come at once, the whole run counts."""
+    virtual = Setting(Conditions(scale="paper"), "lstm", hidden=8, vocab=16)
+    virtual.start(Say())
+    counted: list[list[float]] = []
+
+    def rate_of(ended: list[float]) -> float:
+        counted.append(ended)
+        return 7.0
+
+    monkeypatch.setattr(setting, "steady_rate", rate_of)
+    bucket = padded("b", "bucket", "bucket")
+    slow = virtual.run(bucket, 8, "wmt15", 24, 20.0, 0)
+    assert slow["throughput"] == 7.0
+    last_s = max(request.arrival_s for request in virtual.requests("wmt15", 24, 20.0, 0))
+    assert max(counted[0]) <= last_s < max(counted[1])
+    assert len(counted[1]) == 24
+    at_once = virtual.run(bucket, 8, "wmt15", 24, AT_ONCE, 0)
+    assert at_once["throughput"] == pytest.approx(24 / max(counted[2]))
