@@ -21,7 +21,7 @@ from minifuse.papers.verdict import verdict
     "2.15",
     "TreeLSTM: identical trees, and the share of a hand-written ideal",
     "treelstm",
-    other={"cpu": {"requests": 800}, "paper": {"shares": (0.1, 0.3, 0.6, 0.9)}},
+    other={"cpu": {"requests": 800}, "paper": {"shares": (0.1, 0.3, 0.9)}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure identical trees; a graph written by hand is the ideal."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 CALIBRATED = 1280  # trees served at once to fit the machine to the thesis' peaks: 20 sets of 64
-ENOUGH = 8  # completions, of which the middle half tells a rate
+ENOUGH = 8  # completions that tell a rate
 STEADY = 5  # least number of runs of a computation that is timed by itself; the median counts
 
 
@@ -112,6 +112,22 @@ def how_fitted() -> tuple[str, ...]:
     )
 
 
+def rate_while(last_s: float, ended_s: Sequence[float]) -> float | None:
+    """Return the completions per second while requests arrive, without the first quarter of this time.
+
+    At first batches fill up. After the last arrival, some buckets are empty, and batches no longer have the lengths of
+    the workload. So a window of completions would not do: its ends depend on which buckets are served.
+
+    Returns:
+        None if fewer than eight requests end in this time, as when all arrive at once.
+
+    >>> rate_while(4.0, [0.5, *[2.0] * 4, *[3.5] * 5, 4.0, *[5.0] * 20])  # ten end after 1 s and until 4 s
+    3.3333333333333335
+    """
+    ended = sum(last_s / 4 < end_s <= last_s for end_s in ended_s)
+    return ended / (0.75 * last_s) if ended >= ENOUGH else None
+
+
 class Setting(Bench[CellSource]):
     """Serves requests with one model of cells on one machine, real or simulated.
 
@@ -181,10 +197,8 @@ class Setting(Bench[CellSource]):
         """Serve the requests of a round with one contender; errors are those of `Bench.serve`.
 
         Returns:
-            Metrics of the run. `throughput` is in requests per second, over the middle half of the completions while
-            requests arrive. Later, buckets of few requests are empty, and batches no longer have the lengths of the
-            workload. If too few end so early, as when all arrive at once, it is that of the whole run. `steady` counts
-            the middle half of all completions: right for first come, first served.
+            Metrics of the run. `throughput` is that of `rate_while` in requests per second, `steady` that of
+            `steady_rate`, which is right for sets of equal lengths.
             `gathering_share` is the part of the run's time that gathering took.
         """
         options = contender.sized(max_batch)
@@ -202,10 +216,9 @@ class Setting(Bench[CellSource]):
         metrics = counted.result()
         ended = [life.ended_s for life in counted.lives.values()]
         last_s = max(request.arrival_s for request in requests)
-        early = [end_s for end_s in ended if end_s <= last_s]
         whole: float = metrics["throughput"]["requests_per_s"]
         return {
-            "throughput": (len(early) >= ENOUGH and steady_rate(early)) or whole,
+            "throughput": rate_while(last_s, ended) or whole,
             "steady": steady_rate(ended) or whole,
             **latencies("e2e_s", lambda name, percent: float(metrics[name][f"p{percent}"])),
             "mean_batch": metrics["mean_batch_size"],

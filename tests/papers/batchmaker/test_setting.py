@@ -10,7 +10,7 @@ import pytest
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker import setting
 from minifuse.papers.batchmaker.load import AT_ONCE, CELLULAR, MERGED, RIVALS, padded
-from minifuse.papers.batchmaker.setting import Setting, fitted, scheduling_s
+from minifuse.papers.batchmaker.setting import Setting, fitted, rate_while, scheduling_s
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Conditions, Say
 from minifuse.simulate.cost import hardware
@@ -126,22 +126,13 @@ def test_requests_are_a_poisson_process_or_all_come_at_once() -> None:
     assert quick.requests("wmt15", 200, 10.0, 1)[0] != slow[0]  # of another round
 
 
-def test_throughput_counts_what_ends_while_requests_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throughput_counts_what_ends_while_requests_arrive() -> None:
     """Afterwards batches have other lengths. If all come at once, the whole run counts."""
     virtual = Setting(Conditions(scale="paper"), "lstm", hidden=8, vocab=16)
     virtual.start(Say())
-    counted: list[list[float]] = []
-
-    def rate_of(ended: list[float]) -> float:
-        counted.append(ended)
-        return 7.0
-
-    monkeypatch.setattr(setting, "steady_rate", rate_of)
     bucket = padded("b", "bucket", "bucket")
-    slow = virtual.run(bucket, 8, "wmt15", 24, 20.0, 0)
-    assert slow["throughput"] == 7.0
-    last_s = max(request.arrival_s for request in virtual.requests("wmt15", 24, 20.0, 0))
-    assert max(counted[0]) <= last_s < max(counted[1])
-    assert len(counted[1]) == 24
-    at_once = virtual.run(bucket, 8, "wmt15", 24, AT_ONCE, 0)
-    assert at_once["throughput"] == pytest.approx(24 / max(counted[2]))
+    assert virtual.run(bucket, 8, "wmt15", 40, 20.0, 0)["throughput"] == pytest.approx(20, rel=0.2)
+    assert rate_while(0.0, [1.0] * 40) is None
+    assert rate_while(4.0, [2.0] * 7) is None
+    at_once, slower = (virtual.run(bucket, 8, "wmt15", 24, rate, 0) for rate in (AT_ONCE, 1e9))
+    assert at_once["throughput"] == pytest.approx(slower["throughput"], rel=0.1)
