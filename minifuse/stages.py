@@ -46,6 +46,7 @@ class Batching(core.Batching, Stage, Protocol):
 
     kind: ClassVar[str] = "batching"
     granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"
+    batch_sizes: tuple[int, ...] = ()  # of cells: each cell is computed once at each size before requests arrive
     overtaken_at_most: int | None = None  # how many later arrivals may be admitted before a waiting request
     work_conserving: bool = False  # no request waits while batch and memory have room; an object may set it, too
     starts_together: bool = False  # the prompts of one request are admitted together

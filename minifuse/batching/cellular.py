@@ -24,14 +24,26 @@ class CellType:
     no room for one of them, the rest of the second queue is skipped.
     """
 
-    def __init__(self, max_batch: int) -> None:
-        self.max_batch = max_batch  # Bsizes.Max()
+    def __init__(self, max_batch: int, min_batch: int, sizes: tuple[int, ...] = ()) -> None:
+        self.sizes = sizes  # Bsizes, ascending; (): all from the smallest to the largest
+        self.max_batch = sizes[-1] if sizes else max_batch  # Bsizes.Max()
+        self.min_batch = sizes[0] if sizes else min_batch  # Bsizes.Min()
         self.priority = 0.0
         self.num_running_tasks = 0
         # Ordered: a plain dictionary finds its first key slowly once many earlier keys have been removed.
         self.started: OrderedDict[Subgraph, None] = OrderedDict()
         self.newcomers: OrderedDict[Subgraph, None] = OrderedDict()
         self._num_ready: Counter[int | None] = Counter()  # worker that subgraphs are pinned to -> ready nodes
+
+    def fitting(self, count: int) -> int:
+        """Return the largest supported size of at most `count` nodes, otherwise `count`.
+
+        >>> cell = CellType(64, 1, sizes=(2, 4, 8))
+        >>> [cell.fitting(count) for count in (1, 2, 7, 100)]
+        [1, 2, 4, 8]
+        """
+        count = min(count, self.max_batch)
+        return max([size for size in self.sizes if size <= count], default=count)
 
     def num_ready_nodes(self, worker: int) -> int:
         """Count the ready nodes of subgraphs that are pinned to this worker or to none."""
@@ -102,6 +114,9 @@ class Cellular(Batching):
     class Options:
         max_batch: int = option(64, "nodes of one task, at most (Bsizes.Max)", minimum=1, batch_size=True)
         min_batch: int = option(1, "nodes of every task but the first of a turn, at least (Bsizes.Min)", minimum=1)
+        batch_sizes: str | None = option(
+            None, "supported sizes of tasks (Bsizes), as 1,2,4,8; otherwise all from min_batch to max_batch"
+        )
         max_batches: str | None = option(None, "max_batch of single types, as encoder=512,decoder=256")
         priorities: str | None = option(
             None, "types from the highest priority to the lowest, as decoder,encoder; otherwise the later in a graph"
@@ -114,6 +129,9 @@ class Cellular(Batching):
         self.workers = self.options.workers
         self.depth = self.options.max_tasks
         self.max_batches = _max_batches(self.options)
+        self.batch_sizes = _batch_sizes(self.options)
+        for most in (self.options.max_batch, *self.max_batches.values()):
+            self.supported(most)
         self.priorities = _parts(self.options.priorities)
         self.types: dict[str, CellType] = {}
         self.processor = RequestProcessor(self.enqueue)
@@ -123,6 +141,15 @@ class Cellular(Batching):
         self.subgraphs: dict[str, list[Subgraph]] = {}  # request -> its subgraphs enqueued so far
         self.turns: dict[int, Iterator[Task]] = {}  # worker -> the tasks that its turn has yet to yield
         self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # worker -> its tasks in flight
+
+    def supported(self, most: int) -> tuple[int, ...]:
+        """Return the supported sizes of a type with this maximum. Raise `UsageError` if there are none."""
+        least = self.options.min_batch
+        found = tuple([size for size in self.batch_sizes if least <= size <= most])
+        if self.batch_sizes and not found:
+            given = self.options.batch_sizes
+            raise UsageError(f"batching.batch_sizes is {given!r}: give a size from {least} to {most}.")
+        return found
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
         """Raise `UsageError` if an option names a type of cell that the model lacks."""
@@ -140,7 +167,8 @@ class Cellular(Batching):
         """Queue a subgraph by its type, once all outside nodes that it reads are computed."""
         name = subgraph.cell
         if name not in self.types:
-            self.types[name] = CellType(self.max_batches.get(name, self.options.max_batch))
+            most = self.max_batches.get(name, self.options.max_batch)
+            self.types[name] = CellType(most, self.options.min_batch, self.supported(most))
         cell = self.types[name]
         cell.priority = max(cell.priority, subgraph.priority)
         if name in self.priorities:
@@ -199,18 +227,22 @@ class Cellular(Batching):
         """Algorithm 1, Batch: submit and yield tasks of one type."""
         for number in range(self.options.max_tasks):
             batch = self.form_batched_task(ct, worker, memory.room())
-            if batch.size == 0 or (number > 0 and batch.size < self.options.min_batch):
+            if (size := ct.fitting(batch.size)) < batch.size:  # memory has no room for the size that was tried
+                batch = self.form_batched_task(ct, worker, memory.room(), size)
+            if batch.size == 0 or (number > 0 and batch.size < ct.min_batch):
                 reasons += batch.reasons
                 return
             self.submit(batch, worker)
             yield batch
 
-    def form_batched_task(self, ct: CellType, worker: int, room: Room) -> Task:
+    def form_batched_task(self, ct: CellType, worker: int, room: Room, size: int | None = None) -> Task:
         """Algorithm 1, FormBatchedTask: take ready nodes that are not pinned to other workers.
+
+        It takes up to `size` nodes, by default the largest supported size that ready nodes fill.
 
         A request joins with its first node if memory has room for the request. No later request overtakes it.
         """
-        batch = Task(ct, room, {}, [], [])
+        batch, size = Task(ct, room, {}, [], []), size or ct.fitting(ct.num_ready_nodes(worker))
         for subgraph in chain(ct.started, ct.newcomers):
             if subgraph.pinned is None or subgraph.pinned == worker:
                 sequence = subgraph.sequence
@@ -225,7 +257,7 @@ class Cellular(Batching):
                         break
                     batch.nodes.setdefault(subgraph, []).append(node)
                     batch.size += 1
-                    if batch.size == ct.max_batch:
+                    if batch.size == size:
                         return batch
         return batch
 
@@ -263,6 +295,17 @@ class Cellular(Batching):
 def _parts(text: str | None) -> list[str]:
     """Split a text at its commas."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _batch_sizes(options: Cellular.Options) -> tuple[int, ...]:
+    """Parse the supported batch sizes, ascending. Raise `UsageError` if one is not positive, or given twice."""
+    found: list[int] = []
+    for part in _parts(options.batch_sizes):
+        size = parse_int(part, "A supported batch size", 1, MANY)
+        if size in found:
+            raise UsageError(f"batching.batch_sizes has {size} twice: give every size once.")
+        found.append(size)
+    return tuple(sorted(found))
 
 
 def _max_batches(options: Cellular.Options) -> dict[str, int]:

@@ -17,6 +17,7 @@ ATTRIBUTES: dict[str, tuple[tuple[str, Any, int], ...]] = {  # name, type, and t
         ("workers", int, 1),
         ("depth", int, 1),
         ("granularity", Literal["cell", "operator"], 0),
+        ("batch_sizes", tuple[int, ...], 0),
         ("token_budget", int | None, 1),
     ),
     "memory": (("capacity", int, 1), ("host_capacity", int, 0), ("layers_in_turn", int, 1)),

@@ -103,6 +103,17 @@ class CellRunner:
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         return self.issue(plan, sequences)()
 
+    def materialise(self, sizes: Seq[int]) -> None:
+        """Compute each type of cell once at each batch size (2.6), before any request arrives.
+
+        Then memory has been allocated and kernels have been chosen for these shapes.
+        """
+        device = self.model.device
+        for kind in self.model.types.values():
+            for size in sizes:
+                inputs = [torch.zeros(size, *shape, dtype=dtype, device=device) for shape, dtype in kind.inputs]
+                self.model.run(kind.name, *inputs)
+
     @torch.inference_mode()
     def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> Callable[[], Ran]:
         """Issue a plan to the device.

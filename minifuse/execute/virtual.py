@@ -31,6 +31,9 @@ class VirtualExecutor:
     when its moves are complete. With simulated ranks, `messages` counts and times the messages of a plan that samples
     so many tokens; their time is added, too.
 
+    `host` returns how many seconds the host prepares a plan before it can start, for example to merge graphs. The host
+    prepares one plan at a time, in the order submitted, while workers compute.
+
     A worker runs its plans in order. Each worker has a device of its own, or all share one (`shared`): while k plans
     run, each gets a k-th of it. Several together may be faster than one alone, by the factor `together`.
 
@@ -48,12 +51,14 @@ class VirtualExecutor:
         together: float = 1.0,
         link: Link | None = None,
         messages: Callable[[Plan, int], Messages] | None = None,
+        host: Callable[[Plan], float] = lambda plan: 0.0,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
         self._cost = cost
         self._link = link or Link()
         self._messages = messages
+        self._host, self._host_free = host, 0.0  # the time at which the host has prepared all plans submitted so far
         self._run = run
         self._shared, self._together = shared, together
         self._on_close = on_close
@@ -62,12 +67,14 @@ class VirtualExecutor:
         self._served = self._now = 0.0
         self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap, by end and step
         self._busy: set[int] = set()  # workers that run a plan
-        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans that wait for their worker
+        # Plans that wait for the host or their worker, and when the host has prepared each.
+        self._queued: deque[tuple[float, Plan, dict[str, Sequence]]] = deque()
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self._advance(now)
         if plan.work:
-            self._queued.append((plan, sequences))
+            self._host_free = max(self._host_free, now) + self._host(plan)
+            self._queued.append((self._host_free, plan, sequences))
             self._start_queued()
         else:
             self.start(plan, sequences)
@@ -99,11 +106,11 @@ class VirtualExecutor:
         )
 
     def _start_queued(self) -> None:
-        """Start queued plans on idle workers; the engine has committed the previous plans."""
+        """Start prepared plans on idle workers; the engine has committed the previous plans."""
         for _ in range(len(self._queued)):
-            plan, sequences = self._queued.popleft()
-            if plan.worker in self._busy:
-                self._queued.append((plan, sequences))
+            ready, plan, sequences = self._queued.popleft()
+            if plan.worker in self._busy or ready > self._now:
+                self._queued.append((ready, plan, sequences))
             else:
                 self._busy.add(plan.worker)
                 self.start(plan, sequences)
@@ -125,6 +132,10 @@ class VirtualExecutor:
         end = self._running[0][0]
         return self._now + (end - self._served) * self._slowdown() if self._shared else end
 
+    def _next_ready(self) -> float:
+        """Return when the host has prepared the next plan of an idle worker."""
+        return min([ready for ready, plan, _ in self._queued if plan.worker not in self._busy], default=math.inf)
+
     def _slowdown(self) -> float:
         """Return the factor by which a shared device slows down each plan now."""
         num_running = len(self._running)
@@ -132,8 +143,12 @@ class VirtualExecutor:
 
     def wait(self, until: float | None) -> list[Completion]:
         self._start_queued()
+        until = math.inf if until is None else until
+        while (ready := self._next_ready()) < min(self._link.next_landing(), self._next_end(), until):
+            self._advance(ready)
+            self._start_queued()
         landing, end = self._link.next_landing(), self._next_end()
-        now = min(landing, end, math.inf if until is None else until)
+        now = min(landing, end, until)
         if now == math.inf:
             return []
         self._clock.sleep_until(now)

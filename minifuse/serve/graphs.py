@@ -70,7 +70,7 @@ class ServedCells(ServedModel):
         settings, workers, device = self.settings, stages.batching.workers, self.model.device
         if settings.clock == "virtual":
             virtual, cost = VirtualClock(), CellRoofline(self.model, hardware(settings.hardware))
-            return VirtualExecutor(virtual, cost, placeholders(self.model)), virtual
+            return VirtualExecutor(virtual, cost, placeholders(self.model), host=cost.host_s), virtual
         capacity = stages.memory.capacity
         try:
             runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, device))
@@ -79,6 +79,7 @@ class ServedCells(ServedModel):
                 f"Memory of {capacity * self.slot_bytes / 2**20:.0f} MiB for states could not be allocated "
                 f"on {settings.device}: lower --kv-memory."
             ) from None
+        runner.materialise(stages.batching.batch_sizes)
         run: RunPlan = runner
         issue = on_close = None
         if device.type == "cuda":

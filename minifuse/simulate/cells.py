@@ -34,3 +34,7 @@ class CellRoofline:
             computing = 2 * weights * rows / self.machine.rate(element)
             seconds += max(moved / self.machine.bandwidth, computing) + self.machine.overhead_s
         return seconds
+
+    def host_s(self, plan: Plan) -> float:
+        """Return the seconds that the host builds and merges graphs before the plan can start."""
+        return len(plan.work) * self.machine.host_node_s

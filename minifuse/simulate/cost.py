@@ -40,6 +40,7 @@ class Hardware:
     link: float | None = None  # bytes per second
     processors: int | None = None
     row_s: float = 0.0  # of every row of an iteration: a sequence, or an idle slot that is computed
+    host_node_s: float = 0.0  # of the host, for every node of a plan of cells, before the plan can start
     together: float = 1.0  # speed of several workers on the device, as a multiple of one worker's
     peer_bandwidth: float | None = None  # bytes per second from a rank to the next; None: `transfer_bandwidth`
     peer_latency_s: float = 10e-6  # of every step of a collective; a rounded value

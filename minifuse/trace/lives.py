@@ -35,9 +35,15 @@ class Spans:
         if bounds and bounds[-1] == start:  # as in every decode step
             bounds[-1] = stop
             return 0
+        if not bounds or bounds[-1] < start:
+            bounds += (start, stop)
+            return 0
         # The spans that touch [start, stop): from the first that does not end before it, to the last that begins in it.
         first = bisect_left(bounds, start) // 2 * 2
         last = (bisect_left(bounds, stop + 1) + 1) // 2 * 2
+        if first == last:
+            bounds[first:first] = (start, stop)
+            return 0
         touched = bounds[first:last]
         starts, stops = touched[::2], touched[1::2]
         again = sum(max(0, min(b, stop) - max(a, start)) for a, b in zip(starts, stops, strict=True))

@@ -207,6 +207,42 @@ def test_leaves_of_one_tree_may_run_on_several_workers() -> None:
     assert scene.left == {"x": 3.0}
 
 
+# --- Algorithm 1: a set of supported batch sizes
+
+
+def sizes_of(scene: Scene) -> list[int]:
+    return [len(names) for _, _, _, names in scene.tasks]
+
+
+def test_a_task_has_the_largest_supported_size_that_ready_nodes_fill() -> None:
+    seven = {f"r{i}": (lstm(1), 0.0) for i in range(7)}
+    assert sizes_of(cellular(seven, max_batch=64).run()) == [7]
+    assert sizes_of(cellular(seven, max_batch=64, batch_sizes="4,1,2").run()) == [4, 2, 1]
+    assert sizes_of(cellular(seven, max_batch=3, batch_sizes="1,2,4").run()) == [2, 2, 2, 1]  # 4 is above max_batch
+
+
+def test_below_the_smallest_size_only_the_first_task_of_a_turn_is_submitted() -> None:
+    """Five nodes: 4 of them fill a task, and the last is a turn of its own, as in line 16."""
+    scene = cellular({f"r{i}": (lstm(1), 0.0) for i in range(5)}, max_batch=8, batch_sizes="2,4").run()
+    assert sizes_of(scene) == [4, 1]
+    assert [step.plan.step for step in scene.steps] == [0, 1]
+    assert [step.started_s for step in scene.steps] == [0.0, 1.0]
+
+
+def test_each_type_has_the_sizes_up_to_its_maximum() -> None:
+    graphs = {f"r{i}": (phases(1, 1), 0.0) for i in range(4)}
+    scene = cellular(graphs, max_batch=4, max_batches="decoder=2", batch_sizes="1,2,4").run()
+    assert [(cell, len(names)) for _, _, cell, names in scene.tasks] == [("encoder", 4), ("decoder", 2), ("decoder", 2)]
+
+
+def test_a_task_for_which_memory_is_short_has_a_supported_size() -> None:
+    """Each request is promised two slots: three of four fit into six, and two of these fill a task."""
+    graphs = {f"r{i}": (lstm(2), 0.0) for i in range(4)}
+    scene = cellular(graphs, capacity=7, max_batch=4, batch_sizes="1,2,4").run()
+    assert sizes_of(scene)[0] == 2
+    assert set(sizes_of(scene)) <= {1, 2, 4}
+
+
 # --- leaving, memory and refusals
 
 
@@ -255,6 +291,11 @@ def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
         ({"max_batches": "=4"}, "give TYPE=SIZE"),
         ({"max_batches": "decoder=x"}, "maximum batch size of 'decoder'"),
         ({"max_batch": "4", "min_batch": "5"}, "min_batch is 5 and the smallest maximum 4"),
+        ({"batch_sizes": "1,x"}, "batch size"),
+        ({"batch_sizes": "2,2"}, "batch_sizes has 2 twice"),
+        ({"batch_sizes": "8,16", "max_batch": "4"}, "batch_sizes is '8,16': give a size from 1 to 4"),
+        ({"batch_sizes": "1,2", "min_batch": "4"}, "batch_sizes is '1,2': give a size from 4 to 64"),
+        ({"batch_sizes": "4,8", "max_batches": "leaf=2"}, "batch_sizes is '4,8': give a size from 1 to 2"),
         ({"max_batch": "9", "min_batch": "5", "max_batches": "leaf=4"}, "min_batch is 5 and the smallest maximum 4"),
     ],
 )

@@ -38,4 +38,4 @@ def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> N
 def _in_flight(engine: ServingEngine) -> list[Plan]:
     executor = engine.executor
     assert isinstance(executor, VirtualExecutor)
-    return [plan for _, _, plan, _ in executor._running] + [plan for plan, _ in executor._queued]
+    return [plan for _, _, plan, _ in executor._running] + [plan for _, plan, _ in executor._queued]

@@ -84,6 +84,22 @@ def test_the_same_requests_in_the_same_order_are_not_gathered() -> None:
     assert [float(part[0]) for part in third.results["a"][2]] == [123, 246]
 
 
+def test_cells_are_materialised_for_each_supported_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each type of cell is computed once at each size; no state is written."""
+    scene, calls = Scene(a=spell(1, 2)), []
+    before = [field.clone() for field in scene.storage.fields]
+
+    def run(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        calls.append((name, {len(tensor) for tensor in inputs}))
+        return inner(name, *inputs)
+
+    inner = MODEL.run
+    monkeypatch.setattr(MODEL, "run", run)
+    scene.runner.materialise((1, 4))
+    assert calls == [(name, {size}) for name in ("step", "speaker") for size in (1, 4)]
+    assert all(map(torch.equal, before, scene.storage.fields))
+
+
 def test_newcomers_with_zeros_join_running_requests() -> None:
     scene = Scene(a=spell(1, 2), b=spell(4, 5))
     scene.run(("a", 0, State((), 7)))

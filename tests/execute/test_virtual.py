@@ -56,6 +56,31 @@ def test_a_plan_submitted_between_two_does_not_overtake_the_one_that_is_queued()
     assert [[(c.plan.step, c.ended_s) for c in executor.wait(None)] for _ in range(2)] == [[(1, 2.0)], [(2, 3.0)]]
 
 
+def test_the_host_prepares_one_plan_at_a_time_while_devices_compute() -> None:
+    """Merging takes 3, 2 and 4 s on the host, and computing 5 s. Plan 1 is ready at 5, and its worker free at 8.
+
+    Plan 2, on a worker of its own, waits for the host alone: it is ready at 9.
+    """
+    merging = {0: 3.0, 1: 2.0, 2: 4.0}
+    executor = VirtualExecutor(VirtualClock(), lambda plan: 5.0, seven, host=lambda plan: merging[plan.step])
+    for step, worker in ((0, 0), (1, 0), (2, 1)):
+        executor.submit(plan_of_a(step, worker), sequences_of_a(), 0.0)
+    assert executor.wait(3.5) == []
+    ended = [(c.plan.step, c.ended_s) for _ in range(3) for c in executor.wait(None)]
+    assert ended == [(0, 8.0), (1, 13.0), (2, 14.0)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_plan_begins_no_earlier_than_the_host_has_prepared_it(shared: bool) -> None:
+    executor = VirtualExecutor(VirtualClock(), lambda plan: 1.0, seven, host=lambda plan: 2.0, shared=shared)
+    executor.submit(plan_of_a(0), sequences_of_a(), 10.0)
+    assert executor.wait(12.0) == []
+    assert executor.wait(12.5) == []
+    assert [c.ended_s for c in executor.wait(None)] == [13.0]
+    executor.submit(plan_of_a(1), sequences_of_a(), 20.0)  # the host was idle in between
+    assert [c.ended_s for c in executor.wait(None)] == [23.0]
+
+
 def test_workers_that_share_a_device_share_its_time() -> None:
     """Two plans of 4 s, the second begun at 2 s: 2 s alone, then both at half speed, then the rest of the second."""
     executor = VirtualExecutor(VirtualClock(), lambda plan: 4.0, seven, shared=True)

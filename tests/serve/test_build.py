@@ -235,6 +235,20 @@ def test_a_transformer_has_one_type_of_cell(option: str) -> None:
         _build("cellular", stage_options={f"batching.{option}": value.format("decoder")})
 
 
+def test_cells_are_materialised_for_the_supported_sizes_when_the_engine_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from minifuse.execute.cells import CellRunner
+
+    sizes: list[tuple[int, ...]] = []
+    monkeypatch.setattr(CellRunner, "materialise", lambda self, found: sizes.append(found))
+    source = resolve("lstm:hidden=4,vocab=8")
+    for options in ({}, {"batching.batch_sizes": "4,1"}):
+        settings = Settings(dtype="float64", kv_memory=2**12, stage_options=options)
+        build_engine(resolve_run(technique("cellular"), source, settings), source.load("float64"))
+    assert sizes == [(), (1, 4)]
+
+
 def _toy(**changes: Any) -> dict[str, Any]:
     """What `_built` is given, one thing exchanged."""
     given = {"technique": technique("orca"), "source": SOURCE, "settings": Settings(dtype="float64")}

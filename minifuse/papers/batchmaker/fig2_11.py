@@ -16,7 +16,10 @@ LOST = 1 - paper.SHARE_11
     "2.11",
     "LSTM: lengths of growing variance, and the share of the ideal",
     "lstm",
-    other={"cpu": {"requests": 1000, "shares": (0.25, 0.5, 0.9, 1.2)}, "paper": {"requests": 4000}},
+    other={
+        "cpu": {"requests": 1000, "shares": (0.25, 0.5, 0.9, 1.2)},
+        "paper": {"sizes": (256, 512), "shares": (0.25, 0.5, 0.8, 1.2)},
+    },
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure lengths of growing variance; at a fixed length, also the ideal."""

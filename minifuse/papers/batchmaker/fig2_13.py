@@ -11,8 +11,14 @@ from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Panel, Say, Values
 from minifuse.papers.page import Drawn
+from minifuse.papers.verdict import told
 
 WORKERS = {"quick": (1, 2), "cpu": (1, 2), "paper": tuple(paper.PEAK_13)}
+FIRST = (
+    Contender("decoder", "decoders first", "cellular", twice="encoder"),
+    Contender("encoder", "encoders first", "cellular", {"batching.priorities": "encoder,decoder"}, twice="encoder"),
+)
+FIRST_SHARES = (0.25, 0.75)
 SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for decoders and for padded batches"
 
 
@@ -20,14 +26,18 @@ SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for de
     "2.13",
     "Seq2Seq on several workers, with one and with two largest batches",
     "seq2seq",
-    other={"cpu": {"requests": 400}, "paper": {"requests": 4000}},
+    other={"cpu": {"requests": 400}, "paper": {"sizes": (256, 512), "shares": (0.25, 0.6, 1.2)}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Measure latency against throughput for each number of workers."""
+    """Measure latency against throughput for each number of workers.
+
+    On one worker, encoders before decoders are an ablation that the thesis does not have.
+    """
     scale, sizes = setting.conditions.scale, setting.source.config.sizes
     panels: list[Panel] = []
     verdicts: list[str] = []
-    say.expect(len(WORKERS[scale]) * (1 + num_reports(setting)))
+    decoder_size = (min(paper.DECODER_BATCH_13, max(setting.sizes)),)
+    say.expect(len(WORKERS[scale]) * (1 + num_reports(setting)) + num_reports(setting, decoder_size, FIRST_SHARES))
     for workers in WORKERS[scale]:
         contenders = (
             Contender("one", "one size", "cellular", {"batching.workers": workers}),
@@ -46,8 +56,14 @@ def figure(setting: Setting, say: Say) -> Drawn:
         }
         panels += load.panels("Fig. 2.13", where, published, f", {where}")
         verdicts += _verdicts(load, where)
+    alone = sweep(setting, say, FIRST, "wmt15", decoder_size, FIRST_SHARES, "1 worker")
+    panels += alone.panels("Fig. 2.13", "1 worker, which cells go first", where=", which cells go first")
+    decoders, encoders = alone.curves.values()
     return Drawn(
         panels,
+        first_peaks=told([ours / theirs for ours, theirs in zip(encoders.peaks, decoders.peaks, strict=True)]),
+        first_p90=[f"{one.last['p90'] * 1e3:.3g} ms {one.contender.head}" for one in (decoders, encoders)],
+        first_batches=alone.batch_sizes,
         decoding=sizes["decoder"] / sum(sizes.values()),
         by_workers=verdicts,
     )

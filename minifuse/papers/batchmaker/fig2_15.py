@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import MERGED, num_reports, sweep
+from minifuse.papers.batchmaker.load import (
+    EQUAL_SHARES,
+    equal_caps,
+    judged_equal,
+    num_reports,
+    sweep,
+    tree_contenders,
+)
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables
@@ -14,15 +21,18 @@ from minifuse.papers.verdict import verdict
     "2.15",
     "TreeLSTM: identical trees, and the share of a hand-written ideal",
     "treelstm",
-    other={"cpu": {"requests": 800}, "paper": {"requests": 3000}},
+    other={"cpu": {"requests": 800}, "paper": {"shares": (0.1, 0.3, 0.9)}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure identical trees; a graph written by hand is the ideal."""
-    say.expect(num_reports(setting, (paper.TREE_BATCH,)) + 1)
-    load = sweep(setting, say, MERGED, "identical-trees", (paper.TREE_BATCH,))
+    one_size = (paper.TREE_BATCH,)
+    say.expect(num_reports(setting, one_size) + num_reports(setting, one_size, EQUAL_SHARES) + 1)
+    load = sweep(setting, say, tree_contenders(setting), "identical-trees", one_size)
+    even = equal_caps(setting, say, "identical-trees")
     say(f"the ideal: {paper.CELLS_15} cells, batch after batch")
     batch_s = ideal_s(setting, paper.TREE_BATCH)
-    ideal, ours = paper.TREE_BATCH / batch_s, load.curves["cellular"]
+    ideal = paper.TREE_BATCH / batch_s
+    ours, dynet, _ = load.curves.values()
     peaks = {**{curve.contender.head: curve.peak for curve in load.curves.values()}, "ideal": ideal}
     points = [
         Point(
@@ -35,6 +45,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     panels = (
         *load.panels("Fig. 2.15", "complete trees of 16 leaves"),
         Panel("Fig. 2.15: against the ideal", tables("batchmaker/fig2_15")[0], tuple(points)),
+        *even.panels("Fig. 2.15", "equal caps, free merging", where=", equal caps"),
     )
     return Drawn(
         panels,
@@ -51,7 +62,11 @@ def figure(setting: Setting, say: Say) -> Drawn:
         ),
         batch_s=batch_s,
         lowest=ours.lowest(),
-        ideal_is_slower=batch_s > ours.lowest(),  # the ideal does not batch the cells of one tree with each other
+        theirs=dynet.lowest(),
+        dynet=dynet,
+        # The ideal does not batch the cells of one tree with each other.
+        ideal_is_slower=batch_s > max(ours.lowest(), dynet.lowest()),
+        even=judged_equal(even),
     )
 
 

@@ -14,13 +14,22 @@ PUBLISHED: dict[str, Values] = {
 }
 
 
-@experiment("2.7", "LSTM: latency against throughput, cellular against padded batching", "lstm")
+@experiment(
+    "2.7",
+    "LSTM: latency against throughput, cellular against padded batching",
+    "lstm",
+    other={"paper": {"requests": paper.REQUESTS, "shares": (0.1, 0.25, 0.4, 0.7, 0.95, 1.2)}},
+)
 def figure(setting: Setting, say: Say) -> Drawn:
-    """Measure latency against throughput: (a) with the best batch-size limits, (b) with 64."""
+    """Measure latency against throughput: (a) with the best batch-size limits, (b) with 64.
+
+    In (b), the requests are at most those that choose the batch-size limits in (a).
+    """
     small = min(paper.SMALL_BATCH_7, max(setting.sizes))
+    few = min(setting.num_requests, setting.choosing)
     say.expect(num_reports(setting) + num_reports(setting, (small,)))
     best = sweep(setting, say, PADDED, "wmt15")
-    equal = sweep(setting, say, PADDED, "wmt15", (small,))
+    equal = sweep(setting, say, PADDED, "wmt15", (small,), most=few)
     ours, baselines = best.curves["cellular"], [best.curves[name] for name in BASELINES]
     panels = (
         *best.panels("Fig. 2.7a", "each with its best largest batch", PUBLISHED),
@@ -34,4 +43,5 @@ def figure(setting: Setting, say: Say) -> Drawn:
             lower_p90("LSTM,", ours, baselines, paper.CUTS_7),
         ),
         equal=equal.notes("2.7b"),
+        few=few,
     )

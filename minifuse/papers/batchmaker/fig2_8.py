@@ -9,7 +9,12 @@ from minifuse.papers.experiment import Say
 from minifuse.papers.page import Drawn
 
 
-@experiment("2.8", "LSTM: padded batching with buckets of several widths", "lstm")
+@experiment(
+    "2.8",
+    "LSTM: padded batching with buckets of several widths",
+    "lstm",
+    other={"paper": {"requests": paper.REQUESTS}},
+)
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure buckets of several widths; chains are padded to the end of their bucket."""
     quick = setting.conditions.scale == "quick"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.setting import Setting
+from minifuse.papers.batchmaker.setting import HostBound, Setting
 from minifuse.papers.curve import ALIKE, Contender, Curve, Outcome, Served, curve_panel, load_at, offered, run_rounds
 from minifuse.papers.experiment import Panel, Point, Say, Values
 from minifuse.papers.page import notes, shown, tables
@@ -16,6 +16,7 @@ from minifuse.papers.verdict import Claim, by_rate, told, verdict
 AT_ONCE = float("inf")  # a rate at which all requests arrive at once; the throughput is then the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
 WELL_MODERATE = 0.4
+EQUAL_SHARES = (0.25,)  # of the largest capacity: merging by operators is slow to simulate
 WIDE = 3  # more contenders than this leave no room for batch sizes in a table
 
 BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # the thesis' batch-size limit, and how it was chosen
@@ -36,7 +37,36 @@ def merged(key: str, head: str, per: str) -> Contender:
 CELLULAR = Contender("cellular", "cellular", "cellular")
 BASELINES = ("longest", "bucket")
 PADDED = (CELLULAR, *(padded(pad, pad, pad) for pad in BASELINES))
-MERGED = (CELLULAR, merged("dynet", "per operator", "operator"), merged("fold", "per cell", "cell"))
+MERGED = (merged("operator", "per operator", "operator"), merged("cell", "per cell", "cell"))
+WIDE_ROWS = 1024  # 64 complete trees of 16 leaves have as many leaves: the largest batch of a merged set
+WIDE_CELLULAR = Contender(
+    "wide",
+    f"cellular, {WIDE_ROWS:,} rows",
+    "cellular",
+    {"batching.max_batches": f"leaf={WIDE_ROWS},internal2={WIDE_ROWS}"},
+)
+EQUAL = (WIDE_CELLULAR, *MERGED)  # equal caps on rows, and nothing to pay for merging
+RIVALS = (
+    HostBound(
+        "dynet",
+        "DyNet",
+        "graph-merged",
+        {"batching.per": "operator", "batching.overlap": False},
+        peak=paper.DYNET_PEAK_14,
+    ),
+    HostBound(
+        "fold",
+        "Fold",
+        "graph-merged",
+        {"batching.per": "cell", "batching.overlap": True},
+        peak=paper.PEAK_14 / paper.TIMES_FOLD_14,
+    ),
+)
+
+
+def tree_contenders(bench: Setting) -> tuple[Contender, ...]:
+    """Return cellular batching and its rivals; only in virtual time do these pay for their host."""
+    return (CELLULAR, *(RIVALS if bench.virtual else MERGED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +106,7 @@ class Load:
                 "max_batch": curve.max_batch,
                 "capacity": curve.capacity,
                 "peak": curve.peak,
+                "peak_rounds": curve.peaks,
                 "p90_ms": curve.lowest() * 1e3,
                 **{f"capacity_{size}": capacity for size, capacity in self.capacities[key].items()},
             }
@@ -125,29 +156,47 @@ def sweep(
     sizes: Sequence[int] = (),
     rates: Sequence[float] = (),
     where: str = "",
+    most: int | None = None,
 ) -> Load:
     """Choose each contender's batch-size limit by its capacity; then offer growing loads.
+
+    In virtual time one round with fewer requests decides between several limits; the chosen limit is then measured
+    like a rate.
 
     Args:
         sizes: the limits to choose from; by default, those of the scale.
         rates: the rates in ascending order; by default, those of the conditions, otherwise those of the scale.
         where: distinguishes the title from those of other sweeps with the same workload and sizes.
+        most: the number of requests at the highest rates; by default, that of the scale.
     """
-    most, sizes = bench.num_requests, sizes or bench.sizes
+    most, sizes = most or bench.num_requests, sizes or bench.sizes
+    several = len(sizes) > 1
+    count, rounds = (min(most, bench.choosing), 1) if several and bench.virtual else (most, bench.rounds)
+
+    def at_once(one: Contender, size: int, count: int) -> Callable[[int], Served]:
+        return partial(bench.run, one, size, workload, count, AT_ONCE)
+
     capacities: dict[str, dict[int, Outcome]] = {one.key: {} for one in contenders}
     for number, size in enumerate(sizes):
-        say(f"{workload}: all {most} requests at once, batches of up to {size}")
-        runs = {one.key: partial(bench.run, one, size, workload, most, AT_ONCE) for one in contenders}
-        for key, outcome in run_rounds(runs, bench.rounds, number).items():
+        say(f"{workload}: all {count} requests at once, batches of up to {size}")
+        runs = {one.key: at_once(one, size, count) for one in contenders}
+        for key, outcome in run_rounds(runs, rounds, number).items():
             capacities[key][size] = outcome
     medians = {
         key: {size: outcome["throughput"] for size, outcome in by_size.items()} for key, by_size in capacities.items()
     }
+    chosen = {key: best_size(by_size) for key, by_size in medians.items()}
+    if (count, rounds) != (most, bench.rounds):
+        say(f"{workload}: all {most} requests at once, the batches chosen")
+        runs = {one.key: at_once(one, chosen[one.key], most) for one in contenders}
+        for key, outcome in run_rounds(runs, bench.rounds, 0).items():
+            capacities[key][chosen[key]] = outcome
+            medians[key][chosen[key]] = outcome["throughput"]
     curves = {}
     for one in contenders:
-        by_size = capacities[one.key]
-        size = best_size(medians[one.key])
-        curves[one.key] = Curve(one, size, medians[one.key][size], capacities=by_size[size].each("throughput"))
+        size = chosen[one.key]
+        each = capacities[one.key][size].each("throughput")
+        curves[one.key] = Curve(one, size, medians[one.key][size], capacities=each)
     load = Load(workload, curves, medians)
 
     def run(curve: Curve, rate: float, number: int) -> Served:
@@ -170,8 +219,23 @@ def sweep(
     return load
 
 
+def equal_caps(bench: Setting, say: Say, workload: str) -> Load:
+    """Sweep the load with batches of up to 1,024 rows for every contender, and free merging."""
+    return sweep(bench, say, EQUAL, workload, (paper.TREE_BATCH,), EQUAL_SHARES, "equal caps")
+
+
+def judged_equal(load: Load) -> list[str]:
+    """Tell how the peak of cellular batching compares with those of free merging, at equal caps."""
+    ours = load.curves["wide"]
+    return [
+        f"{told([mine / theirs for mine, theirs in zip(ours.peaks, load.curves[one.key].peaks, strict=True)])} that of "
+        f"{one.head}"
+        for one in MERGED
+    ]
+
+
 def num_reports(bench: Setting, sizes: Sequence[int] = (), rates: Sequence[float] = ()) -> int:
-    """Count the reports of a sweep with these arguments, to within one."""
+    """Count the reports of a sweep with these arguments, to within two."""
     return len(sizes or bench.sizes) + len(rates or bench.conditions.rates or bench.shares)
 
 

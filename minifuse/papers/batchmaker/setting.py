@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +18,7 @@ from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.papers.contest import Bench
 from minifuse.papers.curve import Contender, Served, latencies, steady_rate
 from minifuse.papers.experiment import Conditions, Experiment, Say
-from minifuse.papers.page import Draw, notes, spec
+from minifuse.papers.page import Draw, Drawn, notes, spec
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.trace.metrics import RunningMetrics
 from minifuse.workload.cells import cell_workload
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from minifuse.model.cells.model import CellModel
 
 
+CALIBRATED = 1280  # trees served at once to fit the machine to the thesis' peaks: 20 sets of 64
+ENOUGH = 8  # completions that tell a rate
 STEADY = 5  # least number of runs of a computation that is timed by itself; the median counts
 
 
@@ -36,7 +39,8 @@ STEADY = 5  # least number of runs of a computation that is timed by itself; the
 class Scale:
     """What a scale measures.
 
-    `sizes` are the batch-size limits to choose from. `shares` are the rates, as shares of the largest capacity.
+    `sizes` are the batch-size limits to choose from; in virtual time, `choosing` requests decide. `shares` are the
+    rates, as shares of the largest capacity.
     """
 
     hidden: int
@@ -44,12 +48,13 @@ class Scale:
     requests: int
     sizes: tuple[int, ...]
     shares: tuple[float, ...]
+    choosing: int = 20_000
 
 
 SCALES = {
     "quick": Scale(16, 64, 24, (4, 16), (0.2, 1.2)),
     "cpu": Scale(paper.HIDDEN, None, 800, (32, 64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.0, 1.2)),
-    "paper": Scale(paper.HIDDEN, paper.VOCAB, 6000, (64, 128, 256, 512), (0.1, 0.25, 0.4, 0.6, 0.8, 1, 1.2)),
+    "paper": Scale(paper.HIDDEN, paper.VOCAB, 20_000, (64, 128, 256, 512), (0.1, 0.25, 0.5, 0.8, 1.2)),
 }
 
 
@@ -73,6 +78,24 @@ def scheduling_s() -> float:
     return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6  # 250 us instead of 185
 
 
+def slowed(machine: Hardware, factor: float) -> Hardware:
+    """Return a machine on which everything on the device takes `factor` times as long."""
+    assert machine.wide_flops is not None
+    return replace(
+        machine,
+        bandwidth=machine.bandwidth / factor,
+        wide_flops=machine.wide_flops / factor,
+        overhead_s=machine.overhead_s * factor,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostBound(Contender):
+    """A contender whose host builds and merges graphs, fitted to its peak in the thesis."""
+
+    peak: float = 0.0  # requests per second
+
+
 def how_fitted() -> tuple[str, ...]:
     """Return a note that tells which numbers of the V100 were fitted to which times."""
     machine, sheet = fitted(), hardware(paper.MACHINE)
@@ -89,6 +112,22 @@ def how_fitted() -> tuple[str, ...]:
     )
 
 
+def rate_while(last_s: float, ended_s: Sequence[float]) -> float | None:
+    """Return the completions per second while requests arrive, without the first quarter of this time.
+
+    At first batches fill up. After the last arrival, some buckets are empty, and batches no longer have the lengths of
+    the workload. So a window of completions would not do: its ends depend on which buckets are served.
+
+    Returns:
+        None if fewer than eight requests end in this time, as when all arrive at once.
+
+    >>> rate_while(4.0, [0.5, *[2.0] * 4, *[3.5] * 5, 4.0, *[5.0] * 20])  # ten end after 1 s and until 4 s
+    3.3333333333333335
+    """
+    ended = sum(last_s / 4 < end_s <= last_s for end_s in ended_s)
+    return ended / (0.75 * last_s) if ended >= ENOUGH else None
+
+
 class Setting(Bench[CellSource]):
     """Serves requests with one model of cells on one machine, real or simulated.
 
@@ -103,20 +142,47 @@ class Setting(Bench[CellSource]):
     def __init__(self, conditions: Conditions, kind: str, **other: Any) -> None:
         scale = replace(SCALES[conditions.scale], **other)
         self.kind = kind
-        self.sizes, self.shares = scale.sizes, scale.shares
+        self.sizes, self.shares, self.choosing = scale.sizes, scale.shares, scale.choosing
         self.hidden = conditions.hidden or scale.hidden
         source = resolve_cells(f"{kind}:hidden={self.hidden},vocab={scale.vocab or 16 * self.hidden}")
         assert source is not None
         super().__init__(conditions, source, fitted(), virtual_dtype="float32", real_dtype="float32")
         self.num_requests = conditions.requests or scale.requests
         self.operators_per_cell = 1.0
+        self.slowdown = 1.0  # of the device, compared with the machine that is fitted to the LSTM
         self._held: dict[tuple[str, bool, int], list[int]] = {}
+        self._host_node_s: dict[str, float] = {}  # contender -> seconds of the host
 
     def start(self, say: Say) -> None:
         """Make the model; in virtual time, it has no weights."""
         say(f"a model of hidden size {self.hidden}")
         device = "meta" if self.virtual else "cpu"
         self.model: CellModel = self.source.load(self.dtype, device, self.conditions.seed)
+        if self.virtual and self.kind == "treelstm":
+            say("fitting the machine to the peak of cellular batching")
+            self.slowdown = self._capacity(Contender("cellular", "cellular", "cellular")) / paper.PEAK_14
+
+    def _capacity(self, contender: Contender) -> float:
+        """Return the throughput of trees like TreeBank's, all at once, in batches of up to 64."""
+        return self.run(contender, paper.TREE_BATCH, "treebank", CALIBRATED, math.inf, 0)["steady"]
+
+    def host_node_s(self, contender: HostBound) -> float:
+        """Return the host's seconds per node with which a contender has the thesis' peak on TreeBank.
+
+        A host that merges while the device computes limits the peak alone. Otherwise a set takes the time of both.
+
+        >>> # 64 trees in 30.5 ms, of which the device takes 16.5: 14 ms for 64 x 400 operators are 0.55 us each
+        """
+        if contender.key not in self._host_node_s:
+            device_s = 0.0
+            if not contender.options["batching.overlap"]:
+                free = Contender(contender.key, contender.head, contender.technique, contender.options)
+                device_s = 1 / self._capacity(free)
+            unfold = self._batched(contender).unfold
+            trees = self.requests("treebank", CALIBRATED, 1.0, 0)
+            nodes = sum(len(unfold(tree)) for tree in trees) / len(trees)
+            self._host_node_s[contender.key] = (1 / contender.peak - device_s) / nodes
+        return self._host_node_s[contender.key]
 
     def requests(self, workload: str, count: int, rate: float, number: int) -> list[Request]:
         """Make `count` requests of a workload and a round, the same at every rate.
@@ -131,7 +197,8 @@ class Setting(Bench[CellSource]):
         """Serve the requests of a round with one contender; errors are those of `Bench.serve`.
 
         Returns:
-            Metrics of the run. Throughput is in requests per second, over the middle half of the completions;
+            Metrics of the run. `throughput` is that of `rate_while` in requests per second, `steady` that of
+            `steady_rate`, which is right for sets of equal lengths.
             `gathering_share` is the part of the run's time that gathering took.
         """
         options = contender.sized(max_batch)
@@ -147,9 +214,12 @@ class Setting(Bench[CellSource]):
             slot_bytes=self._batched(contender).slot_bytes,
         )
         metrics = counted.result()
-        ended = (life.ended_s for life in counted.lives.values())
+        ended = [life.ended_s for life in counted.lives.values()]
+        last_s = max(request.arrival_s for request in requests)
+        whole: float = metrics["throughput"]["requests_per_s"]
         return {
-            "throughput": steady_rate(ended) or metrics["throughput"]["requests_per_s"],
+            "throughput": rate_while(last_s, ended) or whole,
+            "steady": steady_rate(ended) or whole,
             **latencies("e2e_s", lambda name, percent: float(metrics[name][f"p{percent}"])),
             "mean_batch": metrics["mean_batch_size"],
             "idle_share": metrics["tokens"]["idle_share"],
@@ -172,14 +242,21 @@ class Setting(Bench[CellSource]):
         """Return the simulated machine with the overhead of a contender.
 
         For cellular batching, scheduling and gathering are added. For a contender that batches operators, the overhead
-        of a cell is divided among its operators.
+        of a cell is divided among its operators. A host that merges graphs takes time for each node.
         """
-        machine = fitted()
+        machine = self.machine
         if contender.technique == "cellular":
-            return replace(machine, overhead_s=machine.overhead_s + scheduling_s())
+            return replace(machine, overhead_s=machine.overhead_s + self.slowdown * scheduling_s())
+        if isinstance(contender, HostBound):
+            machine = replace(machine, host_node_s=self.host_node_s(contender))
         if _by_operator(contender):
             return replace(machine, overhead_s=machine.overhead_s / self.operators_per_cell)
         return machine
+
+    @property
+    def machine(self) -> Hardware:
+        """Return the simulated machine, without anything that a contender adds."""
+        return slowed(fitted(), self.slowdown)
 
     def _slots(
         self, contender: Contender, options: dict[str, Any], workload: str, requests: Sequence[Request], number: int
@@ -200,7 +277,7 @@ class Setting(Bench[CellSource]):
         from minifuse.simulate.cells import CellRoofline
 
         work = tuple(Work(f"r{i}", 0, 1, cell) for i in range(rows))
-        return CellRoofline(self.model, fitted())(Plan(0, 0, work, (State((), 0),) * rows))
+        return CellRoofline(self.model, self.machine)(Plan(0, 0, work, (State((), 0),) * rows))
 
     def timed(self, run: Callable[[], object]) -> float:
         """Return the median seconds of a computation, in real time."""
@@ -221,7 +298,7 @@ class Setting(Bench[CellSource]):
 
     def described(self) -> dict[str, Any]:
         """Return the conditions of all measurements, as plain values."""
-        machine = fitted() if self.virtual else None
+        machine = self.machine if self.virtual else None
         return self.facts(
             f"{paper.MACHINE}, fitted",
             hidden=self.hidden,
@@ -231,6 +308,13 @@ class Setting(Bench[CellSource]):
             requests=self.num_requests,
             paper_hidden=paper.HIDDEN,
         )
+
+    def about(self) -> tuple[str, ...]:
+        """Return notes on the contenders, and on the machine that was fitted to them."""
+        if self.kind != "treelstm":
+            return notes("batchmaker/padded")
+        host = [f"{1e6 * seconds:.3g} us for {key}" for key, seconds in self._host_node_s.items()]
+        return notes("batchmaker/merged", setting=self, paper=paper, host=host)
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on the machine, the size of a sweep, and how loads are measured."""
@@ -258,5 +342,11 @@ def experiment(
     def make(conditions: Conditions) -> Setting:
         return Setting(conditions, kind, **(other or {}).get(conditions.scale, {}))
 
-    about = notes("batchmaker/merged" if kind == "treelstm" else "batchmaker/padded")
-    return spec("BatchMaker", number, shows, make, takes=takes, paper=paper, about=about)
+    def decorate(draw: Draw[Setting]) -> Experiment:
+        def drawn(setting: Setting, say: Say) -> Drawn:
+            found = draw(setting, say)
+            return Drawn(found.panels, found.facts, about=setting.about(), **found.values)
+
+        return spec("BatchMaker", number, shows, make, takes=takes, paper=paper)(drawn)
+
+    return decorate

@@ -40,6 +40,8 @@ class GraphBooks(Books):
         self.max_batch: float = options.get("max_batch", math.inf)
         pairs = (options.get("max_batches") or "").split(",")
         self.max_batches = {name: int(size) for name, _, size in (pair.partition("=") for pair in pairs if pair)}
+        self.batch_sizes = [int(size) for size in (options.get("batch_sizes") or "").split(",") if size]
+        self.min_batch: int = options.get("min_batch", 1)
         self.capacity = capacity
         self.graphs: dict[str, CellGraph] = {}  # of every sequence that was ever received
         self.live: set[str] = set()  # received and not yet finished
@@ -81,8 +83,12 @@ class GraphBooks(Books):
         cells = {item.cell for item in work}
         if len(cells) > 1:
             raise LawBroken("layout", f"worker {worker} got {cells} as one batch")
-        if not self.whole and len(work) > self.max_batches.get(work[0].cell, self.max_batch):
+        most = self.max_batches.get(work[0].cell, self.max_batch) if work else 0
+        if not self.whole and len(work) > most:
             raise LawBroken("budget", f"worker {worker} got a batch of {len(work)} {work[0].cell}: {work}")
+        sizes = [size for size in self.batch_sizes if self.min_batch <= size <= most]
+        if sizes and len(work) >= min(sizes) and len(work) not in sizes:
+            raise LawBroken("budget", f"worker {worker} got a batch of {len(work)} {work[0].cell}, not of {sizes}")
         for name, node, stop, cell in work:
             graph = self.graphs[name]
             if stop != node + 1 or cell != graph.nodes[node].cell:

@@ -63,6 +63,7 @@ OPTIONS = {
     "batching.order": st.sampled_from(["fcfs", "priority"]),
     "batching.ageing": st.sampled_from([None, 0.004, 0.03]),
     "batching.min_batch": st.sampled_from([1, 1, 2, 3]),
+    "batching.batch_sizes": st.sampled_from([None, None, "1,4", "1,2,8", "6,1,3"]),
     "batching.max_batches": st.sampled_from([None, None, "decoder=7,leaf=3,lstm=4,wide=3"]),
     "batching.priorities": st.sampled_from([None, None, "leaf,encoder,wide"]),
     "batching.max_tasks": st.integers(1, 5),
@@ -101,6 +102,8 @@ def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()
     )
     options = draw_options(draw, OPTIONS)
     options["batching.min_batch"] = min(options["batching.max_batch"], options["batching.min_batch"])
+    if options["batching.batch_sizes"]:
+        options["batching.min_batch"] = 1  # each type has the size 1
     return GraphScenario(
         requests=requests,
         aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 6).map("r{}".format)), max_size=2))),

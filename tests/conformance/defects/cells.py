@@ -79,7 +79,7 @@ def subgraph_dropped(receive: Any, self: RequestProcessor, sequence: Sequence) -
 @graph_defect("cellular", "budget")
 def batch_too_large(patch: Patch) -> None:
     init = CellType.__init__
-    patch.setattr(CellType, "__init__", lambda self, most: init(self, most + 1))
+    patch.setattr(CellType, "__init__", lambda self, most, *sizes: init(self, most + 1, *sizes))
 
 
 @graph_defect("cellular", "conservation")
@@ -124,14 +124,20 @@ def decides_by_chance(patch: Patch) -> None:
     counter = iter(range(10**9))
     form = Cellular.form_batched_task
 
-    def fickle(self: Cellular, ct: CellType, worker: int, room: Any) -> Any:
+    def fickle(self: Cellular, ct: CellType, worker: int, room: Any, *size: int) -> Any:
         most, ct.max_batch = ct.max_batch, 1 if next(counter) % 3 == 0 else ct.max_batch
         try:
-            return form(self, ct, worker, room)
+            return form(self, ct, worker, room, *size)
         finally:
             ct.max_batch = most
 
     patch.setattr(Cellular, "form_batched_task", fickle)
+
+
+@graph_defect("cellular", "budget")
+@instead_of(CellType, "fitting")
+def any_size_is_supported(fitting: Any, self: CellType, count: int) -> int:
+    return min(count, self.max_batch)
 
 
 @graph_defect("cellular", "pure")
@@ -148,8 +154,8 @@ def waits_for_a_request_it_cannot_know(patch: Patch) -> None:
     leak_arrivals(patch)
     form = Cellular.form_batched_task
 
-    def saving(self: Cellular, ct: CellType, worker: int, room: Any) -> Any:
-        task = form(self, ct, worker, room)
+    def saving(self: Cellular, ct: CellType, worker: int, room: Any, *size: int) -> Any:
+        task = form(self, ct, worker, room, *size)
         if any(arrival > 0.1 for arrival in self.future):
             task.nodes = dict([*task.nodes.items()][:1])  # one subgraph: all the rest must wait
             named = {subgraph.sequence for subgraph in task.nodes}

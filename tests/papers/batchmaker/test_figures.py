@@ -10,7 +10,7 @@ from papers.figures import found, quickly
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers import EXPERIMENTS
-from minifuse.papers.batchmaker import fig2_11, fig2_15
+from minifuse.papers.batchmaker import fig2_11, fig2_15, setting
 from minifuse.papers.batchmaker.fig2_5 import Life
 from minifuse.papers.batchmaker.setting import Setting
 from minifuse.papers.experiment import Conditions, Finding, Panel, Say
@@ -24,6 +24,7 @@ NAMES = [name for name in EXPERIMENTS if name.startswith("batchmaker")]
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     quickly(monkeypatch)
+    monkeypatch.setattr(setting, "CALIBRATED", 8)
 
 
 @cache
@@ -82,7 +83,7 @@ def test_every_figure_runs_in_seconds_and_is_complete(name: str) -> None:
             if column.part == "measured" and "peak" not in one.title:
                 assert any(point.measured.get(column.key) is not None for point in one.points), column.key
     assert any("(thesis: " in note for note in finding.notes)
-    assert all(note.endswith(".") and "nan" not in note for note in finding.notes)
+    assert all(note.endswith(".") and "None" not in note and "nan" not in note for note in finding.notes)
 
 
 def test_the_timeline_is_the_thesis() -> None:
@@ -119,9 +120,17 @@ def test_what_each_figure_compares() -> None:
     assert heads["2.8"] == ["width 1", "width 10", "width 40"]
     assert heads["2.13"] == ["one size", "two sizes", "longest", "bucket"]
     assert heads["2.14"] == heads["2.15"] == ["cellular", "per operator", "per cell"]
+    assert [point.at["contender"] for point in panel(small("batchmaker-fig2.15"), "peaks, equal caps").points] == [
+        "cellular, 1,024 rows",
+        "per operator",
+        "per cell",
+    ]
+    rivals = panel(small("batchmaker-fig2.15", "paper"), "Fig. 2.15: peaks").points
+    assert [point.at["contender"] for point in rivals] == ["cellular", "DyNet", "Fold"]
     assert [one.title for one in small("batchmaker-fig2.13").panels if "peaks" not in one.title] == [
         "Fig. 2.13: 1 worker",
         "Fig. 2.13: 2 workers",
+        "Fig. 2.13: 1 worker, which cells go first",
     ]
     assert [one.title for one in small("batchmaker-fig2.7").panels if "peaks" not in one.title] == [
         "Fig. 2.7a: each with its best largest batch",

@@ -8,11 +8,18 @@ from statistics import pstdev
 import pytest
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import AT_ONCE, MERGED, padded
-from minifuse.papers.batchmaker.setting import Setting, fitted, scheduling_s
+from minifuse.papers.batchmaker import setting
+from minifuse.papers.batchmaker.load import AT_ONCE, CELLULAR, MERGED, RIVALS, padded
+from minifuse.papers.batchmaker.setting import Setting, fitted, rate_while, scheduling_s
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Conditions, Say
 from minifuse.simulate.cost import hardware
+
+
+@pytest.fixture(autouse=True)
+def _three_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit the machine to fewer trees: three sets of 64."""
+    monkeypatch.setattr(setting, "CALIBRATED", 192)
 
 
 def test_the_thesis_numbers_agree_with_each_other() -> None:
@@ -60,18 +67,36 @@ def test_the_fitted_machine_takes_the_thesis_times() -> None:
     assert scheduling_s() == pytest.approx(65e-6)
 
 
+def trees() -> Setting:
+    found = Setting(Conditions(scale="paper"), "treelstm", hidden=64, vocab=16)
+    found.start(Say())
+    return found
+
+
 def test_the_overhead_of_each_contender_in_virtual_time() -> None:
-    virtual = Setting(Conditions(scale="paper"), "treelstm", hidden=8, vocab=16)
-    virtual.start(Say())
+    virtual = trees()
     overheads = {}
-    for contender in MERGED:
+    for contender in (CELLULAR, *MERGED):
         virtual._batched(contender)
         overheads[contender.key] = hardware(virtual._machine(contender)).overhead_s
-    alone = fitted().overhead_s
-    assert overheads["fold"] == alone
-    assert overheads["cellular"] == pytest.approx(alone + 65e-6)
+    alone = virtual.slowdown * fitted().overhead_s
+    assert overheads["cell"] == pytest.approx(alone)
+    assert overheads["cellular"] == pytest.approx(alone + virtual.slowdown * 65e-6)
     assert virtual.operators_per_cell > 5
-    assert overheads["dynet"] * virtual.operators_per_cell == pytest.approx(alone)
+    assert overheads["operator"] * virtual.operators_per_cell == pytest.approx(alone)
+
+
+def test_trees_are_as_fast_as_in_the_thesis_once_fitted() -> None:
+    """The device is fitted to the peak of cellular batching, each rival's host to the rival's peak."""
+    virtual = trees()
+    peaks = {one.key: virtual._capacity(one) for one in (CELLULAR, *RIVALS)}
+    assert peaks == pytest.approx({"cellular": 3100, "dynet": 2100, "fold": 775}, rel=0.01)
+    dynet, fold = RIVALS
+    assert virtual._machine(fold).host_node_s == virtual.host_node_s(fold) > virtual.host_node_s(dynet) > 0
+    assert virtual._machine(CELLULAR).host_node_s == 0
+    free = [virtual._capacity(one) for one in MERGED]
+    assert free[0] > 2100
+    assert free[1] > 775
 
 
 def test_options_of_a_contender() -> None:
@@ -90,12 +115,24 @@ def test_options_of_a_contender() -> None:
 
 
 def test_requests_are_a_poisson_process_or_all_come_at_once() -> None:
-    setting = Setting(Conditions(scale="quick"), "lstm")
-    slow, fast, at_once = (setting.requests("wmt15", 200, rate, 0) for rate in (10.0, 100.0, AT_ONCE))
+    quick = Setting(Conditions(scale="quick"), "lstm")
+    slow, fast, at_once = (quick.requests("wmt15", 200, rate, 0) for rate in (10.0, 100.0, AT_ONCE))
     assert slow[-1].arrival_s == pytest.approx(10 * fast[-1].arrival_s)
     assert slow[-1].arrival_s == pytest.approx(20.0, rel=0.3)
     gaps = [late.arrival_s - early.arrival_s for early, late in pairwise(fast)]
     assert pstdev(gaps) == pytest.approx(0.01, rel=0.3)  # as large as their mean
     assert {request.arrival_s for request in at_once} == {0.0}
     assert [request.prompt for request in slow] == [request.prompt for request in at_once]
-    assert setting.requests("wmt15", 200, 10.0, 1)[0] != slow[0]  # of another round
+    assert quick.requests("wmt15", 200, 10.0, 1)[0] != slow[0]  # of another round
+
+
+def test_throughput_counts_what_ends_while_requests_arrive() -> None:
+    """Afterwards batches have other lengths. If all come at once, the whole run counts."""
+    virtual = Setting(Conditions(scale="paper"), "lstm", hidden=8, vocab=16)
+    virtual.start(Say())
+    bucket = padded("b", "bucket", "bucket")
+    assert virtual.run(bucket, 8, "wmt15", 40, 20.0, 0)["throughput"] == pytest.approx(20, rel=0.2)
+    assert rate_while(0.0, [1.0] * 40) is None
+    assert rate_while(4.0, [2.0] * 7) is None
+    at_once, slower = (virtual.run(bucket, 8, "wmt15", 24, rate, 0) for rate in (AT_ONCE, 1e9))
+    assert at_once["throughput"] == pytest.approx(slower["throughput"], rel=0.1)
