@@ -22,8 +22,9 @@ class Conditions:
     queries. The dtype `auto` is the half precision that suits the scale's machine, or float32 if the paper used that.
     Each round runs every contender once, with newly drawn arrivals and lengths. Results are medians of the rounds.
 
-    `hidden` is the hidden size of a model of cells, `rates` are the rates at which requests arrive, and `requests` is
-    the number of requests. An experiment lists in `takes` which of these it uses.
+    `hidden` is the hidden size of a model of cells, `rates` are the rates at which requests arrive, `requests` is the
+    number of requests, and `conversations` is the path of a ShareGPT file, whose lengths replace the drawn ones. An
+    experiment lists in `takes` which of these it uses.
     """
 
     scale: str = "cpu"
@@ -35,6 +36,7 @@ class Conditions:
     hidden: int | None = None
     rates: tuple[float, ...] | None = None  # ascending; shares of the measured peak, or requests per second
     requests: int | None = None
+    conversations: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ PROMPTS, ANSWERS = Lognormal(37.9, 1.5), Lognormal(205.4, 1.0)
 DROPPED = 0.1  # by how much the means of a full correlation are raised: more conversations are then too long
 
 Turn = tuple[tuple[int, ...], int]  # the tokens of a prompt, and the number of tokens of its answer
+Lengths = list[tuple[int, int]]  # of a conversation: the tokens of each prompt and of its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def conversations(
     return as_requests(map(turns, range(count)), asked.reaction, arrival, seed)
 
 
-def draw_lengths(asked: Asked, number: int, seed: int = 0) -> list[tuple[int, int]]:
+def draw_lengths(asked: Asked, number: int, seed: int = 0) -> Lengths:
     """Draw prompt and answer lengths of conversation `number`; repeat while it is too long.
 
     With a `correlation` r, the logarithm of a length deviates from its mean by sqrt(r) times a normal deviate that all
@@ -152,13 +153,18 @@ def draw_lengths(asked: Asked, number: int, seed: int = 0) -> list[tuple[int, in
             )
             for _ in range(num_turns)
         ]
-        scaled = [tuple(max(1, round(length * asked.scale)) for length in turn) for turn in lengths]
+        scaled = scale_lengths(lengths, asked.scale)
         if sum(map(sum, scaled)) <= asked.longest:
-            return [(prompt, answer) for prompt, answer in scaled]
+            return scaled
     raise UsageError(
         f"No conversation of sharegpt with scale={asked.scale:g} has {asked.min_turns} turns and up to "
         f"{asked.longest:,} tokens: raise scale, or lower min_turns."
     )
+
+
+def scale_lengths(lengths: Lengths, scale: float) -> Lengths:
+    """Multiply all lengths; each remains one token at least."""
+    return [(max(1, round(scale * prompt)), max(1, round(scale * answer))) for prompt, answer in lengths]
 
 
 def _draw_turns(rng: random.Random) -> int:

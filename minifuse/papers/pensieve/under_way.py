@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
+from minifuse.memory.tiered.profile import Profile
 from minifuse.papers.curve import Served, latencies
+from minifuse.trace.log import Event
 from minifuse.trace.metrics import RunningMetrics, percentile
-from minifuse.workload.conversations import MEANS, Asked, draw_lengths
+from minifuse.workload.conversations import MEANS, Asked, Lengths, draw_lengths
 from minifuse.workload.laws import Arrival
 
 DEEP = 40  # reaction times before the run in which conversations begin; hardly any lasts longer
@@ -36,18 +38,36 @@ class Crowd:
     conversation was given. A conversation that ends in this time, or goes on only after the run, sends its text, too.
     Then turns arrive: first in a warm-up, then in the measured period. Later turns are left out.
 
+    If `cold`, no conversation is under way when the run begins, and the measured period is the whole run.
+
     >>> # reaction times of 60 s, 300 requests at 2/s: texts so far until 180 s, turns from then on, measured in
-    >>> # [240, 390)
+    >>> # [240, 390); cold: turns from 0 s on, measured in [0, 150)
+
+    Attributes:
+        found: lengths of conversations to choose from, with equal chances; without any, lengths are drawn (`asked`).
     """
 
     asked: Asked
     vocab_size: int
     seed: int
     remembered: float = REMEMBERED
+    cold: bool = False
+    found: Sequence[Lengths] = ()
+
+    @property
+    def start_s(self) -> float:
+        """Return when the first turns arrive."""
+        return 0.0 if self.cold else self.remembered * self.asked.reaction
+
+    def lengths(self, number: int) -> Lengths:
+        """Return the lengths of a conversation's turns."""
+        if not self.found:
+            return draw_lengths(self.asked, number, self.seed)
+        return random.Random(f"pensieve conversation {number} {self.seed}").choice(self.found)
 
     def period(self, rate: float, count: int) -> Period:
         """Return the period in which about `count` requests arrive at `rate` requests per second."""
-        begin_s = (self.remembered + WARM_UP) * self.asked.reaction
+        begin_s = self.start_s + (0.0 if self.cold else WARM_UP * self.asked.reaction)
         return Period(begin_s, begin_s + count / rate)
 
     def requests(self, rate: float, count: int, mean_turns: float = MEANS[0]) -> list[Request]:
@@ -58,8 +78,8 @@ class Crowd:
             count: the number of requests in the period, approximately.
             mean_turns: the mean number of turns of a conversation.
         """
-        start_s = self.remembered * self.asked.reaction
-        before_s, length_s = DEEP * self.asked.reaction, self.period(rate, count).end_s - start_s
+        start_s, before_s = self.start_s, 0.0 if self.cold else DEEP * self.asked.reaction
+        length_s = self.period(rate, count).end_s - start_s
         gap_s = mean_turns / rate
         num = round((before_s + length_s) / gap_s)
         begins = Arrival(gap_s, cv=1.0).times(num, random.Random(f"pensieve arrivals {self.seed}"))
@@ -88,7 +108,7 @@ class Crowd:
         number = 0
         while len(found) < count:
             rng, history = self._words(number), 0
-            for prompt, answer in draw_lengths(self.asked, number, self.seed):
+            for prompt, answer in self.lengths(number):
                 tokens = self._draw(rng, history + prompt)
                 found.append(Request(f"r{len(found)}", tokens, answer, ignore_eos=True))
                 history += prompt + answer
@@ -120,8 +140,7 @@ class Crowd:
         after: str | None = None
         delay_s = 0.0
         goes_on = False  # whether turns follow after the period
-        lengths = draw_lengths(self.asked, number, self.seed)
-        for i, (prompt, answer) in enumerate(lengths):
+        for i, (prompt, answer) in enumerate(self.lengths(number)):
             if time_s >= length_s:
                 goes_on = True
                 break
@@ -152,13 +171,32 @@ class Crowd:
         return Request(f"c{number}", prompt, 1, ignore_eos=True, arrival_s=max(0.0, at_s), conversation=f"c{number}")
 
 
-def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
+class Costs(RunningMetrics):
+    """Counts metrics, and what it costs to recompute histories, by the cost of a chunk."""
+
+    def __init__(self, profile: Profile, chunk: int) -> None:
+        super().__init__()
+        self.profile, self.chunk = profile, chunk
+        self.recomputing = 0.0  # in the unit of the profile: seconds
+
+    def read(self, event: Event) -> None:
+        """Count an event."""
+        super().read(event)
+        if event["event"] != "step":
+            return
+        for name, start, stop, *_ in event["work"]:
+            stop = min(stop, self.lives[name].history)
+            if start < stop:  # by the cost in its middle, as costs are nearly linear
+                self.recomputing += (stop - start) / self.chunk * self.profile.cost((start + stop) // 2)
+
+
+def measured(counted: Costs, period: Period, offered: float) -> Served:
     """Return the outcome of a run in the measured period.
 
     Percentiles are those of the normalized latency (end-to-end seconds per token of the answer) of requests that arrive
     in the period. Throughput counts the turns that end in the period. Hits are the parts of histories found on the
-    device, on the host, and on either. Recomputed tokens, and `history` (the tokens of all histories), count over the
-    whole run.
+    device, on the host, and on either. Recomputed tokens, `recomputing` (what histories among them cost, in seconds),
+    and `history` (the tokens of all histories) count over the whole run.
 
     Args:
         offered: the requests per second that were to arrive in the period, the same for all contenders.
@@ -188,6 +226,7 @@ def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
         "host_hits": host_hits,
         "hits": device_hits + host_hits,
         "recomputed": metrics["tokens"]["recomputed"],
+        "recomputing": counted.recomputing,
         "history": history["tokens"],
         "suspended": metrics["evictions"],
     }
