@@ -264,8 +264,8 @@ replay(stateless, kept, address=f"run=pensieve&i={returns}&request=ann.1", heigh
 # $l$ is the context, the tokens up to the end of the chunk, $c$ is everything but attention, and $T$ is the time
 # since the conversation was last active. The chunk of least value goes first.
 #
-# **A count by hand.** Without a profile of the machine minifuse assumes, after Figure 3.4 of the thesis, that
-# attention to 4,096 tokens costs as much as all the rest: $\text{Cost}(l) = 1 + l / 4096$. Two conversations have
+# **A count by hand.** Without a profile of the machine minifuse assumes (the thesis gives no number) that attention to
+# 4,096 tokens costs as much as all the rest: $\text{Cost}(l) = 1 + l / 4096$. Two conversations have
 # texts of 4,096 tokens. Ann has been silent for 60 s, Ben for 90 s. Which chunks go before the first of Ann's? Those
 # of Ben with
 #
@@ -304,8 +304,10 @@ plt.show()
 # %% [markdown]
 # The dotted line is the classic rule, *least recently used* (LRU): all of Ben goes before any of Ann. The two rules
 # agree where one conversation has been idle for much longer than the other, and differ where the times are alike and
-# texts are long. The thesis finds up to 14.6% fewer tokens computed again than with LRU (3.6.3). `minifuse calibrate`
-# measures the cost on the machine at hand, at contexts that are powers of two, and interpolates (3.4.3.1).
+# texts are long. The thesis finds up to 14.6% fewer tokens computed again than with LRU (3.6.3). The value does not
+# seek that: it saves the tokens that cost most, not the most tokens (`minifuse reproduce pensieve-fig3.14`).
+# `minifuse calibrate` measures the cost on the machine at hand, at contexts that are powers of two, and interpolates
+# (3.4.3.1).
 #
 # ## The source that matters
 #
@@ -627,7 +629,8 @@ for what, requests in (("never come back", once), ("short histories", short)):
 #   (3.4.3.3), two sub-requests (3.4.3.4, Figure 3.8), suspension and the reserve (3.4.3.5), the kernel (3.4.4;
 #   chapter 11 here).
 # - The thesis measures 1.25 times the throughput of vLLM with OPT-13B and 1.52 times with Llama 2-13B of ten KV heads
-#   (3.6.2, Figure 3.12): a smaller KV leaves more room to keep it. `minifuse reproduce` has these figures.
+#   (3.6.2, Figure 3.12): a smaller KV leaves more room to keep it. The abstract of the later paper (EuroSys 2025)
+#   claims 1.14 to 3.0 times the throughput of vLLM and TensorRT-LLM. `minifuse reproduce pensieve` has both claims.
 # - It swaps a suspended request out at once. Here its KV becomes idle like that of a conversation, and is taken chunk
 #   by chunk as it is needed.
 # - Its value has a third factor in words, the probability that a conversation goes on after so many turns; the

@@ -68,7 +68,7 @@ class Known(Kept):
 
 
 def cost_over_time(chunk) -> float:
-    """Cost(l) = 1 + l / 4096, as in Figure 3.4, over the idle time."""
+    """Cost(l) = 1 + l / 4096, an assumption, over the idle time."""
     return (1 + chunk["context"] / 4096) / chunk["idle_s"] if chunk["idle_s"] > 0 else float("inf")
 
 
