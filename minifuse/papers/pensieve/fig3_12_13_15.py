@@ -14,6 +14,7 @@ from minifuse.papers.page import Drawn, shown
 from minifuse.papers.pensieve.compared import DEVICE, PENSIEVE, STATELESS, VLLM, on_host
 from minifuse.papers.pensieve.serving import HOST_BYTES, Serving, Servings, experiment
 from minifuse.papers.verdict import Claim, spread
+from minifuse.simulate.cost import hardware
 
 CONTENDERS = (PENSIEVE, DEVICE, STATELESS, VLLM)
 IN_REAL_TIME = (PENSIEVE, DEVICE, STATELESS)  # not vllm: it resembles stateless, and takes time
@@ -30,6 +31,7 @@ EUROSYS, EUROSYS_CLAIM = "abstract of EuroSys 2025", Claim("1.14x to 3.0x", 1.14
 # four GPUs hold. The rates stay below saturation, where runs can be compared.
 OTHER_13 = {"cpu": {"shares": (0.7, 1.1)}}
 
+PROFILED = "a100-80g-profiled"
 HOSTS = (0.0, 0.25, 0.5, 1.0)  # parts of the thesis' system memory that the host's tier has
 HOST_SHARE = 1.3  # of vllm's capacity: the rate at which the host's size is varied
 HOST_COLUMNS = (
@@ -55,7 +57,7 @@ def draw(
         more: whether runs that start cold and other sizes of the host follow, in virtual time.
     """
     more = more and servings[0].virtual
-    reports = [serving.num_reports() + more * (serving.num_reports(capacity=False) + 1) for serving in servings]
+    reports = [serving.num_reports() + more * (1 + 3 * serving.num_reports()) for serving in servings]
     say.expect(sum(reports))
     panels, verdicts = [], []
     for part, serving in zip("abcd", servings, strict=False):
@@ -70,10 +72,25 @@ def draw(
         if serving.virtual:
             verdicts.append(sweep.verdict("pensieve", "vllm", EUROSYS_CLAIM, EUROSYS))
         if more:
-            cold = serving.sweep(say, f"{title}, cold", (PENSIEVE, VLLM), capacity=sweep.capacity, cold=True)
-            panels += [cold.panel(), by_host(serving, say, title, sweep.capacity)]
-            verdicts.append(cold.verdict("pensieve", "vllm", claim))
-    return Drawn(panels, verdicts=verdicts, more=more)
+            found, said = _not_in_the_thesis(serving, say, title, sweep.capacity, claim)
+            panels += found
+            verdicts += said
+    return Drawn(panels, verdicts=verdicts, more=more, profiled=PROFILED, slower=hardware(PROFILED).slower)
+
+
+def _not_in_the_thesis(
+    serving: Serving, say: Say, title: str, capacity: float, claim: Claim
+) -> tuple[list[Panel], list[str]]:
+    """Measure what the thesis does not tell: cold runs, the host's size, and a machine whose operators are slower."""
+    profiled = serving.on(PROFILED)
+    sweeps = [serving.sweep(say, f"{title}, cold", (PENSIEVE, VLLM), capacity=capacity, cold=True)]
+    sweeps.append(profiled.sweep(say, f"{title}, {PROFILED}", (PENSIEVE, VLLM)))
+    slower = sweeps[-1].capacity
+    sweeps.append(profiled.sweep(say, f"{title}, {PROFILED}, cold", (PENSIEVE, VLLM), capacity=slower, cold=True))
+    panels = [sweep.panel() for sweep in sweeps]
+    return [*panels, by_host(serving, say, title, capacity)], [
+        sweep.verdict("pensieve", "vllm", claim) for sweep in sweeps
+    ]
 
 
 def by_host(serving: Serving, say: Say, title: str, capacity: float) -> Panel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
@@ -133,6 +134,13 @@ class Serving(Bench[TextSource]):
         asked = Asked(self.scale.lengths, reaction_s * self.scale.second, self.min_turns)
         seed = self.conditions.seed + number
         return Crowd(asked, self.source.config.vocab_size, seed, self.scale.remembered, cold, self.found)
+
+    def on(self, machine: str) -> Serving:
+        """Return the same measurements on another simulated machine."""
+        other = copy(self)
+        other.settings = replace(self.settings, hardware=several(hardware(machine), self.gpus))
+        other.profile = None
+        return other
 
     def run(self, contender: Contender, requests: Any) -> Costs:
         """Serve requests with one contender; errors are those of `Bench.serve`."""

@@ -248,22 +248,27 @@ def test_latency_against_throughput() -> None:
     finding = of("3.12", rates=(0.5,))
     titles = [panel.title for panel in finding.panels]
     assert titles[:2] == ["Fig. 3.12a: small-opt", "Fig. 3.12a: small-opt, cold"]
-    assert titles[2].startswith("Fig. 3.12a: small-opt, not in the thesis: the host's size at ")
-    assert titles[3] == "Fig. 3.12b: small"
-    cold, hosts = finding.panels[1:3]
+    assert titles[2:4] == [
+        "Fig. 3.12a: small-opt, a100-80g-profiled",
+        "Fig. 3.12a: small-opt, a100-80g-profiled, cold",
+    ]
+    assert titles[4].startswith("Fig. 3.12a: small-opt, not in the thesis: the host's size at ")
+    assert titles[5] == "Fig. 3.12b: small"
+    stationary, cold, profiled, _, hosts = finding.panels[:5]
+    assert profiled.points[0].measured["vllm_p90_ms"] > stationary.points[0].measured["vllm_p90_ms"]  # type: ignore[operator]
     assert {key.partition("_")[0] for key in cold.points[0].measured} == {"pensieve", "vllm"}
     assert [point.at["host_gb"] for point in hosts.points] == [0.0, 55.0, 110.0, 220.0]
     assert hosts.points[0].measured["host_host_hits"] == 0
     recomputed = [point.measured["host_recomputed"] for point in hosts.points]
     assert recomputed[0] > recomputed[-1]  # type: ignore[operator]
-    for panel in (finding.panels[0], finding.panels[3]):
+    for panel in (stationary, finding.panels[5]):
         assert [round(float(point.at["share"]), 3) for point in panel.points][:1] == [0.5]  # type: ignore[arg-type]
         measured = panel.points[0].measured
         assert {f"{key}_p90_ms" for key in ("pensieve", "device", "stateless", "vllm")} < set(measured)
         assert measured["stateless_device_hits"] == measured["vllm_host_hits"] == 0
         assert measured["pensieve_recomputed"] < measured["stateless_recomputed"]
         assert measured["device_host_hits"] == 0 < measured["pensieve_device_hits"]
-    assert sum("(thesis: " in note for note in finding.notes) == 8
+    assert sum("(thesis: " in note for note in finding.notes) == 12
     assert sum("(abstract of EuroSys 2025: 1.14x to 3.0x)" in note for note in finding.notes) == 2
     assert finding.facts["models"][0]["device_tokens"] * 4 == pytest.approx(
         finding.facts["models"][1]["device_tokens"], rel=0.01
