@@ -75,7 +75,14 @@ def draw(
             found, said = _not_in_the_thesis(serving, say, title, sweep.capacity, claim)
             panels += found
             verdicts += said
-    return Drawn(panels, verdicts=verdicts, more=more, profiled=PROFILED, slower=hardware(PROFILED).slower)
+    return Drawn(
+        panels,
+        verdicts=verdicts,
+        more=more,
+        cold=servings[0].num_cold,
+        profiled=PROFILED,
+        slower=hardware(PROFILED).slower,
+    )
 
 
 def _not_in_the_thesis(

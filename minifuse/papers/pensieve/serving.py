@@ -17,6 +17,7 @@ from minifuse.papers.contest import HALF, Bench, several
 from minifuse.papers.curve import Contender, Curve, Served, load_at, never, rates_of
 from minifuse.papers.experiment import Conditions, Experiment, Say
 from minifuse.papers.page import Draw, notes, spec
+from minifuse.papers.pensieve.cold import Cold
 from minifuse.papers.pensieve.compared import VLLM
 from minifuse.papers.pensieve.sweeps import Sweep
 from minifuse.papers.pensieve.under_way import REMEMBERED, Costs, Crowd, measured
@@ -46,6 +47,7 @@ class _Scale:
         memory: multiplies the number of conversations that memory holds, by model family.
         second: the seconds here that stand for one second of the thesis' reaction times.
         requests: the number of requests in the measured period.
+        cold: the number of requests of a run that starts cold.
         shares: the rates, as shares of vllm's throughput when all requests arrive at once.
         models: the models that stand for the thesis' models, by family.
         more: how many rates may follow the last.
@@ -63,6 +65,7 @@ class _Scale:
     more: int = 0
     remembered: float = REMEMBERED
     at_once: int | None = None
+    cold: int = 0
 
 
 SMALL = {"opt": "small-opt", "llama": "small"}
@@ -71,7 +74,7 @@ FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
     "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, (0.5, 1.5), SMALL),
     "cpu": _Scale(0.125, FEW, 1 / 48, 60, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
-    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 600, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
+    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 600, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4, cold=1000),
 }
 
 
@@ -104,6 +107,7 @@ class Serving(Bench[TextSource]):
         self.check_requests(MOST_REQUESTS)
         self.memory = scale.memory[family]
         self.num_requests = conditions.requests or scale.requests
+        self.num_cold = conditions.requests or scale.cold
         self.min_turns = min_turns
         self.found = [scale_lengths(lengths, scale.lengths) for lengths in found if len(lengths) >= min_turns]
         if found and not self.found:
@@ -133,7 +137,8 @@ class Serving(Bench[TextSource]):
         """
         asked = Asked(self.scale.lengths, reaction_s * self.scale.second, self.min_turns)
         seed = self.conditions.seed + number
-        return Crowd(asked, self.source.config.vocab_size, seed, self.scale.remembered, cold, self.found)
+        kind = Cold if cold else Crowd
+        return kind(asked, self.source.config.vocab_size, seed, self.scale.remembered, self.found)
 
     def on(self, machine: str) -> Serving:
         """Return the same measurements on another simulated machine."""
@@ -198,14 +203,15 @@ class Serving(Bench[TextSource]):
         mean_turns = sum(len(crowds[0].lengths(number)) for number in range(SAMPLE)) / SAMPLE
         curves = {one.key: Curve(one) for one in contenders}
         sweep = Sweep(title, capacity, curves, paired=not self.virtual, cold=cold)
+        count = self.num_cold if cold else self.num_requests
         made: dict[tuple[float, int], Any] = {}
 
         def run(curve: Curve, rate: float, number: int) -> Served:
             crowd = crowds[number]
             if (rate, number) not in made:
                 made.clear()
-                made[rate, number] = crowd.requests(rate, self.num_requests, mean_turns)
-            requests, period = made[rate, number], crowd.period(rate, self.num_requests)
+                made[rate, number] = crowd.requests(rate, count, mean_turns)
+            requests, period = made[rate, number], crowd.period(rate, count)
             return measured(self.run(curve.contender, requests), period, crowd.offered(requests, period))
 
         def measure(*rates: float) -> None:

@@ -38,10 +38,8 @@ class Crowd:
     conversation was given. A conversation that ends in this time, or goes on only after the run, sends its text, too.
     Then turns arrive: first in a warm-up, then in the measured period. Later turns are left out.
 
-    If `cold`, no conversation is under way when the run begins, and the measured period is the whole run.
-
     >>> # reaction times of 60 s, 300 requests at 2/s: texts so far until 180 s, turns from then on, measured in
-    >>> # [240, 390); cold: turns from 0 s on, measured in [0, 150)
+    >>> # [240, 390)
 
     Attributes:
         found: lengths of conversations to choose from, with equal chances; without any, lengths are drawn (`asked`).
@@ -51,13 +49,7 @@ class Crowd:
     vocab_size: int
     seed: int
     remembered: float = REMEMBERED
-    cold: bool = False
     found: Sequence[Lengths] = ()
-
-    @property
-    def start_s(self) -> float:
-        """Return when the first turns arrive."""
-        return 0.0 if self.cold else self.remembered * self.asked.reaction
 
     def lengths(self, number: int) -> Lengths:
         """Return the lengths of a conversation's turns."""
@@ -67,7 +59,7 @@ class Crowd:
 
     def period(self, rate: float, count: int) -> Period:
         """Return the period in which about `count` requests arrive at `rate` requests per second."""
-        begin_s = self.start_s + (0.0 if self.cold else WARM_UP * self.asked.reaction)
+        begin_s = (self.remembered + WARM_UP) * self.asked.reaction
         return Period(begin_s, begin_s + count / rate)
 
     def requests(self, rate: float, count: int, mean_turns: float = MEANS[0]) -> list[Request]:
@@ -78,11 +70,11 @@ class Crowd:
             count: the number of requests in the period, approximately.
             mean_turns: the mean number of turns of a conversation.
         """
-        start_s, before_s = self.start_s, 0.0 if self.cold else DEEP * self.asked.reaction
-        length_s = self.period(rate, count).end_s - start_s
+        start_s = self.remembered * self.asked.reaction
+        before_s, length_s = DEEP * self.asked.reaction, self.period(rate, count).end_s - start_s
         gap_s = mean_turns / rate
         num = round((before_s + length_s) / gap_s)
-        begins = Arrival(gap_s, cv=1.0).times(num, random.Random(f"pensieve arrivals {self.seed}"))
+        begins = self._arrivals(gap_s, num)
         return [
             request
             for number, begin_s in enumerate(begins)
@@ -120,6 +112,12 @@ class Crowd:
         """Return whether a request is a turn, and not a text so far."""
         return "." in name
 
+    def _arrivals(self, gap_s: float, count: int) -> list[float]:
+        return Arrival(gap_s, cv=1.0).times(count, random.Random(f"pensieve arrivals {self.seed}"))
+
+    def _reactions(self, number: int) -> random.Random:
+        return random.Random(f"pensieve reactions {number} {self.seed}")
+
     def _words(self, number: int) -> random.Random:
         return random.Random(f"pensieve words {number} {self.seed}")
 
@@ -134,8 +132,7 @@ class Crowd:
             start_s: when the first turns arrive.
             length_s: the seconds from `start_s` to the end of the period.
         """
-        reactions = random.Random(f"pensieve reactions {number} {self.seed}")
-        words, reaction = self._words(number), self.asked.reaction
+        reactions, words, reaction = self._reactions(number), self._words(number), self.asked.reaction
         time_s, said, last_s = begin_s, 0, begin_s  # last_s: of the last answer
         after: str | None = None
         delay_s = 0.0

@@ -19,12 +19,13 @@ from minifuse.memory.tiered.profile import Profile
 from minifuse.papers.equal_latency import gain
 from minifuse.papers.experiment import Conditions
 from minifuse.papers.pensieve import serving
+from minifuse.papers.pensieve.cold import Cold
 from minifuse.papers.pensieve.compared import LRU, PENSIEVE
 from minifuse.papers.pensieve.fig3_14 import at_equal_hits, verdicts
 from minifuse.papers.pensieve.fig3_16 import falls
 from minifuse.papers.pensieve.serving import Serving
 from minifuse.papers.pensieve.sweeps import Sweep, gain_at_equal_latency
-from minifuse.papers.pensieve.under_way import Costs, Crowd
+from minifuse.papers.pensieve.under_way import Costs, Crowd, Period
 from minifuse.papers.verdict import Claim
 from minifuse.trace.metrics import Life, RunningMetrics
 from minifuse.workload.conversations import Asked, draw_lengths
@@ -98,15 +99,25 @@ def test_what_was_said_is_sent_as_long_before_as_it_was_said(crowd: list[Request
     assert sum(time > 15 for time in times) > sum(0 < time < 15 for time in times)  # most were answered of late
 
 
-def test_a_cold_run_begins_with_nobody_under_way() -> None:
-    people = Crowd(ASKED, 100, 1, cold=True)
+def test_a_cold_run_begins_with_new_conversations() -> None:
+    """Requests arrive evenly from the beginning; replies take a reaction time at least, and begin late."""
+    people = Cold(ASKED, 100, 1)
     requests = people.requests(RATE, COUNT)
     assert people.period(RATE, COUNT) == (0.0, 20.0)
-    begins = [request.arrival_s for request in requests if request.after is None]
-    assert all(request.id.endswith(".0") for request in requests if request.after is None)
-    assert 0 <= min(begins) < 2 < 18 < max(begins) < 20
-    late, early = ([b for b in begins if (b > 10) is half] for half in (True, False))
-    assert len(late) == pytest.approx(len(early), rel=0.5)
+    assert len(requests) == COUNT
+    assert people.offered(requests, Period(0.0, 10.0)) == pytest.approx(RATE, rel=0.2)
+    assert people.offered(requests, Period(10.0, 20.0)) == pytest.approx(RATE, rel=0.2)
+    for first, *others in turns_of(requests).values():
+        assert first.after is None
+        assert [turn.after for turn in others] == [turn.id for turn in (first, *others)][:-1]
+        lengths = people.lengths(int(first.id[1:].partition(".")[0]))
+        assert [(len(turn.prompt), turn.max_new_tokens) for turn in (first, *others)] == lengths[: 1 + len(others)]
+        assert all(turn.delay_s > 0 for turn in others)
+    early, late = requests[: COUNT // 4], requests[-COUNT // 4 :]
+    assert sum(turn.after is None for turn in early) > 1.3 * sum(turn.after is None for turn in late)
+    assert (
+        statistics.mean(turn.delay_s for turn in requests if turn.after) > 0.3 * ASKED.reaction
+    )  # who reacts late goes on after the run
 
 
 def test_what_is_recomputed_costs_what_its_chunks_cost() -> None:
@@ -235,7 +246,7 @@ def test_loads_by_reaction_time_must_fall_in_every_round() -> None:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scale in virtual time that takes a moment, with memory so small that it drops some."""
-    scale = serving._Scale(0.02, {"opt": 0.5, "llama": 0.5}, 2e-4, 10, (0.5, 1.5), serving.SMALL)
+    scale = serving._Scale(0.02, {"opt": 0.5, "llama": 0.5}, 2e-4, 10, (0.5, 1.5), serving.SMALL, cold=20)
     monkeypatch.setitem(serving.SCALES, "paper", scale)
 
 
