@@ -169,7 +169,7 @@ def _settings(conditions: Conditions) -> Settings:
 @spec("Pensieve", "3.3", "prefill behind a history, computed again or kept, against 200 steps of generation", _settings)
 def figure(settings: Settings, say: Say) -> Drawn:
     """Measure every history of every model; in virtual time, also on machines with less arithmetic rate."""
-    say.expect(sum(len(setting.histories) + len(REACHED) * setting.virtual for setting in settings))
+    say.expect(sum(len(setting.histories) + (len(REACHED) if setting.virtual else 1) for setting in settings))
     panels: list[Panel] = []
     models: list[str] = []
     crossings: dict[str, float | None] = {}
