@@ -79,7 +79,7 @@ def draw(
         panels,
         verdicts=verdicts,
         more=more,
-        cold=servings[0].num_cold,
+        cold_s=servings[0].scale.cold * servings[0].crowd().asked.reaction,
         profiled=PROFILED,
         slower=hardware(PROFILED).slower,
     )

@@ -47,7 +47,7 @@ class _Scale:
         memory: multiplies the number of conversations that memory holds, by model family.
         second: the seconds here that stand for one second of the thesis' reaction times.
         requests: the number of requests in the measured period.
-        cold: the number of requests of a run that starts cold.
+        cold: the reaction times that a run lasts that starts cold.
         shares: the rates, as shares of vllm's throughput when all requests arrive at once.
         models: the models that stand for the thesis' models, by family.
         more: how many rates may follow the last.
@@ -65,7 +65,7 @@ class _Scale:
     more: int = 0
     remembered: float = REMEMBERED
     at_once: int | None = None
-    cold: int = 0
+    cold: float = 6.0
 
 
 SMALL = {"opt": "small-opt", "llama": "small"}
@@ -74,7 +74,7 @@ FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
     "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, (0.5, 1.5), SMALL),
     "cpu": _Scale(0.125, FEW, 1 / 48, 60, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
-    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 600, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4, cold=1000),
+    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 600, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
 
@@ -107,7 +107,6 @@ class Serving(Bench[TextSource]):
         self.check_requests(MOST_REQUESTS)
         self.memory = scale.memory[family]
         self.num_requests = conditions.requests or scale.requests
-        self.num_cold = conditions.requests or scale.cold
         self.min_turns = min_turns
         self.found = [scale_lengths(lengths, scale.lengths) for lengths in found if len(lengths) >= min_turns]
         if found and not self.found:
@@ -203,11 +202,12 @@ class Serving(Bench[TextSource]):
         mean_turns = sum(len(crowds[0].lengths(number)) for number in range(SAMPLE)) / SAMPLE
         curves = {one.key: Curve(one) for one in contenders}
         sweep = Sweep(title, capacity, curves, paired=not self.virtual, cold=cold)
-        count = self.num_cold if cold else self.num_requests
         made: dict[tuple[float, int], Any] = {}
 
         def run(curve: Curve, rate: float, number: int) -> Served:
-            crowd = crowds[number]
+            crowd, count = crowds[number], self.num_requests
+            if cold and not self.conditions.requests:
+                count = round(rate * self.scale.cold * crowd.asked.reaction)
             if (rate, number) not in made:
                 made.clear()
                 made[rate, number] = crowd.requests(rate, count, mean_turns)

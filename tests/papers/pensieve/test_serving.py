@@ -246,7 +246,7 @@ def test_loads_by_reaction_time_must_fall_in_every_round() -> None:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scale in virtual time that takes a moment, with memory so small that it drops some."""
-    scale = serving._Scale(0.02, {"opt": 0.5, "llama": 0.5}, 2e-4, 10, (0.5, 1.5), serving.SMALL, cold=20)
+    scale = serving._Scale(0.02, {"opt": 0.5, "llama": 0.5}, 2e-4, 10, (0.5, 1.5), serving.SMALL, cold=100.0)
     monkeypatch.setitem(serving.SCALES, "paper", scale)
 
 
