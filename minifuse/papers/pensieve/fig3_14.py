@@ -106,7 +106,7 @@ def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
         by_rate(
             f"fewer recomputed tokens, {whose}", saved("recomputed"), Claim(f"up to {FEWER:.1%}", 0.0, FEWER), "{:.1%}"
         ),
-        by_rate(f"lower cost of what is recomputed, {whose}", saved("recomputing"), lower, "{:.1%}"),
+        by_rate(f"lower cost of what is recomputed, {whose}", saved("recomputing"), lower, "{:.1%}", "ours"),
         by_rate(f"higher hit rate, {whose}", hits, Claim(f"up to {HITS:g} points", 0.0, HITS), "{:.1f}"),
         by_rate(f"lower p90, {whose}", saved("p90"), lower, "{:.1%}"),
         at_equal_hits(ours, lru),
@@ -119,12 +119,12 @@ def at_equal_hits(ours: Curve, lru: Curve) -> str:
     factors = [one["offered"] / other["offered"] for one, other in found if one and other]
     what = f"requests/s at a hit rate of {HIT_RATE:.0%}, {ours.contender.head} over LRU"
     if len(factors) < len(found):
-        return verdict(what, [], MORE, "not reached in every round")
+        return verdict(what, [], MORE, "not reached in every round", "ours")
     parts = [
         f"{named} {told([one[value] / other[value] for one, other in found if one and other])}"
         for value, named in (("recomputed", "recomputed tokens"), ("recomputing", "their cost"), ("p90", "p90"))
     ]
-    return verdict(what, factors, MORE, f"{told(factors)}; there, as multiples of LRU's, {', '.join(parts)}")
+    return verdict(what, factors, MORE, f"{told(factors)}; there, as multiples of LRU's, {', '.join(parts)}", "ours")
 
 
 def _at_hits(curve: Curve) -> dict[str, float] | None:

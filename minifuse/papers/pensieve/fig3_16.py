@@ -27,13 +27,14 @@ def figure(servings: Servings, say: Say) -> Drawn:
     (serving,) = servings
     say.expect(serving.num_reports() + 2 * serving.num_reports(capacity=False))
     title = f"Fig. 3.16: {serving.title}"
-    curves: dict[str, Curve] = {}
-    capacity = None
-    for reaction in REACTIONS:
-        contenders = (replace(PENSIEVE, head=f"{reaction} s"), *((VLLM,) if reaction == 60 else ()))
-        sweep = serving.sweep(say, f"{title}, {reaction} s", contenders, reaction, capacity=capacity)
-        capacity = sweep.capacity
-        curves |= {f"{key}_{reaction}" if key == "pensieve" else key: curve for key, curve in sweep.curves.items()}
+    sweep = serving.sweep(say, f"{title}, 60 s", (replace(PENSIEVE, head="60 s"), VLLM))
+    found = {60: sweep.curves["pensieve"]}
+    for reaction in (30, 120):
+        contenders = (replace(PENSIEVE, head=f"{reaction} s"),)
+        name, beside = f"{title}, {reaction} s", (sweep.curves["vllm"],)
+        other = serving.sweep(say, name, contenders, reaction, capacity=sweep.capacity, beside=beside)
+        found[reaction] = other.curves["pensieve"]
+    curves = {f"pensieve_{reaction}": found[reaction] for reaction in REACTIONS} | {"vllm": sweep.curves["vllm"]}
     whole = replace(sweep, title=title, curves=curves)
     if whole.paired:  # vllm was measured with the requests of 60 s
         verdicts = [whole.verdict("pensieve_60", "vllm")]

@@ -185,6 +185,7 @@ class Serving(Bench[TextSource]):
         capacity: float | None = None,
         cold: bool = False,
         rate: float | None = None,
+        beside: Sequence[Curve] = (),
     ) -> Sweep:
         """Offer growing rates to all contenders, with the same requests for each.
 
@@ -193,6 +194,7 @@ class Serving(Bench[TextSource]):
                 shares of it. None: it is measured.
             cold: whether no conversation is under way when a run begins.
             rate: the only rate to offer, in requests per second; None: growing rates.
+            beside: curves of other sweeps with which these are compared.
         """
         crowds = [self.crowd(number, reaction_s, cold) for number in range(self.rounds)]
         if capacity is None:
@@ -201,7 +203,7 @@ class Serving(Bench[TextSource]):
             capacity = float(served.result()["throughput"]["requests_per_s"])
         mean_turns = sum(len(crowds[0].lengths(number)) for number in range(SAMPLE)) / SAMPLE
         curves = {one.key: Curve(one) for one in contenders}
-        sweep = Sweep(title, capacity, curves, paired=not self.virtual, cold=cold)
+        sweep = Sweep(title, capacity, curves, not self.virtual, cold, beside)
         made: dict[tuple[float, int], Any] = {}
 
         def run(curve: Curve, rate: float, number: int) -> Served:

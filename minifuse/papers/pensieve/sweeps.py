@@ -33,6 +33,7 @@ class Sweep:
     curves: Mapping[str, Curve]
     paired: bool = False
     cold: bool = False
+    beside: Sequence[Curve] = ()  # curves of other sweeps, with which these are compared
 
     def ends(self, curve: Curve) -> bool:
         """Whether a higher rate would tell nothing more.
@@ -43,7 +44,7 @@ class Sweep:
             return False
         lowest = [
             other.of_round(number).lowest()
-            for other in self.curves.values()
+            for other in (*self.curves.values(), *self.beside)
             for number in range(len(curve.last.rounds) if other.points else 0)
         ]
         return curve.saturated or min(curve.last.each("p90")) > BOUND * max(lowest)

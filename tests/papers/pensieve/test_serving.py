@@ -186,7 +186,7 @@ def test_recomputed_tokens_are_set_against_those_of_lru() -> None:
     lru = curve(0.0, {1.0: talked(1, 1, 100, 0.48), 2.0: talked(2, 2, 100, 0.4)}, "lru")
     fewer, cheaper, hits, faster, equal = verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": lru}), "pensieve")
     assert ": agrees at 1, 10.0%; above at 2, 20.0% (thesis: up to 14.6%)" in fewer
-    assert ": agrees at 1, 10.0%; agrees at 2, 20.0% (thesis: lower, without a number)" in cheaper
+    assert ": agrees at 1, 10.0%; agrees at 2, 20.0% (ours: lower, without a number)" in cheaper
     assert ": agrees at 1, 2.0; above at 2, 5.0 (thesis: up to 4.4 points)" in hits
     assert ": undecided: not reached in every round" in equal
     assert ": agrees at 1, 0.0%; agrees at 2, 0.0%" in faster
@@ -418,6 +418,9 @@ def test_a_curve_goes_on_while_a_round_is_below_that_latency() -> None:
     assert not sweep.ends(slow)
     slow.points[2.0] = outcome(talked(2.0, 0.21), talked(2.0, 0.9))
     assert sweep.ends(slow)
+    slower = curve(0.0, {}, "c")
+    slower.points[1.0] = outcome(talked(1.0, 0.15), talked(1.0, 0.15))
+    assert not replace(sweep, beside=(slower,)).ends(slow)  # it is compared at 0.3 s
     assert not sweep.ends(sweep.curves["new"])
 
 
