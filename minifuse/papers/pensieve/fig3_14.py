@@ -32,7 +32,7 @@ COLUMNS = tuple(
     for what, name, form in (
         ("hits", "hits", "{:.1%}"),
         ("recomp.", "recomputed", "{:,.0f}"),
-        ("recomp. s", "recomputing", "{:,.0f}"),
+        ("cost s", "recomputing", "{:,.0f}"),
     )
 )
 
@@ -51,7 +51,9 @@ def figure(servings: Servings, say: Say) -> Drawn:
     sweep = serving.sweep(say, f"Fig. 3.14: {serving.title}", CONTENDERS)
     context, share = serving.attention_share()
     found = (*verdicts(sweep, "pensieve"), *verdicts(sweep, "steep"))
-    panels = [sweep.panel(COLUMNS)]
+    latency = sweep.panel()
+    again = Panel(f"{sweep.title}: hits, and what is recomputed", (latency.columns[0], *COLUMNS), latency.points)
+    panels = [latency, again]
     if serving.virtual:
         panels.append(by_cost(serving, say, sweep, STEEP_AT * share / context))
     return Drawn(panels, varied=serving.virtual, context=context, share=share, verdicts=found)

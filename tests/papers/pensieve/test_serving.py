@@ -305,7 +305,7 @@ def test_other_figures(name: str, contenders: tuple[str, ...], verdict: str) -> 
 @pytest.mark.usefixtures("toy")
 def test_the_cost_that_the_policy_assumes_is_varied() -> None:
     """On the machine of the toy's own profile, on that of ASSUMED, and on 4 and 16 times its attention."""
-    panel = of("3.14", rates=(1.5,), rounds=2).panels[1]
+    panel = of("3.14", rates=(1.5,), rounds=2).panels[2]
     times = [point.at["times"] for point in panel.points]
     assert len(times) == 4
     assert {1.0, 4.0, 16.0} < {*times}
