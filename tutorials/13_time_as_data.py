@@ -458,7 +458,7 @@ plt.show()
 # than trailing ones. The form is a straight line, which a busy machine bends. The slope depends on the kernel and the
 # machine. On the left, the dashed line is the roofline with your machine's own figures: it reads KV as fast as weights,
 # and a kernel that gathers scattered blocks need not reach that. On the right, the cell says how small the roofline
-# finds attention to 4,096 tokens; chapter 8 assumed that it costs as much as everything else.
+# finds attention to 4,096 tokens; chapter 8 assumed that it costs as much as everything else. The thesis has no number.
 #
 # ## Where this idea loses, measured
 #

@@ -1,6 +1,6 @@
 """Iterations of prompts or of single tokens, never both (vLLM; Pensieve, 3.4.2)."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from minifuse.batching.growing import Rule
@@ -8,7 +8,8 @@ from minifuse.batching.iteration import BatchOptions
 from minifuse.batching.policy import Fill, QueuePolicy
 from minifuse.core.plan import Proposal, Reason, Span
 from minifuse.core.request import Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
+from minifuse.io.parsing import number
 
 OTHER_PHASE = "other-phase"
 
@@ -27,16 +28,37 @@ class PrefillFirst(QueuePolicy):
     running sequences, the last in rank are evicted. They return before later arrivals: with a single token if their KV
     was kept, otherwise with all their text as a prompt. A sequence that misses a single token runs with the single
     tokens, even if this token is a whole prompt, or the last token of a prompt that a token_budget has cut.
+
+    `prompt_tokens` limits newcomers without cutting prompts, as max_num_batched_tokens does in vLLM 0.2. There a longer
+    prompt is refused; here no other prompt joins beside it.
+
+    >>> # prompts of 6, 3 and 2 tokens, prompt_tokens=6: iterations of 6, and of 3 + 2
     """
 
     name = "prefill_first"
-    Options = BatchOptions
     work_conserving = True
     grows = True
     admission = QueuePolicy._batch_full
 
+    @dataclass(frozen=True)
+    class Options(BatchOptions):
+        prompt_tokens: int | None = option(
+            None, "tokens of newcomers' prompts in one iteration, at most; a longer prompt joins alone", minimum=1
+        )
+
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        return fill_prompts_first(self, now, memory)
+        return fill_prompts_first(self, now, memory, self._prompts_full)
+
+    def _prompts_full(self, fill: Fill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
+        limit = self.options.prompt_tokens
+        if limit is None or not fill.joining or num_missing(spans) == 1:
+            return None
+        joining = {newcomer.id for newcomer in fill.joining}
+        planned = sum([work.stop - work.start for work in fill.work if work.sequence in joining])
+        if planned + num_missing(spans) <= limit:
+            return None
+        text = f"not admitted: newcomers have {number(planned, 'token')} of the {limit} that may be prompts"
+        return Reason("iteration-full", sequence.id, text)
 
 
 def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Rule | None = None) -> Proposal:

@@ -27,7 +27,7 @@ MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64
 MIN_REQUESTS = 8  # fewer requests have no percentiles
 LEAST_SHARE, FASTEST = 1e-3, 1e9
 LEAST_MINUTES, MOST_MINUTES = 1e-3, 60 * 24 * 7
-CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # options that not every figure takes
+CHOICES = ("model", "tokens", "hidden", "rates", "requests", "conversations")  # options that not every figure takes
 
 
 def _rates(text: str, flag: str) -> tuple[float, ...]:
@@ -77,6 +77,9 @@ class FigureOptions:
     requests: Annotated[
         int | None,
         _count("--requests", "of a figure of latency against throughput", parse=whole(MIN_REQUESTS, MAX_REQUESTS)),
+    ] = None
+    conversations: Annotated[
+        str | None, option("--conversations", "lengths of ShareGPT's conversations, from its JSON", "FILE")
     ] = None
     minutes: Annotated[
         float | None,

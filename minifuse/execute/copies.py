@@ -66,8 +66,8 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
     num_waves, end = len(plan.waves), num_layers * len(plan.waves)
     if in_turn or any(_moment(move) for move in in_order):
         waits = _beside_the_waves(plan, groups, end, 1 + in_turn)
-    else:  # the usual case: no copy waits for a wave
-        waits = [_Waits((), range(number), 0) for number in range(len(groups))]
+    else:  # the usual case: no copy waits for a wave, and each follows the one before it
+        waits = [_Waits((), range(max(0, number - 1), number), 0) for number in range(len(groups))]
     made: list[Copy] = []
     for layer in range(num_layers):
         for moves, (waves, earlier, needed) in zip(groups, waits, strict=True):

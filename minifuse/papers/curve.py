@@ -179,9 +179,9 @@ def load_at(
     say: Callable[[str], None],
     measured: Callable[[float], None] = lambda rate: None,
     *,
-    all_rates: bool = False,
+    ended: Callable[[Curve], bool] = lambda curve: curve.saturated,
 ) -> None:
-    """Offer each rate to every contender that is not saturated.
+    """Offer each rate to every contender whose curve has not ended.
 
     The outcomes are added to the curves.
 
@@ -189,16 +189,21 @@ def load_at(
         rates: the rates in ascending order.
         run: runs one contender at a rate, in the round of a given number, and returns the outcome.
         measured: called after each rate.
-        all_rates: whether saturated contenders are offered further rates, too.
+        ended: whether a curve needs no higher rate; by default, if it is saturated.
     """
     for number, rate in enumerate(rates):
-        runs = {name: partial(run, curve, rate) for name, curve in curves.items() if all_rates or not curve.saturated}
+        runs = {name: partial(run, curve, rate) for name, curve in curves.items() if not ended(curve)}
         if not runs:
             return
         say(f"{shown(rate)} requests/s")
         for name, outcome in run_rounds(runs, rounds, number).items():
             curves[name].points[rate] = outcome
         measured(rate)
+
+
+def never(curve: Curve) -> bool:
+    """Let a curve go on, so that every contender is offered every rate."""
+    return False
 
 
 def run_rounds(runs: Mapping[str, Callable[[int], Served]], rounds: int, first: int) -> dict[str, Outcome]:

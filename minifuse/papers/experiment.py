@@ -23,8 +23,9 @@ class Conditions:
     queries. The dtype `auto` is the half precision that suits the scale's machine, or float32 if the paper used that.
     Each round runs every contender once, with newly drawn arrivals and lengths. Results are medians of the rounds.
 
-    `hidden` is the hidden size of a model of cells, `rates` are the rates at which requests arrive, and `requests` is
-    the number of requests. An experiment lists in `takes` which of these it uses.
+    `hidden` is the hidden size of a model of cells, `rates` are the rates at which requests arrive, `requests` is the
+    number of requests, and `conversations` is the path of a ShareGPT file, whose lengths replace the drawn ones. An
+    experiment lists in `takes` which of these it uses.
     """
 
     scale: str = "cpu"
@@ -36,6 +37,7 @@ class Conditions:
     hidden: int | None = None
     rates: tuple[float, ...] | None = None  # ascending; shares of the measured peak, or requests per second
     requests: int | None = None
+    conversations: str | None = None
     _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, name: str, make: Callable[[Conditions], T]) -> T:

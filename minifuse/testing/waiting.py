@@ -40,6 +40,7 @@ class WaitingBooks:
         self.apart = options.get("unify") is False
         self.drawn = options.get("compose") == "random"
         self.max_tokens: int | None = options.get("max_tokens")
+        self.prompt_tokens: int | None = options.get("prompt_tokens")
         policy = stage("batching", choices.row.batching)
         self.together: bool = policy.starts_together
         self.decouples: bool = policy.apart
@@ -133,22 +134,24 @@ class WaitingBooks:
             raise LawBroken("reasons", self._unexplained)
 
     def _check_threshold(self, proposal: Proposal) -> None:
-        """Check that each newcomer joins an iteration of fewer tokens than `max_tokens`.
+        """Check the tokens of the iteration that each newcomer joins.
 
-        The work of newcomers comes last, in the order in which they join.
+        There are fewer than `max_tokens`. Newcomers' prompts, unless one joins alone, have at most `prompt_tokens`. The
+        work of newcomers comes last, in the order in which they join.
         """
         admitted = {sequence.id for sequence in proposal.admit}
-        tokens, last = 0, ""
-        for work in proposal.work:
-            joins = work.sequence in admitted and work.sequence != last
-            if joins and self.max_tokens is not None and tokens >= self.max_tokens:
-                raise LawBroken("budget", f"{work.sequence} joined an iteration of {tokens} tokens")
-            tokens, last = tokens + work.num_tokens, work.sequence
+        tokens, prompts = 0, list[int]()
+        for name, own in _tokens(proposal).items():
+            if name in admitted:
+                prompts += [own] if own > 1 else []
+                if self.max_tokens is not None and tokens >= self.max_tokens:
+                    raise LawBroken("budget", f"{name} joined an iteration of {tokens} tokens")
+            tokens += own
+        if self.prompt_tokens is not None and len(prompts) > 1 and sum(prompts) > self.prompt_tokens:
+            raise LawBroken("budget", f"newcomers with prompts of {prompts} tokens joined one iteration")
 
     def _check_apart(self, proposal: Proposal) -> None:
-        counts: Counter[str] = Counter()
-        for work in proposal.work:
-            counts[work.sequence] += work.num_tokens
+        counts = _tokens(proposal)
         single = [name for name, count in counts.items() if count == 1]
         if self.apart and single and len(single) < len(counts):
             raise LawBroken("together", f"{single[0]} computes a single token beside prompts, and unify is off")
@@ -175,3 +178,11 @@ class WaitingBooks:
     def _level(self, sequence: Sequence, now: float) -> float:
         request = sequence.request
         return request.priority + (0 if self.ageing is None else (now - request.arrival_s) / self.ageing)
+
+
+def _tokens(proposal: Proposal) -> Counter[str]:
+    """Count the tokens of each sequence in a proposal, in the order of its work."""
+    counts: Counter[str] = Counter()
+    for work in proposal.work:
+        counts[work.sequence] += work.num_tokens
+    return counts

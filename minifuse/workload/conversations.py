@@ -4,6 +4,7 @@
     sharegpt:scale=0.1        lengths and the longest conversation divided by ten, for a model with a short context
     sharegpt:reaction=30s     a mean time of 30 s (60 s by default) from an answer to the next turn, exponential
     sharegpt:min_turns=5      only conversations of at least 5 turns (3.6.4)
+    sharegpt:correlation=0.5  who writes long prompts, or gets long answers, goes on to do so: see `draw_lengths`
     sharegpt:file=PATH        the original data, as JSON (see `minifuse.workload.sharegpt`)
 
 Options are separated by commas. Without a file, turns and lengths are drawn from distributions with the statistics of
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
@@ -34,8 +35,10 @@ TRIES = 10_000  # draws of a conversation before giving up: none is short enough
 # (3.6.4). With these laws 0.4% are too long and dropped; the thesis drops 0.57% of the data. Turns are rounded up.
 TURNS = (5.41, 1.21)  # mean and sigma of a lognormal law, like the next two
 PROMPTS, ANSWERS = Lognormal(37.9, 1.5), Lognormal(205.4, 1.0)
+DROPPED = 0.1  # by how much the means of a full correlation are raised: more conversations are then too long
 
 Turn = tuple[tuple[int, ...], int]  # the tokens of a prompt, and the number of tokens of its answer
+Lengths = list[tuple[int, int]]  # of a conversation: the tokens of each prompt and of its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Asked:
     reaction: float = 60.0  # mean seconds from an answer to the next turn
     min_turns: int = 1
     file: str | None = None
+    correlation: float = 0.0  # of the logarithms of two prompts, or two answers, of a conversation
 
     @property
     def longest(self) -> int:
@@ -57,21 +61,24 @@ def parse_asked(text: str) -> Asked:
     """Parse `sharegpt`, with or without options.
 
     >>> parse_asked("sharegpt:scale=0.1,reaction=30s")
-    Asked(scale=0.1, reaction=30.0, min_turns=1, file=None)
+    Asked(scale=0.1, reaction=30.0, min_turns=1, file=None, correlation=0.0)
 
     Raises:
-        UsageError: an option is unknown, is given twice or has a wrong value, or a scale is given for a file.
+        UsageError: an option is unknown, is given twice or has a wrong value, or a scale or correlation is given for a
+            file.
     """
-    given = keyed(text, {"scale": "0.1", "reaction": "60s", "min_turns": "5", "file": "PATH"})
-    if "scale" in given and "file" in given:
-        raise UsageError(
-            f'The workload is "{text}", and the texts of a file have lengths of their own: leave scale out.'
-        )
+    given = keyed(text, {"scale": "0.1", "reaction": "60s", "min_turns": "5", "correlation": "0.5", "file": "PATH"})
+    for name in ("scale", "correlation"):
+        if name in given and "file" in given:
+            raise UsageError(
+                f'The workload is "{text}", and the texts of a file have lengths of their own: leave {name} out.'
+            )
     return Asked(
         scale=parse_float(given.get("scale", "1"), "The scale of sharegpt", LEAST_SCALE, 1),
         reaction=parse_duration(given.get("reaction", "60s"), "The mean reaction time of sharegpt", LONGEST_S),
         min_turns=parse_int(given.get("min_turns", "1"), "The min_turns of sharegpt", 1, MOST_TURNS),
         file=given.get("file"),
+        correlation=parse_float(given.get("correlation", "0"), "The correlation of sharegpt", 0, 1),
     )
 
 
@@ -120,24 +127,44 @@ def conversations(
     return as_requests(map(turns, range(count)), asked.reaction, arrival, seed)
 
 
-def draw_lengths(asked: Asked, number: int, seed: int = 0) -> list[tuple[int, int]]:
+def draw_lengths(asked: Asked, number: int, seed: int = 0) -> Lengths:
     """Draw prompt and answer lengths of conversation `number`; repeat while it is too long.
+
+    With a `correlation` r, the logarithm of a length deviates from its mean by sqrt(r) times a normal deviate that all
+    prompts of the conversation share (all answers another one), plus sqrt(1 - r) times its own. So each length keeps
+    its law, and the logarithms of two lengths have the correlation r.
 
     Raises:
         UsageError: none of `TRIES` draws has enough turns and is short enough.
     """
     turns_rng, prompts_rng, answers_rng = (_stream(seed, number, name) for name in ("turns", "prompts", "answers"))
+    shared_rng = _stream(seed, number, "shared")
+    raised = 1 + DROPPED * asked.correlation
+    prompts, answers = (replace(law, mean=raised * law.mean) for law in (PROMPTS, ANSWERS))
+    common, own = math.sqrt(asked.correlation), math.sqrt(1 - asked.correlation)
     for _ in range(TRIES):
         if (num_turns := _draw_turns(turns_rng)) < asked.min_turns:
             continue
-        lengths = [(PROMPTS.draw(prompts_rng), ANSWERS.draw(answers_rng)) for _ in range(num_turns)]
-        scaled = [tuple(max(1, round(length * asked.scale)) for length in turn) for turn in lengths]
+        of_prompts, of_answers = (common * shared_rng.normalvariate() for _ in range(2))
+        lengths = [
+            (
+                prompts.at(of_prompts + own * prompts_rng.normalvariate()),
+                answers.at(of_answers + own * answers_rng.normalvariate()),
+            )
+            for _ in range(num_turns)
+        ]
+        scaled = scale_lengths(lengths, asked.scale)
         if sum(map(sum, scaled)) <= asked.longest:
-            return [(prompt, answer) for prompt, answer in scaled]
+            return scaled
     raise UsageError(
         f"No conversation of sharegpt with scale={asked.scale:g} has {asked.min_turns} turns and up to "
         f"{asked.longest:,} tokens: raise scale, or lower min_turns."
     )
+
+
+def scale_lengths(lengths: Lengths, scale: float) -> Lengths:
+    """Multiply all lengths; each remains one token at least."""
+    return [(max(1, round(scale * prompt)), max(1, round(scale * answer))) for prompt, answer in lengths]
 
 
 def _draw_turns(rng: random.Random) -> int:

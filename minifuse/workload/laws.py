@@ -75,8 +75,12 @@ class Lognormal:
     max: int = MAX_LENGTH
 
     def draw(self, rng: random.Random) -> int:
+        return self.at(rng.normalvariate(0.0, 1.0))
+
+    def at(self, deviation: float) -> int:
+        """Return the length whose logarithm lies `deviation` standard deviations from its mean."""
         mu = math.log(self.mean) - self.sigma**2 / 2  # E[exp(N(mu, sigma))] = exp(mu + sigma^2 / 2)
-        return min(max(round(rng.lognormvariate(mu, self.sigma)), 1), self.max)
+        return min(max(round(math.exp(mu + self.sigma * deviation)), 1), self.max)
 
 
 def parse_arrival(text: str) -> Arrival:

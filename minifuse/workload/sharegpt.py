@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -10,11 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minifuse.core.errors import UsageError
 from minifuse.io.lines import BYTE_ORDER_MARK, misfit, read_bounded
-from minifuse.workload.conversations import LONGEST, Turn
+from minifuse.workload.conversations import LONGEST, Lengths, Turn
 from minifuse.workload.files import Encode
 
 if TYPE_CHECKING:
     from minifuse.workload.forms import Conversation, Message
+
+
+CHARACTERS = 4  # of a token, where the model has no tokenizer: about what English text has
 
 
 class Found(NamedTuple):
@@ -58,6 +63,20 @@ def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_t
             "another file, or a model of a longer context."
         )
     return found
+
+
+def read_lengths(path: str) -> list[Lengths]:
+    """Read the lengths of all conversations, without a tokenizer: four characters count as a token.
+
+    Raises:
+        UsageError: as `read_sharegpt`.
+    """
+
+    def encode(text: str, continues: bool = False) -> range:
+        return range(math.ceil(len(text) / CHARACTERS))
+
+    found = read_sharegpt(path, encode, sys.maxsize, LONGEST)
+    return [[(len(prompt), answer) for prompt, answer in turns] for turns in found.conversations]
 
 
 def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:

@@ -52,6 +52,21 @@ def test_a_token_budget_cuts_prompts() -> None:
     ]
 
 
+def test_whole_prompts_share_an_iteration_up_to_a_number_of_tokens() -> None:
+    """a and b fill an iteration exactly; c does not fit beside them, nor d beside c: d is too long, and runs alone."""
+    prompts = [asks("a", 4, 1), asks("b", 2, 2), asks("c", 3, 1), asks("d", 9, 1), asks("e", 2, 1)]
+    steps = run_all(_vllm(settings={"batching.prompt_tokens": 6}), prompts)
+    assert schedule(steps) == ["0: a[0:4) b[0:2)", "1: c[0:3)", "2: d[0:9)", "3: e[0:2)", "4: b[2:3)"]
+    assert [str(reason) for reason in steps[0].plan.reasons] == [
+        "c not admitted: newcomers have 6 tokens of the 6 that may be prompts"
+    ]
+
+
+def test_a_limit_of_prompts_does_not_limit_single_tokens() -> None:
+    steps = run_all(_vllm(settings={"batching.prompt_tokens": 1}), [asks("a", 2, 2), asks("b", 1, 2), asks("c", 1, 1)])
+    assert schedule(steps) == ["0: a[0:2)", "1: a[2:3) b[0:1) c[0:1)", "2: b[1:2)"]
+
+
 def test_a_token_budget_serves_requests_in_order_of_age() -> None:
     steps = run_all(_vllm(settings={"batching.token_budget": 1}), [asks("a", 1, 2), asks("b", 1, 1)])
     assert schedule(steps) == ["0: a[0:1)", "1: a[1:2)", "2: b[0:1)"]

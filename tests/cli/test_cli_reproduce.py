@@ -161,6 +161,8 @@ BAD = [
     (["batchmaker-fig2.7", "--model", "lstm"], ["--model is given", "no use for it", "flover-fig7"]),
     (["batchmaker", "--tokens", "8"], ["--tokens is given, and batchmaker has no use"]),
     (["batchmaker-fig2.5", "--hidden", "8"], ["--hidden is given", "batchmaker-fig2.3"]),
+    (["pensieve-fig3.4", "--conversations", "x"], ["--conversations is given, and pensieve-fig3.4 has no use for it"]),
+    (["pensieve-fig3.12", "--conversations", "none.json"], ["none.json cannot be read (No such file or directory)"]),
     (["batchmaker-fig2.9", "--rates", "0.5"], ["--rates is given", "batchmaker-fig2.7"]),
     (["flover-fig7", "--hidden", "8"], ["--hidden is given, and flover-fig7", "batchmaker-fig2.3"]),
     (["pensieve-fig3.17", "--requests", "8"], ["--requests is given, and pensieve-fig3.17", "batchmaker-fig2.7"]),

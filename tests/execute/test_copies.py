@@ -47,8 +47,8 @@ def test_moves_before_the_first_wave_begin_at_once_in_their_order() -> None:
     """Blocks that are swapped out and given away at once: out before in, in every layer."""
     moves = (out(4, 0, 4, moment="before"), into(8, 4, 4, moment="before"), Move("copy", 0, 12, 2, moment="before"))
     assert copies(plan_of((4, 5), moves=moves), 2) == [
-        *(Copy(moves[:1], 0, -1, 0, ()), Copy(moves[1:2], 0, -1, 0, (0,)), Copy(moves[2:], 0, -1, 0, (0, 1))),
-        *(Copy(moves[:1], 1, -1, 1, ()), Copy(moves[1:2], 1, -1, 1, (3,)), Copy(moves[2:], 1, -1, 1, (3, 4))),
+        *(Copy(moves[:1], 0, -1, 0, ()), Copy(moves[1:2], 0, -1, 0, (0,)), Copy(moves[2:], 0, -1, 0, (1,))),
+        *(Copy(moves[:1], 1, -1, 1, ()), Copy(moves[1:2], 1, -1, 1, (3,)), Copy(moves[2:], 1, -1, 1, (4,))),
     ]
 
 

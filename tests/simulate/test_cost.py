@@ -19,7 +19,7 @@ from minifuse.core.shapes import Rectangle, Region
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.presets import preset
-from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
+from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, Slower, hardware
 
 # A layer: attention 8 x (8 + 2 x 4) + 8 x 8 = 192, feed-forward 3 x 8 x 10 = 240. Two of them, and a head of 100 x 8.
 TOY = ModelConfig("llama", 100, 8, 2, 2, 1, 4, 10, 64, rotary=Rotary(4))
@@ -115,6 +115,31 @@ def test_waves_attend_to_the_end_of_their_last_lane() -> None:
     assert cost.attention_s(PLAN) == [2 * 4 * 16 * 10]
     assert cost(PLAN) == layers + 2 * 4 * 16 * 10
     assert cost(replace(PLAN, layout=Layout(lanes=((0, 1),)))) == layers + 2 * 4 * 16 * 16
+
+
+SLOWER = Slower(products=2.0, decode=3.0, prefill=5.0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "products", "prefill", "decode"),
+    [
+        (MEMORY_BOUND, 4 * 1664, 4 * 3 * 16, 4 * 10 * 16),
+        (COMPUTE_BOUND, 2 * 864 * 4 + 2 * 800 * 2, 4 * 16 * 6, 4 * 16 * 10),
+    ],
+)
+def test_operators_one_after_the_other(machine: Hardware, products: int, prefill: int, decode: int) -> None:
+    """Products of four tokens, attention of a's prompt and of b's single token: each slower than its roofline."""
+    cost = Roofline(TOY, "float32", replace(machine, slower=SLOWER))
+    assert cost(PLAN) == pytest.approx(2 * products + 5 * prefill + 3 * decode)
+    assert cost.attention_s(WAVES) == pytest.approx([5 * prefill, 3 * decode])
+    padded = Plan(0, 0, PLAN.work, PLAN.places, layout=Layout(shape=Rectangle(0, 2, 12, 0, 10)))
+    attention = cost(padded) - 2 * (Roofline(TOY, "float32", machine)._bound(padded.num_computed, 2, 0, 0))
+    assert attention == pytest.approx(5 * (4 * 20 * 16 if machine is MEMORY_BOUND else 4 * 16 * 20 * 10))
+
+
+def test_slower_operators_cost_more_to_recompute() -> None:
+    profile = Roofline(TOY, "float32", replace(COMPUTE_BOUND, slower=SLOWER)).recomputation(2, (2, 4))
+    assert profile == Profile(2 * 2 * 864 * 2, (2, 4), (5 * 4 * 16 * 3, 5 * 4 * 16 * 7))
 
 
 def test_a_move_is_read_and_written() -> None:

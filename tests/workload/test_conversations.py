@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,29 @@ def test_a_minimum_of_turns_leaves_the_others_out() -> None:
     assert 9 < statistics.mean(turns) < 14
 
 
+def _related(sample: list[list[tuple[int, int]]], side: int) -> float:
+    """Return the correlation of the logarithms of a conversation's first two prompts (side 0) or answers (1)."""
+    first, second = zip(
+        *[[math.log(turn[side]) for turn in turns[:2]] for turns in sample if len(turns) > 1], strict=True
+    )
+    return statistics.correlation(first, second)
+
+
+def test_lengths_of_a_conversation_may_be_alike(sample: list[list[tuple[int, int]]]) -> None:
+    alike = [draw_lengths(Asked(correlation=0.5), number, seed=1) for number in range(SAMPLE)]
+    for side in (0, 1):
+        assert _related(sample, side) == pytest.approx(0.0, abs=0.06)
+        assert _related(alike, side) == pytest.approx(0.5, abs=0.08)  # of whole tokens, without what is too long
+        mean, wanted = statistics.mean(turn[side] for turns in alike for turn in turns), MEANS[1 + side]
+        assert mean == pytest.approx(wanted, rel=0.05)
+
+
+def test_lengths_are_all_alike_with_a_correlation_of_one() -> None:
+    for number in range(20):
+        prompts, answers = ({turn[side] for turn in draw_lengths(Asked(correlation=1.0), number)} for side in (0, 1))
+        assert len(prompts) == len(answers) == 1
+
+
 # --- requests
 
 
@@ -134,6 +158,7 @@ def test_no_reaction_time_at_all() -> None:
         ("sharegpt", Asked()),
         ("sharegpt:scale=0.1,reaction=500ms,min_turns=5", Asked(0.1, 0.5, 5)),
         ("sharegpt:min_turns=2,file=a b/c.json", Asked(min_turns=2, file="a b/c.json")),
+        ("sharegpt:correlation=0.5", Asked(correlation=0.5)),
     ],
 )
 def test_what_is_asked_for(text: str, asked: Asked) -> None:
@@ -153,6 +178,8 @@ def test_what_is_asked_for(text: str, asked: Asked) -> None:
         ("sharegpt:min_turns=0", 'The min_turns of sharegpt is "0": give a whole number from 1 to 32.'),
         ("sharegpt:min_turns=2,min_turns=3", "with min_turns twice: give it once."),
         ("sharegpt:file=x.json,scale=0.5", "a file have lengths of their own: leave scale out."),
+        ("sharegpt:file=x.json,correlation=0", "a file have lengths of their own: leave correlation out."),
+        ("sharegpt:correlation=1.5", 'The correlation of sharegpt is "1.5": give a number from 0 to 1.'),
     ],
 )
 def test_options_refused(text: str, message: str) -> None:

@@ -101,15 +101,16 @@ class Idle:
 
     def value(self, chunk: Chunk, now: float) -> tuple[float, int, tuple[float, int]]:
         """Return a chunk's value at time `now`, with tie-breakers: its index and its rank."""
-        value = self._eviction.value((chunk.index + 1) * self._size, now - chunk.active_s)
-        return value, chunk.index, chunk.rank
+        return self._worth(chunk.index, chunk.rank, chunk, now)[:3]
+
+    def _worth(self, index: int, rank: tuple[float, int], chunk: Chunk, now: float) -> Worth:
+        return self._eviction.value((index + 1) * self._size, now - rank[0]), index, rank, chunk
 
     def lowest(self, now: float) -> Chunk | None:
         """Return the chunk of least value at time `now`, or None."""
         if now != self._now:
             self._now = now
-            firsts = [entries[0][1] for entries in self._by_index.values()]
-            self._heap = [(*self.value(chunk, now), chunk) for chunk in firsts]
+            self._heap = [self._worth(index, *entries[0], now) for index, entries in self._by_index.items()]
             heapq.heapify(self._heap)
         heap = self._heap
         while heap:
@@ -119,6 +120,5 @@ class Idle:
                 return chunk
             heapq.heappop(heap)
             if entries:
-                _, first = entries[0]
-                heapq.heappush(heap, (*self.value(first, now), first))
+                heapq.heappush(heap, self._worth(index, *entries[0], now))
         return None

@@ -103,5 +103,6 @@ def powers_of_two(chunk: int, longest: int) -> tuple[int, ...]:
     return tuple(1 << n for n in range((chunk - 1).bit_length(), longest.bit_length()))
 
 
-# For a model without a profile: attention to 4096 tokens costs as much as all the rest of a layer (as in Figure 3.4).
+# Our assumption for a model without a profile: attention to 4096 tokens costs as much as all the rest of a layer. The
+# thesis gives no number for its Figure 3.4.
 ASSUMED = Profile(1.0, (32, 16384), (32 / 4096, 4.0))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import minifuse.papers.fluidinfer.paper as paper
-from minifuse.papers.curve import OFFERED, Curve, Outcome, Served, curve_panel, load_at, rates_of
+from minifuse.papers.curve import OFFERED, Curve, Outcome, Served, curve_panel, load_at, never, rates_of
 from minifuse.papers.equal_latency import equal_latency
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say, Values
 from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Curves, Server, Servers
@@ -88,7 +88,7 @@ def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
                 curve.points[rate] = Outcome((server.run(curve.contender, server.requests(rate), simulated=True),))
 
     rates = rates_of(server.conditions, server.scale.shares, capacity)
-    load_at(curves, rates, run, server.rounds, lambda what: say(f"{server.title}: {what}"), simulate, all_rates=True)
+    load_at(curves, rates, run, server.rounds, lambda what: say(f"{server.title}: {what}"), simulate, ended=never)
     return curves, simulated
 
 

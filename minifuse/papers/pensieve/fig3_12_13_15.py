@@ -1,6 +1,7 @@
 """Pensieve's Figures 3.12, 3.13 and 3.15 (3.6.2, 3.6.4): normalized latency against throughput.
 
-Figure 3.12 has one GPU, Figure 3.13 larger models on four GPUs, Figure 3.15 conversations of five turns or more.
+Figure 3.12 has one GPU, Figure 3.13 larger models on four GPUs, Figure 3.15 conversations of five turns or more. In
+virtual time Figure 3.12 also has runs that start cold, and other sizes of the host, neither of which the thesis tells.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from minifuse.papers.experiment import Say
-from minifuse.papers.page import Drawn
-from minifuse.papers.pensieve.serving import DEVICE, PENSIEVE, STATELESS, VLLM, Servings, experiment
+from minifuse.papers.experiment import Column, Panel, Point, Say
+from minifuse.papers.page import Drawn, shown
+from minifuse.papers.pensieve.compared import DEVICE, PENSIEVE, STATELESS, VLLM, on_host
+from minifuse.papers.pensieve.serving import HOST_BYTES, Serving, Servings, experiment
+from minifuse.papers.verdict import Claim, spread
+from minifuse.simulate.cost import hardware
 
 CONTENDERS = (PENSIEVE, DEVICE, STATELESS, VLLM)
 IN_REAL_TIME = (PENSIEVE, DEVICE, STATELESS)  # not vllm: it resembles stateless, and takes time
@@ -20,10 +24,24 @@ GAINS_12 = {"opt-13b-16k": 1.25, "llama-2-13b-gqa-16k": 1.52}
 GAINS_13 = {"opt-66b-16k": 1.5, "llama-2-70b-16k": 1.6}
 GAINS_15 = {"opt-13b-16k": 1.3, "llama-2-13b-gqa-16k": 1.7}
 LEAST_TURNS_15 = 5
+# What the later paper claims over vLLM and TensorRT-LLM, without a model or a machine for either end.
+EUROSYS, EUROSYS_CLAIM = "abstract of EuroSys 2025", Claim("1.14x to 3.0x", 1.14, 3.0)
 
 # On a CPU, the small models of Fig. 3.12 stand for those of Fig. 3.13, too, with memory for as many conversations as
 # four GPUs hold. The rates stay below saturation, where runs can be compared.
 OTHER_13 = {"cpu": {"shares": (0.7, 1.1)}}
+
+PROFILED = "a100-80g-profiled"
+HOSTS = (0.0, 0.25, 0.5, 1.0)  # parts of the thesis' system memory that the host's tier has
+HOST_SHARE = 1.3  # of vllm's capacity: the rate at which the host's size is varied
+HOST_COLUMNS = (
+    Column("host\nGB a GPU", "at", "host_gb", "{:g}", axis="x"),
+    Column("p90\nms", "measured", "host_p90_ms", axis="y"),
+    Column("p90\nspread", "measured", "spread", "{}"),
+    Column("hits\non device", "measured", "host_device_hits", "{:.1%}"),
+    Column("hits\non host", "measured", "host_host_hits", "{:.1%}"),
+    Column("recomp.\ntokens", "measured", "host_recomputed", "{:,.0f}"),
+)
 
 
 def draw(
@@ -31,28 +49,77 @@ def draw(
     say: Say,
     figure: str,
     gains: Mapping[str, float],
-    min_turns: int = 1,
+    more: bool = False,
 ) -> Drawn:
-    """Measure latency against throughput of all contenders; draw a panel for each model."""
-    say.expect(sum(serving.num_reports() for serving in servings))
+    """Measure latency against throughput of all contenders; draw a panel for each model.
+
+    Args:
+        more: whether runs that start cold and other sizes of the host follow, in virtual time.
+    """
+    more = more and servings[0].virtual
+    reports = [serving.num_reports() + more * (1 + 3 * serving.num_reports()) for serving in servings]
+    say.expect(sum(reports))
     panels, verdicts = [], []
     for part, serving in zip("abcd", servings, strict=False):
         contenders = CONTENDERS if serving.virtual else IN_REAL_TIME
-        sweep = serving.sweep(say, f"Fig. {figure}{part}: {serving.title}", contenders, min_turns=min_turns)
+        claim = Claim.about(gains[serving.published])
+        title = f"Fig. {figure}{part}: {serving.title}"
+        sweep = serving.sweep(say, title, contenders)
         panels.append(sweep.panel())
         verdicts += [
-            sweep.verdict("pensieve", name, gains[serving.published])
-            for name in ("stateless", "vllm", "device")
-            if name in sweep.curves
+            sweep.verdict("pensieve", name, claim) for name in ("stateless", "vllm", "device") if name in sweep.curves
         ]
-    return Drawn(panels, verdicts=verdicts)
+        if serving.virtual:
+            verdicts.append(sweep.verdict("pensieve", "vllm", EUROSYS_CLAIM, EUROSYS))
+        if more:
+            found, said = _not_in_the_thesis(serving, say, title, sweep.capacity, claim)
+            panels += found
+            verdicts += said
+    return Drawn(
+        panels,
+        verdicts=verdicts,
+        more=more,
+        cold_s=servings[0].scale.cold * servings[0].crowd().asked.reaction,
+        profiled=PROFILED,
+        slower=hardware(PROFILED).slower,
+    )
+
+
+def _not_in_the_thesis(
+    serving: Serving, say: Say, title: str, capacity: float, claim: Claim
+) -> tuple[list[Panel], list[str]]:
+    """Measure what the thesis does not tell: cold runs, the host's size, and a machine whose operators are slower."""
+    profiled = serving.on(PROFILED)
+    sweeps = [serving.sweep(say, f"{title}, cold", (PENSIEVE, VLLM), capacity=capacity, cold=True)]
+    sweeps.append(profiled.sweep(say, f"{title}, {PROFILED}", (PENSIEVE, VLLM)))
+    slower = sweeps[-1].capacity
+    sweeps.append(profiled.sweep(say, f"{title}, {PROFILED}, cold", (PENSIEVE, VLLM), capacity=slower, cold=True))
+    panels = [sweep.panel() for sweep in sweeps]
+    return [*panels, by_host(serving, say, title, capacity)], [
+        sweep.verdict("pensieve", "vllm", claim) for sweep in sweeps
+    ]
+
+
+def by_host(serving: Serving, say: Say, title: str, capacity: float) -> Panel:
+    """Measure Pensieve at one rate with several sizes of the host; the last is the thesis' system memory."""
+    rate = HOST_SHARE * capacity
+    contenders = {part: on_host(f"host_{part:g}", int(part * serving.host_tokens)) for part in HOSTS}
+    title = f"{title}, not in the thesis: the host's size at {shown(rate)} requests/s"
+    sweep = serving.sweep(say, title, list(contenders.values()), capacity=capacity, rate=rate)
+    points = []
+    for part, contender in contenders.items():
+        outcome = sweep.curves[contender.key].points[rate]
+        values = {**outcome.values("host"), "spread": spread([seconds * 1e3 for seconds in outcome.each("p90")])}
+        points.append(Point({"host_gb": part * HOST_BYTES / 1e9}, values, {}))
+    return Panel(title, HOST_COLUMNS, tuple(points))
 
 
 FIG_12 = experiment(
     "3.12",
     "latency against throughput: conversations on two tiers, on the device alone, and stateless",
     tuple(GAINS_12),
-)(partial(draw, figure="3.12", gains=GAINS_12))
+    page="pensieve/fig3_12",
+)(partial(draw, figure="3.12", gains=GAINS_12, more=True))
 FIG_13 = experiment(
     "3.13",
     "latency against throughput of larger models on four GPUs",
@@ -63,4 +130,5 @@ FIG_15 = experiment(
     "3.15",
     "latency against throughput where every conversation has five turns or more",
     tuple(GAINS_15),
-)(partial(draw, figure="3.15", gains=GAINS_15, min_turns=LEAST_TURNS_15))
+    min_turns=LEAST_TURNS_15,
+)(partial(draw, figure="3.15", gains=GAINS_15))

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from minifuse.papers.experiment import Column, Say
-from minifuse.papers.page import Drawn
-from minifuse.papers.pensieve.serving import BY_FIG_4, LRU, PENSIEVE, Servings, experiment
-from minifuse.papers.pensieve.sweeps import Sweep
-from minifuse.papers.verdict import Claim, by_rate
+from statistics import median
+
+from minifuse.papers.curve import Curve, crossing
+from minifuse.papers.experiment import Column, Panel, Point, Say, Values
+from minifuse.papers.page import Drawn, shown, tables
+from minifuse.papers.pensieve.compared import LRU, PENSIEVE, STEEP, steeper
+from minifuse.papers.pensieve.serving import Serving, Servings, experiment
+from minifuse.papers.pensieve.sweeps import MORE, Sweep
+from minifuse.papers.verdict import Claim, by_rate, spread, told, verdict
 
 FEWER, HITS = 0.146, 4.4  # the thesis' largest gains over LRU: part of recomputed tokens, points of hit rate
 
-# Users are slow, so that many conversations are kept and fill the host. In virtual time, rates grow until it is full.
-OTHER = {"cpu": {"shares": (1.0, 1.3), "second": 1 / 16}}
+HIT_RATE = 0.8  # the policies' loads are compared where hits fall to this; the thesis has both below it from 3.2/s on
 
-CONTENDERS = (PENSIEVE, BY_FIG_4, LRU)
+# Users are slow, so that many conversations are kept and fill the host. In virtual time, the rates reach from where it
+# is not full to where hits are fewer than in the thesis.
+OTHER = {
+    "cpu": {"shares": (1.0, 1.3), "second": 1 / 16},
+    "paper": {"shares": (1.0, 1.2, 1.4, 1.6, 1.9), "requests": 2000, "more": 0},
+}
+
+STEEP_AT, STEEPER = 4096, (4.0, 16.0)
+
+CONTENDERS = (PENSIEVE, STEEP, LRU)
 COLUMNS = tuple(
     Column(f"{one.head}\n{what}", "measured", f"{one.key}_{name}", form)
     for one in CONTENDERS
-    for what, name, form in (("hits", "hits", "{:.1%}"), ("recomp.", "recomputed", "{:,.0f}"))
+    for what, name, form in (
+        ("hits", "hits", "{:.1%}"),
+        ("recomp.", "recomputed", "{:,.0f}"),
+        ("cost s", "recomputing", "{:,.0f}"),
+    )
 )
 
 
@@ -31,27 +47,106 @@ COLUMNS = tuple(
 def figure(servings: Servings, say: Say) -> Drawn:
     """Measure latency, hit rates and recomputed tokens of both eviction policies."""
     (serving,) = servings
-    say.expect(serving.num_reports())
+    say.expect(serving.num_reports() + serving.virtual)
     sweep = serving.sweep(say, f"Fig. 3.14: {serving.title}", CONTENDERS)
     context, share = serving.attention_share()
-    found = (*verdicts(sweep, "pensieve"), *verdicts(sweep, "by_fig_4"))
-    return Drawn([sweep.panel(COLUMNS)], context=context, share=share, verdicts=found)
+    found = (*verdicts(sweep, "pensieve"), *verdicts(sweep, "steep"))
+    latency = sweep.panel()
+    again = Panel(f"{sweep.title}: hits, and what is recomputed", (latency.columns[0], *COLUMNS), latency.points)
+    panels = [latency, again]
+    if serving.virtual:
+        panels.append(by_cost(serving, say, sweep, STEEP_AT * share / context))
+    return Drawn(panels, varied=serving.virtual, context=context, share=share, verdicts=found)
+
+
+def by_cost(serving: Serving, say: Say, sweep: Sweep, own: float) -> Panel:
+    """Vary the attention that the policy assumes, at the middle rate, against LRU.
+
+    Args:
+        own: the attention on this machine, as a multiple of that of `STEEP`.
+    """
+    rates = sorted(sweep.curves["lru"].points)
+    rate = rates[len(rates) // 2]
+    title = f"{sweep.title}, not in the thesis: by the cost of attention, at {shown(rate)} requests/s"
+    others = {times: steeper(f"steeper_{times:g}", times) for times in STEEPER}
+    measured = serving.sweep(say, title, list(others.values()), capacity=sweep.capacity, rate=rate).curves
+    found = {own: sweep.curves["pensieve"], 1.0: sweep.curves["steep"]}
+    found |= {times: measured[other.key] for times, other in others.items()}
+    lru = sweep.curves["lru"]
+    points = []
+    for times, curve in sorted(found.items()):
+        values: Values = {"hits": curve.points[rate]["hits"]}
+        for name in ("recomputed", "recomputing", "p90"):
+            rounds = [mine / theirs for mine, theirs in _pairs(curve, lru, rate, name) if theirs]
+            values |= (
+                {name: median(rounds), f"{name}_rounds": tuple(rounds), f"{name}_spread": spread(rounds)}
+                if rounds
+                else {}
+            )
+        points.append(Point({"times": times}, values, {}))
+    return Panel(title, tables("pensieve/fig3_14")[0], tuple(points))
 
 
 def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
-    """Judge recomputed tokens, hit rates and p90 against LRU, at each common rate."""
+    """Judge recomputed tokens, their cost, hit rates and p90 against LRU, at each common rate."""
     ours, lru = sweep.curves[name], sweep.curves["lru"]
-    fewer, more, faster = ({rate: list[float]() for rate in ours.points if rate in lru.points} for _ in range(3))
-    for rate in fewer:
-        for mine, theirs in zip(ours.points[rate].rounds, lru.points[rate].rounds, strict=True):
-            if theirs["recomputed"]:
-                fewer[rate].append(1 - mine["recomputed"] / theirs["recomputed"])
-            more[rate].append(100 * (mine["hits"] - theirs["hits"]))
-            faster[rate].append(1 - mine["p90"] / theirs["p90"])
-    dropped = {rate: rounds for rate, rounds in fewer.items() if rounds}
     whose = f"{ours.contender.head} against LRU"
+
+    def saved(value: str) -> dict[float, list[float]]:
+        """Return by which part a value is less than that of LRU, by rate; only where LRU has some."""
+        found = {
+            rate: [1 - mine / theirs for mine, theirs in _pairs(ours, lru, rate, value) if theirs]
+            for rate in _common(ours, lru)
+        }
+        return {rate: rounds for rate, rounds in found.items() if rounds}
+
+    hits = {
+        rate: [100 * (mine - theirs) for mine, theirs in _pairs(ours, lru, rate, "hits")] for rate in _common(ours, lru)
+    }
+    lower = Claim("lower, without a number", 0.0)
     return (
-        by_rate(f"fewer recomputed tokens, {whose}", dropped, Claim(f"up to {FEWER:.1%}", 0.0, FEWER), "{:.1%}"),
-        by_rate(f"higher hit rate, {whose}", more, Claim(f"up to {HITS:g} points", 0.0, HITS), "{:.1f}"),
-        by_rate(f"lower p90, {whose}", faster, Claim("lower, without a number", 0.0), "{:.1%}"),
+        by_rate(
+            f"fewer recomputed tokens, {whose}", saved("recomputed"), Claim(f"up to {FEWER:.1%}", 0.0, FEWER), "{:.1%}"
+        ),
+        by_rate(f"lower cost of what is recomputed, {whose}", saved("recomputing"), lower, "{:.1%}", "ours"),
+        by_rate(f"higher hit rate, {whose}", hits, Claim(f"up to {HITS:g} points", 0.0, HITS), "{:.1f}"),
+        by_rate(f"lower p90, {whose}", saved("p90"), lower, "{:.1%}"),
+        at_equal_hits(ours, lru),
     )
+
+
+def at_equal_hits(ours: Curve, lru: Curve) -> str:
+    """Judge the loads at which the hit rate falls to `HIT_RATE`, and tell the recomputed tokens and p90 there."""
+    found = [[_at_hits(curve.of_round(n)) for curve in (ours, lru)] for n in range(len(lru.last.rounds))]
+    factors = [one["offered"] / other["offered"] for one, other in found if one and other]
+    what = f"requests/s at a hit rate of {HIT_RATE:.0%}, {ours.contender.head} over LRU"
+    if len(factors) < len(found):
+        return verdict(what, [], MORE, "not reached in every round", "ours")
+    parts = [
+        f"{named} {told([one[value] / other[value] for one, other in found if one and other])}"
+        for value, named in (("recomputed", "recomputed tokens"), ("recomputing", "their cost"), ("p90", "p90"))
+    ]
+    return verdict(what, factors, MORE, f"{told(factors)}; there, as multiples of LRU's, {', '.join(parts)}", "ours")
+
+
+def _at_hits(curve: Curve) -> dict[str, float] | None:
+    """Return the values of a round where its hit rate falls to `HIT_RATE`; None if it does not."""
+    outcomes = list(curve.points.values())
+    misses = [1 - outcome["hits"] for outcome in outcomes]
+    level = 1 - HIT_RATE
+    if not misses[0] <= level <= misses[-1]:
+        return None
+    names = ("offered", "recomputed", "recomputing", "p90")
+    found = {
+        name: crossing([(miss, outcome[name]) for miss, outcome in zip(misses, outcomes, strict=True)], level)
+        for name in names
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _common(ours: Curve, lru: Curve) -> list[float]:
+    return [rate for rate in ours.points if rate in lru.points]
+
+
+def _pairs(ours: Curve, lru: Curve, rate: float, value: str) -> list[tuple[float, float]]:
+    return list(zip(ours.points[rate].each(value), lru.points[rate].each(value), strict=True))

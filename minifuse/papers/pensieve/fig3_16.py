@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from minifuse.papers.curve import Curve
+from minifuse.papers.curve import BOUND, Curve
 from minifuse.papers.experiment import Say
 from minifuse.papers.page import Drawn
-from minifuse.papers.pensieve.serving import PENSIEVE, VLLM, Servings, experiment
-from minifuse.papers.pensieve.sweeps import gain_at_equal_latency
+from minifuse.papers.pensieve.compared import PENSIEVE, VLLM
+from minifuse.papers.pensieve.serving import Servings, experiment
+from minifuse.papers.pensieve.sweeps import MORE, gain_at_equal_latency
+from minifuse.papers.verdict import Claim, told, verdict
 
 REACTIONS = (30, 60, 120)  # seconds, in the mean
-GAINS = {60: 1.52, 120: 1.4}  # the thesis gives none for 30
+GAINS = {30: MORE, 60: Claim.about(1.52), 120: Claim.about(1.4)}  # the thesis has no number for 30 s
 
 
-@experiment("3.16", "mean reaction times of 30, 60 and 120 seconds", ("llama-2-13b-gqa-16k",), page="pensieve/fig3_16")
+@experiment("3.16", "mean reaction times of 30, 60 and 120 seconds", ("llama-2-13b-gqa-16k",))
 def figure(servings: Servings, say: Say) -> Drawn:
     """Measure latency against throughput with three mean reaction times.
 
@@ -24,23 +27,45 @@ def figure(servings: Servings, say: Say) -> Drawn:
     (serving,) = servings
     say.expect(serving.num_reports() + 2 * serving.num_reports(capacity=False))
     title = f"Fig. 3.16: {serving.title}"
-    curves: dict[str, Curve] = {}
-    capacity = None
-    for reaction in REACTIONS:
-        contenders = (replace(PENSIEVE, head=f"{reaction} s"), *((VLLM,) if reaction == 60 else ()))
-        sweep = serving.sweep(say, f"{title}, {reaction} s", contenders, reaction, capacity=capacity)
-        capacity = sweep.capacity
-        curves |= {f"{key}_{reaction}" if key == "pensieve" else key: curve for key, curve in sweep.curves.items()}
+    sweep = serving.sweep(say, f"{title}, 60 s", (replace(PENSIEVE, head="60 s"), VLLM))
+    found = {60: sweep.curves["pensieve"]}
+    for reaction in (30, 120):
+        contenders = (replace(PENSIEVE, head=f"{reaction} s"),)
+        name, beside = f"{title}, {reaction} s", (sweep.curves["vllm"],)
+        other = serving.sweep(say, name, contenders, reaction, capacity=sweep.capacity, beside=beside)
+        found[reaction] = other.curves["pensieve"]
+    curves = {f"pensieve_{reaction}": found[reaction] for reaction in REACTIONS} | {"vllm": sweep.curves["vllm"]}
     whole = replace(sweep, title=title, curves=curves)
     if whole.paired:  # vllm was measured with the requests of 60 s
-        verdicts = [whole.verdict("pensieve_60", "vllm", None)]
+        verdicts = [whole.verdict("pensieve_60", "vllm")]
     else:
         verdicts = [
             gain_at_equal_latency(
-                f"{title}, reaction time {reaction} s", curves[f"pensieve_{reaction}"], curves["vllm"], gain
+                f"{title}, reaction time {reaction} s", curves[f"pensieve_{reaction}"], curves["vllm"], claim
             )
-            for reaction, gain in GAINS.items()
+            for reaction, claim in GAINS.items()
         ]
-    peaks = [curves[f"pensieve_{reaction}"].peak for reaction in REACTIONS]
-    falls = all(late <= early for early, late in pairwise(peaks))
-    return Drawn([whole.panel()], verdicts=verdicts, reactions=REACTIONS, peaks=peaks, falls=falls)
+    verdicts.append(falls(curves, paired=whole.paired))
+    return Drawn([whole.panel()], verdicts=verdicts)
+
+
+def falls(curves: Mapping[str, Curve], *, paired: bool) -> str:
+    """Judge, in every round, whether fewer requests are served the longer users take.
+
+    Args:
+        paired: whether the highest throughputs are compared; otherwise the loads at twice vllm's lowest p90.
+    """
+    rounds = range(len(curves["vllm"].last.rounds))
+
+    def load(reaction: int, number: int) -> float:
+        curve = curves[f"pensieve_{reaction}"].of_round(number)
+        if paired:
+            return curve.peak
+        return curve.load_at(BOUND * curves["vllm"].of_round(number).lowest(), "offered") or 0.0
+
+    loads = [[load(reaction, number) for reaction in REACTIONS] for number in rounds]
+    what = "highest throughput" if paired else "load at twice vllm's lowest p90"
+    found = ", ".join(told([each[i] for each in loads], "{:.3g}") for i in range(len(REACTIONS)))
+    steps = [late / early if early else 0.0 for each in loads for early, late in pairwise(each)]
+    text = f"{found} requests/s with {', '.join(map(str, REACTIONS))} s"
+    return verdict(f"{what}, by mean reaction time".capitalize(), steps, Claim("it falls", 0.0, 1.0), text)

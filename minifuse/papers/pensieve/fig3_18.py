@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from minifuse.papers.experiment import Say
 from minifuse.papers.page import Drawn
-from minifuse.papers.pensieve.serving import PENSIEVE, SEPARATE, Servings, experiment
+from minifuse.papers.pensieve.compared import PENSIEVE, SEPARATE
+from minifuse.papers.pensieve.serving import Servings, experiment
 from minifuse.papers.pensieve.sweeps import lower_latency
 
 
@@ -14,7 +15,7 @@ def figure(servings: Servings, say: Say) -> Drawn:
     (serving,) = servings
     say.expect(serving.num_reports())
     sweep = serving.sweep(say, f"Fig. 3.18: {serving.title}", (PENSIEVE, SEPARATE))
-    verdicts = [sweep.verdict("pensieve", "separate", None)]
+    verdicts = [sweep.verdict("pensieve", "separate")]
     if not sweep.paired:
         verdicts.append(lower_latency(sweep.title, sweep.curves["pensieve"], sweep.curves["separate"]))
     return Drawn([sweep.panel()], verdicts=verdicts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -15,7 +15,7 @@ from minifuse.model.text.load import TextSource
 from minifuse.papers.contest import Bench, text_model
 from minifuse.papers.curve import Served, run_rounds
 from minifuse.papers.experiment import Conditions, Panel, Plot, Point, Say, Values
-from minifuse.papers.page import Drawn, spec, tables
+from minifuse.papers.page import Drawn, notes, spec, tables
 from minifuse.papers.verdict import spread
 from minifuse.serve.resolve import resolve_run
 from minifuse.simulate.cost import Hardware, hardware
@@ -28,16 +28,17 @@ REACHED = (1.0, 0.75, 0.5, 0.25)  # parts of the data sheet's arithmetic rate
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    model: str
+    models: Mapping[str, Sequence[int]]  # the lengths of the histories, by model
     batch: int
-    histories: tuple[int, ...]
     machine: str = "cpu"  # the machine that virtual time simulates
 
 
+# The thesis names no model. These are its smallest ones; of the histories of OPT-13B, 32 longer ones exceed the memory.
+OF_THESIS = {"opt-13b": range(0, 2048, 256), "llama-2-13b-gqa-16k": (*range(0, 2048, 256), 2048, 3072, 4096)}
 SCALES = {
-    "quick": _Scale("small", 4, (0, 64)),
-    "cpu": _Scale("small", 8, (0, 64, 128, 256, 512, 1024)),
-    "paper": _Scale("opt-13b", BATCH, (0, 256, 512, 768, 1024, 1280, 1536, 1792), machine="a100-80g"),
+    "quick": _Scale({"small": (0, 64)}, 4),
+    "cpu": _Scale({"small": (0, 64, 128, 256, 512, 1024)}, 8),
+    "paper": _Scale(OF_THESIS, BATCH, machine="a100-80g"),
 }
 
 
@@ -62,11 +63,12 @@ class Setting(Bench[TextSource]):
         UsageError: the texts do not fit the model's context, or the machine's memory.
     """
 
-    def __init__(self, conditions: Conditions) -> None:
+    def __init__(self, conditions: Conditions, model: str) -> None:
         self.scale = scale = SCALES[conditions.scale]
-        super().__init__(conditions, text_model(conditions, scale.model), scale.machine, drawn=False)
+        super().__init__(conditions, text_model(conditions, model), scale.machine, drawn=False)
         self.steps = conditions.tokens or STEPS
-        longest, context = max(scale.histories), self.source.config.max_context
+        self.histories = scale.models[model]
+        longest, context = max(self.histories), self.source.config.max_context
         if self._length(longest) > context:
             raise UsageError(
                 f"{self.steps} steps of generation behind {longest} tokens of history and {PROMPT} new ones make a "
@@ -143,43 +145,71 @@ class Setting(Bench[TextSource]):
         )
 
 
-@spec(
-    "Pensieve",
-    "3.3",
-    "prefill behind a history, computed again or kept, against 200 steps of generation",
-    Setting,
-    prompt=PROMPT,
-    batch=BATCH,
-    steps=STEPS,
-)
-def figure(setting: Setting, say: Say) -> Drawn:
-    """Measure every history; in virtual time, also on machines with less arithmetic rate."""
-    histories = setting.scale.histories
+class Settings(tuple[Setting, ...]):
+    """The models of the figure; each has its own panels."""
+
+    def start(self, say: Say) -> None:
+        """Do nothing: the first run of each model loads it."""
+
+    def described(self) -> dict[str, Any]:
+        """Return the conditions of all measurements, as plain values."""
+        return {**self[0].described(), "models": [setting.described() for setting in self]}
+
+    def notes(self) -> tuple[str, ...]:
+        """Return no notes on the conditions: each model has its own."""
+        return ()
+
+
+def _settings(conditions: Conditions) -> Settings:
+    """Return the scale's models; a model of the conditions replaces the first."""
+    models = list(SCALES[conditions.scale].models)
+    return Settings(Setting(conditions, model) for model in (models[:1] if conditions.model else models))
+
+
+@spec("Pensieve", "3.3", "prefill behind a history, computed again or kept, against 200 steps of generation", _settings)
+def figure(settings: Settings, say: Say) -> Drawn:
+    """Measure every history of every model; in virtual time, also on machines with less arithmetic rate."""
+    say.expect(sum(len(setting.histories) + (len(REACHED) if setting.virtual else 1) for setting in settings))
+    panels: list[Panel] = []
+    models: list[str] = []
+    crossings: dict[str, float | None] = {}
+    for setting in settings:
+        found = _measured(setting, say)
+        panels += found
+        first, *_, last = found[0].points
+        at = crossings[setting.source.name] = crossing(found[0].points)
+        models += notes(
+            "pensieve/fig3_3_model",
+            setting=setting,
+            prompt=PROMPT,
+            outgrown=at is not None,
+            at=at,
+            last=last,
+            again=last.measured["again_s"] / first.measured["again_s"],
+            kept=last.measured["kept_s"] / first.measured["kept_s"],
+        )
+    return Drawn(panels, {"crossings": crossings}, models=models, virtual=settings[0].virtual, batch=BATCH, steps=STEPS)
+
+
+def _measured(setting: Setting, say: Say) -> list[Panel]:
+    """Measure one model: a panel by history and, in virtual time, one by the arithmetic rate."""
     if not setting.virtual:
         say("warming up")
         setting.load()
-        setting.run(max(histories[:2]), kept=True)
-    say.expect(len(histories) + len(REACHED) * setting.virtual)
-    title = f"Fig. 3.3: {setting.scale.batch} requests, {PROMPT} new tokens, {setting.steps} steps of generation"
+        setting.run(max(setting.histories[:2]), kept=True)
+    name = setting.source.name.removeprefix("random:")
+    title = (
+        f"Fig. 3.3, {name}: {setting.scale.batch} requests, {PROMPT} new tokens, {setting.steps} steps of generation"
+    )
     columns, reached_columns = tables("pensieve/fig3_3")
     plot = Plot(say, title, tuple(one for one in columns if setting.several or "spread" not in one.key))
-    for number, history in enumerate(histories):
-        say(f"{history} tokens of history")
+    for number, history in enumerate(setting.histories):
+        say(f"{name}: {history} tokens of history")
         plot.add({"history": history}, setting.contest(history, first=number))
-    panels = [plot.panel]
-    if setting.virtual:
-        title = "Not in the paper: by the part of the data sheet that is reached"
-        panels.append(Panel(title, reached_columns, tuple(_reached(setting, part, say) for part in REACHED)))
-    at, first, last = crossing(plot.points), plot.points[0], plot.points[-1]
-    return Drawn(
-        panels,
-        {"crossing": at},
-        outgrown=at is not None,
-        at=at,
-        last=last,
-        again=last.measured["again_s"] / first.measured["again_s"],
-        kept=last.measured["kept_s"] / first.measured["kept_s"],
-    )
+    if not setting.virtual:
+        return [plot.panel]
+    title = f"{name}, not in the thesis: by the part of the data sheet that is reached"
+    return [plot.panel, Panel(title, reached_columns, tuple(_reached(setting, part, say) for part in REACHED))]
 
 
 def _reached(setting: Setting, part: float, say: Say) -> Point:
@@ -188,7 +218,7 @@ def _reached(setting: Setting, part: float, say: Say) -> Point:
     machine = hardware(setting.settings.hardware)
     slower = replace(machine, flops=part * machine.flops)
     points = []
-    for history in setting.scale.histories:
+    for history in setting.histories:
         times = setting.run(history, False, slower)
         values = {"again_s": times["prefill"], "generation_s": times["generation"]}
         points.append(Point({"history": history}, values, {}))

@@ -21,7 +21,8 @@ class Sweep:
 
     The load of a run is what was offered in the measured period, which is the same for all contenders. What ends in so
     short a period also depends on what waited when it began. In the long run both are equal, up to the load that a
-    contender can serve; beyond it, latencies are high.
+    contender can serve; beyond it, latencies are high. The load of a `cold` run, in which nothing waits when it begins,
+    is its throughput, as in the thesis.
 
     `paired` is true in real time: a run is then so short that its load depends on which conversations it has. So
     contenders are compared run by run, on the same requests.
@@ -31,13 +32,22 @@ class Sweep:
     capacity: float  # requests per second of vllm when all requests arrive at once
     curves: Mapping[str, Curve]
     paired: bool = False
+    cold: bool = False
+    beside: Sequence[Curve] = ()  # curves of other sweeps, with which these are compared
 
     def ends(self, curve: Curve) -> bool:
         """Whether a higher rate would tell nothing more.
 
-        Throughput has stopped growing, or p90 exceeds every latency at which contenders are compared.
+        Throughput has stopped growing, or p90 exceeds, in every round, each latency at which contenders are compared.
         """
-        return curve.saturated or curve.last["p90"] > BOUND * max(other.lowest() for other in self.curves.values())
+        if not curve.points:
+            return False
+        lowest = [
+            other.of_round(number).lowest()
+            for other in (*self.curves.values(), *self.beside)
+            for number in range(len(curve.last.rounds) if other.points else 0)
+        ]
+        return curve.saturated or min(curve.last.each("p90")) > BOUND * max(lowest)
 
     def loads(self, rate: float) -> list[float]:
         """Return the load that was offered to each contender at a nominal rate."""
@@ -60,12 +70,12 @@ class Sweep:
             values=_values,
         )
 
-    def verdict(self, ours: str, baseline: str, published: float | None) -> str:
+    def verdict(self, ours: str, baseline: str, claim: Claim = MORE, source: str = "thesis") -> str:
         """Judge a contender against another: run by run if `paired`, otherwise at equal latency."""
         one, other = self.curves[ours], self.curves[baseline]
         if self.paired:
             return lower_latency(self.title, one, other)
-        return gain_at_equal_latency(self.title, one, other, published)
+        return gain_at_equal_latency(self.title, one, other, claim, "throughput" if self.cold else "offered", source)
 
 
 def _values(outcome: Outcome, key: str) -> Values:
@@ -91,11 +101,9 @@ def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
     return by_rate(what, found, LOWER)
 
 
-def gain_at_equal_latency(title: str, ours: Curve, baseline: Curve, published: float | None) -> str:
-    """Judge the ratio of our load to the baseline's at equal latency.
-
-    Args:
-        published: the thesis' gain, as a factor; None: the thesis gives no number.
-    """
+def gain_at_equal_latency(
+    title: str, ours: Curve, baseline: Curve, claim: Claim = MORE, load: str = "offered", source: str = "thesis"
+) -> str:
+    """Judge the ratio of our load to the baseline's at equal latency."""
     what = f"{title}, requests/s of {ours.contender.head} over {baseline.contender.head} at equal p90"
-    return equal_latency(what, ours, baseline, MORE if published is None else Claim.about(published))
+    return equal_latency(what, ours, baseline, claim, load, source=source)

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
+from minifuse.memory.tiered.profile import Profile
 from minifuse.papers.curve import Served, latencies
+from minifuse.trace.log import Event
 from minifuse.trace.metrics import RunningMetrics, percentile
-from minifuse.workload.conversations import MEANS, Asked, draw_lengths
+from minifuse.workload.conversations import MEANS, Asked, Lengths, draw_lengths
 from minifuse.workload.laws import Arrival
 
 DEEP = 40  # reaction times before the run in which conversations begin; hardly any lasts longer
@@ -38,12 +40,22 @@ class Crowd:
 
     >>> # reaction times of 60 s, 300 requests at 2/s: texts so far until 180 s, turns from then on, measured in
     >>> # [240, 390)
+
+    Attributes:
+        found: lengths of conversations to choose from, with equal chances; without any, lengths are drawn (`asked`).
     """
 
     asked: Asked
     vocab_size: int
     seed: int
     remembered: float = REMEMBERED
+    found: Sequence[Lengths] = ()
+
+    def lengths(self, number: int) -> Lengths:
+        """Return the lengths of a conversation's turns."""
+        if not self.found:
+            return draw_lengths(self.asked, number, self.seed)
+        return random.Random(f"pensieve conversation {number} {self.seed}").choice(self.found)
 
     def period(self, rate: float, count: int) -> Period:
         """Return the period in which about `count` requests arrive at `rate` requests per second."""
@@ -62,7 +74,7 @@ class Crowd:
         before_s, length_s = DEEP * self.asked.reaction, self.period(rate, count).end_s - start_s
         gap_s = mean_turns / rate
         num = round((before_s + length_s) / gap_s)
-        begins = Arrival(gap_s, cv=1.0).times(num, random.Random(f"pensieve arrivals {self.seed}"))
+        begins = self._arrivals(gap_s, num)
         return [
             request
             for number, begin_s in enumerate(begins)
@@ -88,7 +100,7 @@ class Crowd:
         number = 0
         while len(found) < count:
             rng, history = self._words(number), 0
-            for prompt, answer in draw_lengths(self.asked, number, self.seed):
+            for prompt, answer in self.lengths(number):
                 tokens = self._draw(rng, history + prompt)
                 found.append(Request(f"r{len(found)}", tokens, answer, ignore_eos=True))
                 history += prompt + answer
@@ -99,6 +111,12 @@ class Crowd:
     def is_turn(name: str) -> bool:
         """Return whether a request is a turn, and not a text so far."""
         return "." in name
+
+    def _arrivals(self, gap_s: float, count: int) -> list[float]:
+        return Arrival(gap_s, cv=1.0).times(count, random.Random(f"pensieve arrivals {self.seed}"))
+
+    def _reactions(self, number: int) -> random.Random:
+        return random.Random(f"pensieve reactions {number} {self.seed}")
 
     def _words(self, number: int) -> random.Random:
         return random.Random(f"pensieve words {number} {self.seed}")
@@ -114,14 +132,12 @@ class Crowd:
             start_s: when the first turns arrive.
             length_s: the seconds from `start_s` to the end of the period.
         """
-        reactions = random.Random(f"pensieve reactions {number} {self.seed}")
-        words, reaction = self._words(number), self.asked.reaction
+        reactions, words, reaction = self._reactions(number), self._words(number), self.asked.reaction
         time_s, said, last_s = begin_s, 0, begin_s  # last_s: of the last answer
         after: str | None = None
         delay_s = 0.0
         goes_on = False  # whether turns follow after the period
-        lengths = draw_lengths(self.asked, number, self.seed)
-        for i, (prompt, answer) in enumerate(lengths):
+        for i, (prompt, answer) in enumerate(self.lengths(number)):
             if time_s >= length_s:
                 goes_on = True
                 break
@@ -152,13 +168,32 @@ class Crowd:
         return Request(f"c{number}", prompt, 1, ignore_eos=True, arrival_s=max(0.0, at_s), conversation=f"c{number}")
 
 
-def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
+class Costs(RunningMetrics):
+    """Counts metrics, and what it costs to recompute histories, by the cost of a chunk."""
+
+    def __init__(self, profile: Profile, chunk: int) -> None:
+        super().__init__()
+        self.profile, self.chunk = profile, chunk
+        self.recomputing = 0.0  # in the unit of the profile: seconds
+
+    def read(self, event: Event) -> None:
+        """Count an event."""
+        super().read(event)
+        if event["event"] != "step":
+            return
+        for name, start, stop, *_ in event["work"]:
+            stop = min(stop, self.lives[name].history)
+            if start < stop:  # by the cost in its middle, as costs are nearly linear
+                self.recomputing += (stop - start) / self.chunk * self.profile.cost((start + stop) // 2)
+
+
+def measured(counted: Costs, period: Period, offered: float) -> Served:
     """Return the outcome of a run in the measured period.
 
     Percentiles are those of the normalized latency (end-to-end seconds per token of the answer) of requests that arrive
     in the period. Throughput counts the turns that end in the period. Hits are the parts of histories found on the
-    device, on the host, and on either. Recomputed tokens, and `history` (the tokens of all histories), count over the
-    whole run.
+    device, on the host, and on either. Recomputed tokens, `recomputing` (what histories among them cost, in seconds),
+    and `history` (the tokens of all histories) count over the whole run.
 
     Args:
         offered: the requests per second that were to arrive in the period, the same for all contenders.
@@ -188,6 +223,7 @@ def measured(counted: RunningMetrics, period: Period, offered: float) -> Served:
         "host_hits": host_hits,
         "hits": device_hits + host_hits,
         "recomputed": metrics["tokens"]["recomputed"],
+        "recomputing": counted.recomputing,
         "history": history["tokens"],
         "suspended": metrics["evictions"],
     }

@@ -23,6 +23,7 @@ QUEUE = {
     "batching.ageing": one_of([None, 0.004, 0.03]),
     "batching.max_batch": st.integers(1, 4),
     "batching.token_budget": one_of([None, None, 4, 9]),
+    "batching.prompt_tokens": one_of([None, None, 3, 8]),
     "batching.window": one_of([0.0, 0.02, 0.1]),
     "batching.instances": st.integers(1, 3),
     "batching.preprocess": one_of(["worker", "inline"]),

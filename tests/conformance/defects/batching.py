@@ -14,6 +14,7 @@ from minifuse.batching.fusion import Fusion
 from minifuse.batching.growing import GrowingFill
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.queue import QueueOptions
 from minifuse.batching.serial import Serial
 from minifuse.core.plan import Proposal, Reason, Work
@@ -51,6 +52,12 @@ def decides_by_chance(patch: Patch) -> None:
 @defect("orca", "budget")
 def budget_overrun(patch: Patch) -> None:
     patch.setattr(Iteration, "token_budget", property(lambda self: (self.options.token_budget or math.inf) + 1))
+
+
+@defect("vllm", "budget", batching__prompt_tokens=4)
+@instead_of(PrefillFirst, "_prompts_full")
+def the_limit_of_whole_prompts_is_forgotten(full: Any, self: PrefillFirst, *arguments: Any) -> None:
+    """Newcomers join whatever prompts the iteration has."""
 
 
 @defect("serial", "progress")

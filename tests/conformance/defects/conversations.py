@@ -158,10 +158,10 @@ def the_parts_of_a_sequence_have_tables_of_their_own(place: Any, self: Tiered, *
 
 
 @talk("value", memory__share=False)
-@instead_of(Idle, "value")
-def what_is_worth_most_goes_first(value: Any, self: Idle, chunk: Chunk, now: float) -> Any:
-    worth, index, rank = value(self, chunk, now)
-    return -worth, index, rank
+@instead_of(Idle, "_worth")
+def what_is_worth_most_goes_first(worth: Any, self: Idle, *arguments: Any) -> Any:
+    value, *others = worth(self, *arguments)
+    return -value, *others
 
 
 @talk("value", memory__share=False, memory__eviction="cost", memory__profile=STEEP)

@@ -22,7 +22,7 @@ NAME = "pensieve-fig3.3"
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of two, behind two lengths of history, on a simulated machine that waits for arithmetic."""
-    scale = replace(module.SCALES["paper"], model="small", batch=2, histories=(0, 70), machine="cpu")
+    scale = replace(module.SCALES["paper"], models={"small": (0, 70)}, batch=2, machine="cpu")
     monkeypatch.setitem(module.SCALES, "paper", scale)
     monkeypatch.setattr(module, "REACHED", (1.0, 1000.0))
 
@@ -31,7 +31,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_times_are_those_of_the_roofline(kept: bool) -> None:
     """Of what is kept, the last token and 32 new ones are computed; otherwise all 102; then 3 steps of one token."""
-    setting = Setting(Conditions(scale="paper", tokens=3))
+    setting = Setting(Conditions(scale="paper", tokens=3), "small")
     cost = Roofline(setting.source.config, "float16", hardware("cpu"))
 
     def seconds(start: int, stop: int) -> float:
@@ -50,12 +50,13 @@ def test_the_figure() -> None:
     none, some = (point.measured for point in panel.points)
     assert none["again_s"] == none["kept_s"]
     assert some["again_s"] > some["kept_s"] > none["kept_s"]  # type: ignore[operator]
-    assert reached.title.startswith("Not in the paper")
+    assert panel.title.startswith("Fig. 3.3, small: 2 requests")
+    assert reached.title.startswith("small, not in the thesis")
     as_it_is, faster = (point.measured for point in reached.points)
     assert as_it_is["share"] == some["share"]
     assert as_it_is["share"] > 1 > faster["share"]  # type: ignore[operator]
-    assert (as_it_is["crossing"], faster["crossing"]) == (finding.facts["crossing"], None)
-    assert 0 < finding.facts["crossing"] < 70
+    assert (as_it_is["crossing"], faster["crossing"]) == (finding.facts["crossings"]["random:small"], None)
+    assert 0 < as_it_is["crossing"] < 70  # type: ignore[operator]
     facts = json.loads(json.dumps(EXPERIMENTS[NAME].as_json(finding)))
     assert (facts["batch"], facts["steps"], facts["hardware"]) == (2, 8, "cpu")
 
@@ -79,12 +80,12 @@ def test_where_prefill_outgrows_generation() -> None:
         (
             (10.0, 9.0, 1.5),
             [
-                "As in the thesis: from about 62 tokens of history on",
+                "As in the thesis, from about 62 tokens of history on",
                 "10.0 times as long if the history is computed again, and 1.5 times if it is kept",
                 "by its data sheet",
             ],
         ),
-        ((8.0, 10.0, 1.0), ["Not as in the thesis: up to 70 tokens", "0.80 times as long"]),
+        ((8.0, 10.0, 1.0), ["Not as in the thesis, up to 70 tokens", "0.80 times as long"]),
     ],
 )
 def test_the_notes_tell_whether_it_is_as_in_the_thesis(
@@ -94,6 +95,16 @@ def test_the_notes_tell_whether_it_is_as_in_the_thesis(
     monkeypatch.setattr(Setting, "contest", lambda self, history, first: points[history].measured)
     notes = " ".join(found(NAME, scale="paper").notes)
     assert all(one in notes for one in words)
+
+
+@pytest.mark.usefixtures("few")
+def test_each_model_has_its_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = replace(module.SCALES["paper"], models={"small": (0, 70), "small-opt": (0, 8)})
+    monkeypatch.setitem(module.SCALES, "paper", scale)
+    finding = found(NAME, scale="paper", tokens=4)
+    assert [panel.title.partition(",")[0] for panel in finding.panels] == ["Fig. 3.3", "small", "Fig. 3.3", "small-opt"]
+    assert list(finding.facts["crossings"]) == ["random:small", "random:small-opt"]
+    assert len(found(NAME, scale="paper", tokens=4, model="random:small").panels) == 2
 
 
 def test_times_begin_with_the_batchs_own_work() -> None:
