@@ -41,7 +41,7 @@ MERGED = (merged("operator", "per operator", "operator"), merged("cell", "per ce
 WIDE_ROWS = 1024  # 64 complete trees of 16 leaves have as many leaves: the largest batch of a merged set
 WIDE_CELLULAR = Contender(
     "wide",
-    f"cellular, {WIDE_ROWS:,} rows",
+    f"cell. {WIDE_ROWS:,}",
     "cellular",
     {"batching.max_batches": f"leaf={WIDE_ROWS},internal2={WIDE_ROWS}"},
 )
@@ -103,7 +103,7 @@ class Load:
         points = []
         for key, curve in self.curves.items():
             measured = {
-                "max_batch": curve.max_batch,
+                "max_batch": WIDE_ROWS if curve.contender is WIDE_CELLULAR else curve.max_batch,
                 "capacity": curve.capacity,
                 "peak": curve.peak,
                 "peak_rounds": curve.peaks,

@@ -49,7 +49,7 @@ IN_PAPER = {EMBEDDED: "baton", TO_CAP: "static"}  # the paper's names for what m
 def draw(setting: Setting, say: Say, number: str, published: Published, claims: Sequence[Pair]) -> Drawn:
     """Run all contenders in turns, at every batch size, on each machine."""
     machines, panels, judged = setting.machines(), list[Panel](), list[str]()
-    say.expect(len(machines) * len(setting.batches))
+    say.expect((not setting.virtual) + len(machines) * len(setting.batches))
     contenders = (*VARIANTS, *((TOGETHER, RELEASED) if setting.first else (EMBEDDED, TO_CAP)), *OTHERS)
     found = []
     for where, one in machines.items():

@@ -121,7 +121,7 @@ def test_what_each_figure_compares() -> None:
     assert heads["2.13"] == ["one size", "two sizes", "longest", "bucket"]
     assert heads["2.14"] == heads["2.15"] == ["cellular", "per operator", "per cell"]
     assert [point.at["contender"] for point in panel(small("batchmaker-fig2.15"), "peaks, equal caps").points] == [
-        "cellular, 1,024 rows",
+        "cell. 1,024",
         "per operator",
         "per cell",
     ]
