@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from string import Formatter
@@ -27,22 +27,30 @@ def shown(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
-def agreement(agrees: bool) -> str:
-    """Return the words for whether a finding agrees with the paper."""
-    return "agrees" if agrees else "does not agree"
+def agreement(agrees: bool | Sequence[bool]) -> str:
+    """Return the words for whether a finding agrees with the paper, in one round or in each.
+
+    >>> agreement(True), agreement([True, False]), agreement([False, False])
+    ('agrees', 'undecided', 'does not agree')
+    """
+    rounds = (agrees,) if isinstance(agrees, bool) else agrees
+    if all(rounds):
+        return "agrees"
+    return "undecided" if any(rounds) else "does not agree"
 
 
-FORMATS = {
+FORMATS: Mapping[str, Callable[[float], str]] = {
     "rate": shown,
     "times": "{:.2f}x".format,
     "terabytes": lambda rate: f"{rate / 1e12:.3f} TB/s",
     "ms": lambda seconds: f"{seconds * 1e3:.3g}",
-    "agrees": agreement,
 }
 
 
 class _Filled(Formatter):
     def format_field(self, value: Any, spec: str) -> str:
+        if spec == "agrees":
+            return agreement(value)
         if isinstance(value, Mapping):
             return ", ".join(f"{self.format_field(one, spec)} at {key}" for key, one in value.items())
         if isinstance(value, (list, tuple)):

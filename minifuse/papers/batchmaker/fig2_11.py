@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
+from minifuse.papers.batchmaker.ideal import against_ideal
+from minifuse.papers.batchmaker.load import BASELINES, PADDED, Load, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables
-from minifuse.papers.verdict import verdict
+from minifuse.papers.verdict import told
 
 LOST = 1 - paper.SHARE_11
 
@@ -44,28 +47,25 @@ def figure(setting: Setting, say: Say) -> Drawn:
     panels.append(Panel(title, tables("batchmaker/fig2_11")[0], tuple(points)))
     size = max(ideals, key=lambda size: ideals[size])
     ours = fixed.curves["cellular"]
-    share = ours.peak / ideals[size]
-    gains = [load.curves["cellular"].peak / load.stronger(*BASELINES).peak for load in loads.values()]
+    ideal = against_ideal(setting, fixed, size, partial(ideal_s, setting, size))
+    gains = [_gains(load) for load in loads.values()]
     return Drawn(
         panels,
         sweeps=[note for load in loads.values() for note in load.notes()],
         size=size,
-        ideal=ideals[size],
-        ours=ours,
-        share=share,
-        near=verdict(
-            "Share of the ideal at a fixed length",
-            [peak / ideals[size] for peak in ours.peaks],
-            paper.NEAR_11,
-            f"{share:.1%}",
-        ),
-        lost=1 - share,
+        ideal=ideal,
+        near=ideal.judged("Share of the ideal at a fixed length", paper.NEAR_11),
         theirs_lost=LOST,
-        cheap=1 - share < LOST,
         gathering=max(outcome["gathering_share"] for outcome in ours.points.values()),
-        gains=[f"{name.removeprefix('wmt15:')} {gain:.2f}x" for name, gain in zip(loads, gains, strict=True)],
-        grows=gains == sorted(gains),
+        gains=[f"{name.removeprefix('wmt15:')} {told(gain)}" for name, gain in zip(loads, gains, strict=True)],
+        grows=[list(of_round) == sorted(of_round) for of_round in zip(*gains, strict=True)],
     )
+
+
+def _gains(load: Load) -> list[float]:
+    """Return cellular batching's gain in peak throughput over the stronger baseline, in each round."""
+    theirs = load.stronger(*BASELINES).peaks
+    return [ours / other for ours, other in zip(load.curves["cellular"].peaks, theirs, strict=True)]
 
 
 def ideal_s(setting: Setting, rows: int) -> float:

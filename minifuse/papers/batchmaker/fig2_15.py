@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.ideal import against_ideal
 from minifuse.papers.batchmaker.load import (
     EQUAL_SHARES,
     equal_caps,
@@ -14,7 +17,6 @@ from minifuse.papers.batchmaker.load import (
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables
-from minifuse.papers.verdict import verdict
 
 
 @experiment(
@@ -30,14 +32,13 @@ def figure(setting: Setting, say: Say) -> Drawn:
     load = sweep(setting, say, tree_contenders(setting), "identical-trees", one_size)
     even = equal_caps(setting, say, "identical-trees")
     say(f"the ideal: {paper.CELLS_15} cells, batch after batch")
-    batch_s = ideal_s(setting, paper.TREE_BATCH)
-    ideal = paper.TREE_BATCH / batch_s
+    ideal = against_ideal(setting, load, paper.TREE_BATCH, partial(ideal_s, setting, paper.TREE_BATCH))
     ours, dynet, _ = load.curves.values()
-    peaks = {**{curve.contender.head: curve.peak for curve in load.curves.values()}, "ideal": ideal}
+    peaks = {**{curve.contender.head: curve.peak for curve in load.curves.values()}, "ideal": ideal.rate}
     points = [
         Point(
             {"contender": name},
-            {"peak": peak, "share": peak / ideal},
+            {"peak": peak, "share": peak / ideal.rate},
             {"share": paper.SHARE_15 if name == "cellular" else None},
         )
         for name, peak in peaks.items()
@@ -51,21 +52,17 @@ def figure(setting: Setting, say: Say) -> Drawn:
         panels,
         sweep=load.notes(),
         batches=load.batch_sizes,
-        ours=ours,
         ideal=ideal,
-        share=ours.peak / ideal,
-        near=verdict(
-            "Share of the ideal on identical trees",
-            [peak / ideal for peak in ours.peaks],
-            paper.NEAR_15,
-            f"{ours.peak / ideal:.1%}",
-        ),
-        batch_s=batch_s,
+        near=ideal.judged("Share of the ideal on identical trees", paper.NEAR_15),
+        batch_s=paper.TREE_BATCH / ideal.rate,
         lowest=ours.lowest(),
         theirs=dynet.lowest(),
         dynet=dynet,
         # The ideal does not batch the cells of one tree with each other.
-        ideal_is_slower=batch_s > max(ours.lowest(), dynet.lowest()),
+        ideal_is_slower=[
+            paper.TREE_BATCH / rate > max(curve.of_round(number).lowest() for curve in (ours, dynet))
+            for number, rate in enumerate(ideal.ideal)
+        ],
         even=judged_equal(even),
     )
 

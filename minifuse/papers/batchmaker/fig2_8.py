@@ -5,6 +5,7 @@ from __future__ import annotations
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.load import num_reports, padded, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
+from minifuse.papers.curve import ALIKE
 from minifuse.papers.experiment import Say
 from minifuse.papers.page import Drawn
 
@@ -26,6 +27,9 @@ def figure(setting: Setting, say: Say) -> Drawn:
     lowest = min(narrow.points)
     latencies = [curve.points[lowest]["p90"] for curve in (narrow, middle, wide)]
     best = max(load.curves.values(), key=lambda curve: curve.peak)
+    rounds = range(setting.rounds)
+    peaks = [[curve.peaks[number] for curve in load.curves.values()] for number in rounds]
+    narrow_s, wide_s = (curve.points[lowest].each("p90") for curve in (narrow, wide))
     return Drawn(
         load.panels("Fig. 2.8", "bucket widths"),
         sweep=load.notes(),
@@ -33,6 +37,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
         best=best,
         lowest=lowest,
         latencies=latencies,
-        narrow_is_best=narrow.peak >= 0.98 * best.peak,
-        wide_is_lower=latencies[2] < latencies[0] and wide.peak < narrow.peak,
+        narrow_is_best=[narrow.peaks[number] >= (1 - ALIKE) * max(peaks[number]) for number in rounds],
+        wide_is_lower=[
+            wide_s[number] < narrow_s[number] and wide.peaks[number] < narrow.peaks[number] for number in rounds
+        ],
     )

@@ -12,7 +12,10 @@ import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.batchmaker import fig2_11, fig2_15, setting
 from minifuse.papers.batchmaker.fig2_5 import Life
+from minifuse.papers.batchmaker.ideal import Ideal, against_ideal
+from minifuse.papers.batchmaker.load import CELLULAR, Load
 from minifuse.papers.batchmaker.setting import Setting
+from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Conditions, Finding, Panel, Say
 
 SMALL = {"hidden": 4, "requests": 8}
@@ -157,3 +160,26 @@ def test_virtual_time_is_the_same_every_time_and_has_a_device_for_each_worker() 
     }
     assert number(peaks["4 workers"]) >= number(peaks["2 workers"])
     assert all("fitted" in small(name, "paper").notes[0] for name in ("batchmaker-fig2.9", "batchmaker-fig2.15"))
+
+
+def test_the_share_of_the_ideal_is_judged_round_by_round() -> None:
+    judged = Ideal((90.0, 60.0), (100.0, 75.0)).judged("The share", paper.NEAR_11)
+    assert judged == "The share: undecided: 85.0% (80.0% to 90.0%) (thesis: 87.0%, within 5 points)."
+
+
+def test_in_real_time_the_ideal_takes_turns_with_cellular_batching(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting(Conditions(scale="quick", rounds=2), "lstm")
+    turns: list[str] = []
+
+    def run(setting: Setting, *given: Any) -> dict[str, float]:
+        turns.append("cellular")
+        return {"throughput": 30.0}
+
+    def seconds() -> float:
+        turns.append("ideal")
+        return 0.1
+
+    monkeypatch.setattr(Setting, "run", run)
+    load = Load("wmt15", {"cellular": Curve(CELLULAR, 16)}, {})
+    assert against_ideal(setting, load, 4, seconds) == Ideal((30.0, 30.0), (40.0, 40.0))
+    assert turns == ["cellular", "ideal", "ideal", "cellular"]
