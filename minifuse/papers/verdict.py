@@ -22,7 +22,7 @@ def spread(values: Sequence[float]) -> str:
     >>> spread([1.5, 0.25, 2.0])
     '0.25-2'
     """
-    return f"{min(values):.3g}-{max(values):.3g}"
+    return f"{shown(min(values))}-{shown(max(values))}"
 
 
 def told(rounds: Sequence[float], form: str = "{:.2f}x") -> str:

@@ -83,12 +83,12 @@ def absolute(races: Races, published: Published, first: bool) -> Iterator[str]:
             ours = name if first else {"static": TO_CAP, "baton": EMBEDDED}[name]
             if ours == TO_CAP and batch in FITTED_TO:
                 continue
-            seconds, claimed = served[ours].rounds_s, Claim.about(theirs, "{:,.4g} s", WITHIN)
+            seconds, claimed = served[ours].rounds_s, Claim.about(theirs, "{:,.1f} s", WITHIN)
             yield verdict(
                 f"Seconds of {ours}, batch of {batch}, with a framework's fixed costs",
                 seconds,
                 claimed,
-                told(seconds, "{:,.4g} s"),
+                told(seconds, "{:,.1f} s"),
                 "paper",
             )
 
