@@ -234,6 +234,16 @@ def test_only_newcomers_that_cost_an_earlier_one_its_beginning_wait() -> None:
     assert Reason("behind", "j3", "not admitted: if it joined, j1, which goes first, could not") in plan.reasons
 
 
+def test_padding_of_prompts_that_wait_apart_is_room_for_others() -> None:
+    """They leave to the host without it: memory then has room for more newcomers than it has slots free."""
+    requests = [whole("a", 1, 10), *(whole(f"r{i}", 1 + i % 2, 2) for i in range(9))]
+    options = {"batching.max_batch": 3, "batching.padding": 0.5, "memory.rows": 1, "memory.prefill": 0.5}
+    scenario = TextScenario(
+        requests=tuple(requests), options=(*options.items(), ("memory.host", 5)), model="llama", capacity=20
+    )
+    observe(TEXTS.case(TECHNIQUES["pd"], scenario))
+
+
 # --- 4.3: the size of the batch
 
 

@@ -41,6 +41,7 @@ class TextBooks(Books):
         self.most = getattr(options, "threshold", 1.0) * memory.capacity
         self.slot_bytes = slot_bytes
         self.pads = "rectangle" in memory.offers  # slots between two sequences count as in use, too
+        self.apart = memory.apart  # prompts that wait apart may leave for the host, without their padding
         self.reclaims = memory.reclaims  # memory may drop any KV of evicted sequences: such KV counts as kept
         self.of_conversations = hasattr(options, "keep")  # keeps KV only for conversations and evicted sequences
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
@@ -59,6 +60,9 @@ class TextBooks(Books):
         self.found: dict[str, int] = {}  # admitted sequence without work yet -> tokens that it reuses
         self.dropped: tuple[float, set[Slot]] = (0.0, set())  # when sequences last left, and their slots
         self.rows = RowBooks()
+
+    def num_free(self, memory: Memory) -> int:
+        return sum(self.capacity.values()) - sum(self.written.values()) if self.apart else super().num_free(memory)
 
     def submit(self, plan: Plan) -> None:
         self.queued[plan.step] = plan
