@@ -1,10 +1,12 @@
 """A padded batch that embeds the KV of prompts prefilled in separate iterations (Baton, 4.2)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused
-from minifuse.core.plan import Placement, Proposal
+from minifuse.core.plan import Move, Placement, Plan, Proposal
+from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request
 from minifuse.core.stages import option
 from minifuse.memory.rows.shaped import Shaped, ShapedOptions, ShapedTrial
@@ -17,6 +19,9 @@ class Embedded(Shaped):
     Prefilled prompts wait there for a row, or on the host if other prompts need the slots. When a prefilled sequence
     joins the batch, its KV is copied so that its text ends in the column of the other rows' next token: no other row
     needs padding. An evicted sequence whose KV did not fit on the host is recomputed in its row.
+
+    With `prefetch`, prompts on the host are copied to another part of the device ahead of time, in the order in which
+    they were prefilled, one at a time. Nothing else uses that part, so no sequence waits for it.
     """
 
     name = "embedded"
@@ -30,8 +35,18 @@ class Embedded(Shaped):
             minimum=0.01,
             maximum=0.9,
         )
+        prefetch: float = option(
+            0.0,
+            "part of the memory to which prompts that wait on the host are copied ahead of time; 0: none",
+            minimum=0,
+            maximum=0.5,
+        )
 
         insert: ClassVar[str] = "embed"
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        super().__init__(capacity, options)
+        self.moving = False  # whether the plan in flight moves KV, perhaps from or to what a fetch would use
 
     def check(self, *prompts: Request) -> None:
         super().check(*prompts)
@@ -44,7 +59,10 @@ class Embedded(Shaped):
                 )
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        return self._prefill(proposal) if proposal.phase is Phase.PREPROCESSING else super().place(proposal, now)
+        apart = proposal.phase is Phase.PREPROCESSING
+        placement = self._prefill(proposal) if apart else super().place(proposal, now)
+        self.moving = bool(placement.moves)
+        return placement
 
     def _prefill(self, proposal: Proposal) -> Placement:
         """Place prompts to prefill, and swap out prefilled sequences to make room for them."""
@@ -56,3 +74,15 @@ class Embedded(Shaped):
         self.books.places |= {name: self.prefilled.rows[name].place for name in trial.prompts}
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}
         return Placement(self.books.of(proposal.work), rectangle, tuple(moves))
+
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        self.moving = False
+        return super().commit(plan, sampled, now)
+
+    def ahead(self, now: float) -> tuple[Move, ...]:
+        """Fetch the prompt on the host that was prefilled first (4.2: "prefetchable")."""
+        return () if self.moving else self.fetched.fetch(self.waiting)
+
+    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
+        self.fetched.land()
+        return self.usage()

@@ -27,13 +27,15 @@ class HostRuns:
         self.capacity = capacity
         self.free = RunAllocator(capacity)
         self.runs: dict[str, Extent] = {}  # slots on the host
+        self.held: Extent | None = None  # a run that is being fetched: not free before it has landed
 
     def __contains__(self, name: str) -> bool:
         return name in self.runs
 
     @property
     def num_used(self) -> int:
-        return self.capacity - self.free.num_free
+        """Count the slots in use. A run that is being fetched counts on the device."""
+        return self.capacity - self.free.num_free - (self.held.capacity if self.held else 0)
 
     def fit(self, counts: Iterable[int]) -> bool:
         """Return whether runs of these lengths all fit, allocated in this order."""
@@ -58,8 +60,30 @@ class HostRuns:
         return copies("swap_in", run, place, run.capacity)
 
     def drop(self, name: str) -> None:
-        self.free.free(*self.runs.pop(name))
+        """Free a sequence's run, or leave that to `let_go` if the run is held."""
+        run = self.runs.pop(name)
+        if run != self.held:
+            self.free.free(*run)
+
+    def hold(self, name: str) -> Extent:
+        """Keep a sequence's run until `let_go`, even if the sequence drops it. Returns the run."""
+        self.held = self.runs[name]
+        return self.held
+
+    def holds(self, name: str) -> bool:
+        """Return whether the held run is this sequence's, and has not been dropped."""
+        return self.held is not None and self.runs.get(name) == self.held
+
+    def let_go(self, name: str) -> bool:
+        """Free the held run. Returns whether it was still this sequence's."""
+        assert self.held is not None
+        has_it = self.holds(name)
+        if has_it:
+            del self.runs[name]
+        self.free.free(*self.held)
+        self.held = None
+        return has_it
 
     def check(self) -> None:
         """Raise `LawBroken` unless each slot is free or has one owner."""
-        self.free.check(self.runs.values())
+        self.free.check({*self.runs.values(), *([self.held] if self.held else [])})

@@ -33,6 +33,9 @@ class Prefilled:
         self.free.allocate(offset)
         self.rows: dict[str, _Row] = {}  # in the order in which the prompts were prefilled
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.rows
+
     @property
     def num_used(self) -> int:
         return self.size - self.free.num_free

@@ -201,6 +201,8 @@ class TextBooks(Books):
 
         Owners keep the source if the move is a `copy` or goes to the host. After an upload, the KV is on both tiers.
         """
+        if move.moment == "behind" and move.target_tier == "device":
+            self._leave_device(source)
         owners = {name for name, slots in self.slots.items() if source in slots}
         stays = move.kind == "copy" or move.target_tier == "host"
         if not stays and (owners & self.running) - mine:
@@ -215,6 +217,12 @@ class TextBooks(Books):
             self.twins[target] = [source]
         elif move.target_tier == "host":
             self.twins.setdefault(source, []).append(target)
+
+    def _leave_device(self, copy: Slot) -> None:
+        """Move the owners of a device slot to its copy on the host, which a plan is about to fetch."""
+        for slot in [slot for slot, twins in self.twins.items() if copy in twins]:
+            del self.twins[slot]
+            self._relocate([*self.slots], slot, copy)
 
     def _relocate(self, names: Collection[str], source: Slot, target: Slot) -> None:
         for name in names:

@@ -60,6 +60,7 @@ FEEDBACK = {  # a step takes 0.01 s
     "batching.host_reserve": one_of([0.0, 0.1, 0.5]),
 }
 OF_OPTION: dict[str, Mapping[str, st.SearchStrategy[Any]]] = {  # drawn only for stages with this option
+    "memory.prefetch": {"memory.prefetch": one_of([0.0, 0.1, 0.2])},
     "memory.turns": WAVES,
     "batching.quantum": FEEDBACK,
     "attention.lanes": {"attention.lanes": one_of([None, None, 1, 2])},

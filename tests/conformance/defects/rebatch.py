@@ -12,6 +12,8 @@ from minifuse.batching.rebatch import Rebatch
 from minifuse.core.plan import Move, Placement, Proposal, Span
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.rows import host_runs, shaped, window
+from minifuse.memory.rows.embedded import Embedded
+from minifuse.memory.rows.fetched import Fetched
 from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.memory.rows.prefilled import Prefilled
 from minifuse.memory.rows.shaped import Shaped, ShapedTrial
@@ -80,6 +82,27 @@ def its_row_is_given_back_twice(give_back: Any, self: Prefilled, name: str) -> A
 @instead_of(HostRuns, "swap_out")
 def leaves_for_the_host_without_being_copied(leave: Any, self: HostRuns, *arguments: Any) -> list[Move] | None:
     return None if leave(self, *arguments) is None else []
+
+
+FETCHING = {"kinds": ("few",), "batching__max_batch": 4, "memory__rows": 1, "memory__prefill": 0.4}
+FETCHING |= {"memory__prefetch": 0.2, "memory__host": None, "memory__threshold": 1.0}
+
+
+@defect("baton-pd", "conservation", **FETCHING)
+@instead_of(Embedded, "ahead")
+def fetched_before_it_is_on_the_host(ahead: Any, self: Embedded, now: float) -> tuple[Move, ...]:
+    """The plan in flight has yet to swap it out, or to copy what lies where it is to go."""
+    self.moving = False
+    moves: tuple[Move, ...] = ahead(self, now)
+    return moves
+
+
+@defect("baton-pd", "conservation", **FETCHING)
+@instead_of(Fetched, "fetch")
+def embedded_before_it_has_landed(fetch: Any, self: Fetched, names: Any) -> tuple[Move, ...]:
+    moves: tuple[Move, ...] = fetch(self, names)
+    self.places |= dict([self.arriving] if self.arriving else [])
+    return moves
 
 
 @defect("baton", "conservation", **CHANGING)
