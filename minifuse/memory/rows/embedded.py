@@ -1,11 +1,10 @@
 """A padded batch that embeds the KV of prompts prefilled in separate iterations (Baton, 4.2)."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused
-from minifuse.core.plan import Move, Placement, Plan, Proposal
+from minifuse.core.plan import Move, Placement, Proposal
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request
 from minifuse.core.stages import option
@@ -44,10 +43,6 @@ class Embedded(Shaped):
 
         insert: ClassVar[str] = "embed"
 
-    def __init__(self, capacity: int, options: Any = None) -> None:
-        super().__init__(capacity, options)
-        self.moving = False  # whether the plan in flight moves KV, perhaps from or to what a fetch would use
-
     def check(self, *prompts: Request) -> None:
         super().check(*prompts)
         for request in prompts:
@@ -59,10 +54,7 @@ class Embedded(Shaped):
                 )
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        apart = proposal.phase is Phase.PREPROCESSING
-        placement = self._prefill(proposal) if apart else super().place(proposal, now)
-        self.moving = bool(placement.moves)
-        return placement
+        return self._prefill(proposal) if proposal.phase is Phase.PREPROCESSING else super().place(proposal, now)
 
     def _prefill(self, proposal: Proposal) -> Placement:
         """Place prompts to prefill, and swap out prefilled sequences to make room for them."""
@@ -75,14 +67,10 @@ class Embedded(Shaped):
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}
         return Placement(self.books.of(proposal.work), rectangle, tuple(moves))
 
-    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        self.moving = False
-        return super().commit(plan, sampled, now)
-
     def ahead(self, now: float) -> tuple[Move, ...]:
         """Fetch the prompt on the host that was prefilled first (4.2: "prefetchable")."""
-        return () if self.moving else self.fetched.fetch(self.waiting)
+        return self.fetched.fetch(self.waiting)
 
     def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
-        self.fetched.land()
+        self.fetched.land(moves)
         return self.usage()

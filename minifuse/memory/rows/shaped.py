@@ -48,6 +48,8 @@ class ShapedTrial(Trial):
 
     def _take_row(self, sequence: Sequence, growing: bool) -> Reason | None:
         name, length = sequence.id, len(sequence)
+        if name in self.memory.away and not self.memory.away.has_arrived(name):
+            return Reason("leaving", name, "not admitted: its KV is still being copied to the host")
         missing = length - self.memory.books.cached.get(name, 0)
         entry = Entry(name, length, missing, sequence.request.max_cached)
         code, why = self._full([*self.joining.values(), entry], growing)
@@ -246,7 +248,7 @@ class Shaped(Memory):
         for name, *_ in entries:  # KV that lies elsewhere is copied to the row
             self.waiting.pop(name, None)
             if (apart := self._apart(name)) is not None:
-                moves += copies("embed", apart.give_back(name), places[name], cached[name])
+                moves += copies("embed", apart.embed(name), places[name], cached[name])
             elif name in self.away:
                 reused.append(Reuse(name, 0, cached[name]))
                 moves += self.away.swap_in(name, places[name])
@@ -314,6 +316,9 @@ class Shaped(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
+        self.away.ran(plan.moves)
+        for store in (self.prefilled, self.fetched):
+            store.copied.ran([move.source for move in plan.moves if move.source_tier == "device"])
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
@@ -331,7 +336,7 @@ class Shaped(Memory):
 
     def usage(self) -> KVUsage:
         used = self.used + self.fetched.num_used
-        return KVUsage(used, used, self.capacity, self.away.num_used)
+        return KVUsage(used, used, self.capacity, self.away.num_used - self.fetched.num_arriving)
 
     def check_integrity(self) -> None:
         self.away.check()

@@ -12,7 +12,6 @@ from minifuse.batching.rebatch import Rebatch
 from minifuse.core.plan import Move, Placement, Proposal, Span
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.rows import host_runs, shaped, window
-from minifuse.memory.rows.embedded import Embedded
 from minifuse.memory.rows.fetched import Fetched
 from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.memory.rows.prefilled import Prefilled
@@ -89,11 +88,11 @@ FETCHING |= {"memory__prefetch": 0.2, "memory__host": None, "memory__threshold":
 
 
 @defect("baton-pd", "conservation", **FETCHING)
-@instead_of(Embedded, "ahead")
-def fetched_before_it_is_on_the_host(ahead: Any, self: Embedded, now: float) -> tuple[Move, ...]:
-    """The plan in flight has yet to swap it out, or to copy what lies where it is to go."""
-    self.moving = False
-    moves: tuple[Move, ...] = ahead(self, now)
+@instead_of(Fetched, "fetch")
+def fetched_before_it_is_on_the_host(fetch: Any, self: Fetched, names: Any) -> tuple[Move, ...]:
+    """The plan in flight has yet to swap it out."""
+    self.away.arriving.clear()
+    moves: tuple[Move, ...] = fetch(self, names)
     return moves
 
 
@@ -101,7 +100,8 @@ def fetched_before_it_is_on_the_host(ahead: Any, self: Embedded, now: float) -> 
 @instead_of(Fetched, "fetch")
 def embedded_before_it_has_landed(fetch: Any, self: Fetched, names: Any) -> tuple[Move, ...]:
     moves: tuple[Move, ...] = fetch(self, names)
-    self.places |= dict([self.arriving] if self.arriving else [])
+    if self.flight is not None:
+        self.places[self.flight.sequence] = self.flight.place
     return moves
 
 

@@ -133,8 +133,8 @@ def test_a_prompt_on_the_host_is_fetched_before_it_joins() -> None:
     seen = _with_fetches(0.1, *AWAY)
     assert _moves(seen) == [
         ("swap_out", "first", 5),
-        ("embed", "first", 2),
         ("swap_in", "behind", 5),
+        ("embed", "first", 2),
         ("embed", "first", 5),
         ("embed", "first", 4),
     ]
@@ -157,9 +157,9 @@ def test_slots_of_a_fetch_are_free_when_it_has_landed_even_if_its_sequence_has_e
     """Another sequence of the same name, which comes meanwhile, gets other slots, and what lands is not its KV."""
     host = HostRuns(10)
     fetched = Fetched(20, 6, host)
-    host.swap_out("a", Extent(0, 5), 5)
-    fetched.fetch(["a"])
-    assert (fetched.num_used, host.num_used) == (5, 0)
+    host.ran(host.swap_out("a", Extent(0, 5), 5) or ())
+    moves = fetched.fetch(["a"])
+    assert (fetched.num_used, fetched.num_arriving) == (5, 5)
     host.drop("a")
     assert (fetched.num_used, host.num_used) == (0, 0)
     assert host.swap_out("a", Extent(0, 5), 6) is None
@@ -168,7 +168,7 @@ def test_slots_of_a_fetch_are_free_when_it_has_landed_even_if_its_sequence_has_e
     assert fetched.fetch(["a"]) == ()  # one at a time
     for store in (host, fetched):
         store.check()
-    fetched.land()
+    fetched.land(moves)
     assert "a" not in fetched
     assert (host.free.num_free, fetched.free.num_free) == (5, 6)
 
