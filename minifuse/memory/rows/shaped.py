@@ -172,6 +172,7 @@ class Shaped(Memory):
                 f"The memory holds {capacity} KV tokens, of which {self._parts} leaves "
                 "no row a single one: give a higher threshold, or more --kv-memory."
             )
+        self.scales = threshold < 1
         self.host_capacity = capacity if self.options.host is None else self.options.host
         self.books = Places[Extent | Runs]()
         self.window = Window(1, self.longest, embed=self.options.insert == "embed", shrink=self.options.shrink)

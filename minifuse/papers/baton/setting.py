@@ -25,6 +25,7 @@ EMBEDDED = "baton embed"  # embeds newcomers, but computes their prompts in thei
 TOGETHER = "pd together"  # a batch is of prompts computed together, not drawn at random
 RELEASED = "pd released"  # a batch releases rows and columns that no sequence needs, before its end
 PREFETCHED = "baton-pd prefetch"  # prompts that wait on the host are copied to the device before they are inserted
+BESIDE = "baton-pd beside"  # prompts are computed beside the batch, by a worker of their own (5.1, "asynchronous")
 TO_CAP = "static to cap"  # each batch runs to the longest possible answer, not only to its own longest
 VARIANTS = ("static", "pd", "baton", "baton-pd")
 INSERTS = ("static", "baton", EMBEDDED, "baton-pd")  # a newcomer enters the batch of each in another way
@@ -35,6 +36,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     TOGETHER: ("pd", {"batching.compose": "together"}),
     RELEASED: ("pd", {"memory.shrink": True}),
     TO_CAP: ("static", {}),
+    BESIDE: ("baton-pd", {"batching.prompts": "worker"}),
     PREFETCHED: ("baton-pd", {"memory.prefetch": APART}),
 }
 OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles

@@ -15,6 +15,7 @@ from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.queries import SHORTER
 from minifuse.papers.baton.setting import (
     APART,
+    BESIDE,
     CONCATENATED,
     EMBEDDED,
     FITTED_TO,
@@ -52,7 +53,11 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
     """Run all contenders in turns, at every batch size, on each machine."""
     machines, panels, judged = setting.machines(), list[Panel](), list[str]()
     say.expect(len(machines) * len(setting.batches))
-    contenders = (*VARIANTS, *((TOGETHER, RELEASED, PREFETCHED) if setting.first else (EMBEDDED, TO_CAP)), *OTHERS)
+    contenders = (
+        *VARIANTS,
+        *((TOGETHER, RELEASED, BESIDE, PREFETCHED) if setting.first else (EMBEDDED, TO_CAP)),
+        *OTHERS,
+    )
     found = []
     for where, one in machines.items():
         title = f"Table {number}: the {'first' if setting.first else 'second'} set of queries{where}"

@@ -101,6 +101,7 @@ class TextBooks(Books):
                 for name, slots in self.slots.items()
             }
             self.rows.check_owners(plan.shape, here)
+            self.rows.use(plan.shape, [at for slots in here.values() for at in slots])
         self._check_reused(plan)
 
     def _check_reused(self, plan: Plan) -> None:

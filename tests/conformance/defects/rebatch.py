@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
@@ -10,8 +11,10 @@ from conformance.defects.harness import Patch, defect, instead_of
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
 from minifuse.core.plan import Move, Placement, Proposal, Span
+from minifuse.core.request import Phase
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.rows import host_runs, shaped, window
+from minifuse.memory.rows.copied import Copied
 from minifuse.memory.rows.fetched import Fetched
 from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.memory.rows.prefilled import Prefilled
@@ -103,6 +106,28 @@ def embedded_before_it_has_landed(fetch: Any, self: Fetched, names: Any) -> tupl
     if self.flight is not None:
         self.places[self.flight.sequence] = self.flight.place
     return moves
+
+
+BESIDE = {**APART, "memory__prefetch": 0.0, "batching__prompts": "worker", "batching__preempt": False}
+
+
+@defect("baton-pd", "conservation", "ghost", **BESIDE)
+def a_row_is_given_away_while_it_is_copied(patch: Patch) -> None:
+    """Another worker computes a prompt where the batch's plan has yet to copy one from."""
+    patch.setattr(Copied, "begin", lambda self, first: None)
+
+
+@defect("baton-pd", "conservation", "counting", "contract", **BESIDE)
+@instead_of(Decoupled, "_prefill")
+def joins_while_its_prompt_is_computed(prefill: Any, self: Decoupled, memory: Any) -> Any:
+    proposal = prefill(self, memory)
+    self.commit(SimpleNamespace(phase=Phase.PREPROCESSING), 0.0)  # type: ignore[arg-type]
+    return proposal
+
+
+@defect("baton-pd", "conservation", **BESIDE | {"memory__rows": 1, "batching__max_batch": 4, "memory__host": None})
+def joins_while_it_leaves_for_the_host(patch: Patch) -> None:
+    patch.setattr(HostRuns, "has_arrived", HostRuns.__contains__)
 
 
 @defect("baton", "conservation", **CHANGING)

@@ -128,7 +128,7 @@ def test_tables(name: str) -> None:
     assert panel.points == work.points
     assert framework.title.endswith("with a framework's fixed costs")
     others = (
-        (setting.TOGETHER, setting.RELEASED, setting.PREFETCHED)
+        (setting.TOGETHER, setting.RELEASED, setting.BESIDE, setting.PREFETCHED)
         if name == "baton-table1"
         else (setting.EMBEDDED, setting.TO_CAP)
     )
