@@ -121,9 +121,8 @@ class Decoupled(QueuePolicy):
     def _batch(self, worker: int, now: float, memory: Memory) -> Proposal:
         """Propose an iteration of the batch."""
         batch = super().propose(worker, now, memory)
-        return replace(
-            batch, admit=tuple([one for one in batch.admit if one.phase is not Phase.READY])
-        )  # admitted before
+        admit = tuple([one for one in batch.admit if one.phase is not Phase.READY])  # READY: already admitted
+        return replace(batch, admit=admit)
 
     def _apart(self) -> tuple[Reason, ...]:
         """Return why prompts that another worker computes, or will compute, do not join."""

@@ -99,7 +99,10 @@ def fetched_before_it_is_on_the_host(fetch: Any, self: Fetched, names: Any) -> t
     return moves
 
 
-@defect("baton-pd", "conservation", **FETCHING)
+LATE = {**FETCHING, "kinds": ("crowd",), "batching__max_batch": 6, "batching__padding": 0.5}
+
+
+@defect("baton-pd", "conservation", **LATE)
 @instead_of(Fetched, "fetch")
 def embedded_before_it_has_landed(fetch: Any, self: Fetched, names: Any) -> tuple[Move, ...]:
     moves: tuple[Move, ...] = fetch(self, names)
