@@ -80,6 +80,7 @@ class Memory(core.Memory, Stage, Protocol):
     in_step: ClassVar[bool] = False  # whether an iteration must compute all running sequences: see `Batching.in_step`
     apart: ClassVar[bool] = False  # whether there is a place for prompts that are computed apart: see `Batching.apart`
     one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run meanwhile
+    scales: bool = False  # whether running sequences are evicted to stay below a threshold; an object may set it
     remembers: ClassVar[bool] = False  # whether ended requests count in later decisions: see `Batching.remembers`
     # How many layers use the device one after the other. The device is then cut into `layers_in_turn * capacity` slots,
     # each for the KV of one layer, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.

@@ -322,6 +322,12 @@ RULES = (
     ),
     Rule(
         ("batching", "memory"),
+        lambda batching, memory: _has_one_plan(batching) or not memory.scales,
+        "The memory {memory} evicts above memory.threshold, and {batching} may have several plans at once",
+        "memory.threshold=1 or one worker",
+    ),
+    Rule(
+        ("batching", "memory"),
         lambda batching, memory: batching.apart or not memory.apart,
         "The memory {memory} keeps prompts apart that wait for the batch, and {batching} computes none there",
     ),
@@ -404,7 +410,7 @@ def check_fit(stages: Mapping[Kind, Any]) -> None:
             choices.append(f"the {kind} {one_of(map(repr, names))}")
     names_of = {kind: repr(one.name) for kind, one in stages.items()}
     broken = rule.broken.format(**names_of, reads=" or ".join(sorted(stages["attention"].reads)))
-    raise UsageError(f"{broken}: choose {', or '.join(choices) or 'other stages'}.")
+    raise UsageError(f"{broken}: choose {', or '.join(dict.fromkeys(choices)) or 'other stages'}.")
 
 
 def _broken(stages: Mapping[Kind, Any]) -> Rule | None:

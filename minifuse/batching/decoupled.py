@@ -10,10 +10,12 @@ from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked, Ticket
 from minifuse.batching.rebatch import RefillOptions, batch_closed, takes_place
 from minifuse.batching.reranking import first_of, last_of, outranks
-from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Plan, Proposal, Reason, Work
 from minifuse.core.request import Phase, Sequence
 from minifuse.core.stages import Memory, option
 
+BATCH = 0  # the worker of the batch; with `prompts=worker`, the other one computes prompts
 LOOKED_AT = 4  # prompts of similar length are sought among the first LOOKED_AT * max_batch that wait
 
 
@@ -42,6 +44,9 @@ class Decoupled(QueuePolicy):
     ahead while an evicted sequence waits before the first prompt. A prompt that outranks a ready sequence, or may
     displace a running one, is computed at once, and joins before the sequences that it outranks.
 
+    With `prompts=worker` a second worker computes the groups while the first runs the batch. Then no newcomer displaces
+    a running sequence.
+
     With `compose=random`, prompts are computed ahead while memory has room for them, and join in an order drawn at
     random among equal ranks. Without `refill`, this is the "PD" of 5.1.
     """
@@ -51,6 +56,7 @@ class Decoupled(QueuePolicy):
     in_step = True
     displaces = takes_place
     grows = True
+    one_plan = False
     overtaken_at_most = None  # prompts similar in length to the first may overtake without bound
 
     @dataclass(frozen=True)
@@ -63,31 +69,75 @@ class Decoupled(QueuePolicy):
             "how computed prompts join: in order, mostly those computed together, or in an order drawn at random",
             choices=("together", "random"),
         )
+        prompts: str = option(
+            "inline",
+            "where prompts are computed: between two iterations of the batch, or beside it",
+            choices=("inline", "worker"),
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.prompts == "worker" and self.order == "priority" and self.preempt and self.refill:
+                raise UsageError("batching.prompts=worker interrupts no request: give batching.preempt=off.")
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self.ready = Drawn() if self.options.compose == "random" else Ranked()  # those that wait for a place
-        self.prompts_last = False  # whether the last plan computed prompts: then an iteration is due
+        self.computing: dict[str, Ticket] = {}  # prompts of the plan in flight
+        self.workers = 2 if self.options.prompts == "worker" else 1
+        self.prompts_last = False  # inline: whether the last plan computed prompts: then an iteration is due
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
         self.ready.discard(sequence.id)
+        self.computing.pop(sequence.id, None)
+
+    def commit(self, plan: Plan, now: float) -> None:
+        if plan.phase is Phase.PREPROCESSING:
+            for ticket in self.computing.values():
+                self.ready.add(ticket)
+            self.computing.clear()
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        if self.workers == 1:
+            return self._take_turns(worker, now, memory)
+        if worker == BATCH:
+            batch = self._batch(worker, now, memory)
+            return replace(batch, reasons=(*self._apart(), *batch.reasons))
+        return self._prefill(memory) if self._ahead() else Proposal(reasons=self._enough_ready())
+
+    def _take_turns(self, worker: int, now: float, memory: Memory) -> Proposal:
+        """Propose prompts, or an iteration of the batch."""
         ahead = self._ahead()
         prompts = self._prefill(memory) if ahead else Proposal()
-        batch = Proposal() if prompts.work else super().propose(worker, now, memory)
+        batch = Proposal() if prompts.work else self._batch(worker, now, memory)
         if not ahead and not batch.work:
             prompts = self._prefill(memory)
         self.prompts_last = bool(prompts.work)
         if prompts.work:
             return prompts
-        reasons = prompts.reasons
-        if not reasons and (first := first_of(self.waiting)) is not None:
-            text = f"not admitted: its prompt is computed when fewer than {len(self.ready)} are ready to join"
-            reasons = (Reason("prompts-ready", first.id, text),)
+        return replace(batch, reasons=(*(prompts.reasons or self._enough_ready()), *batch.reasons))
+
+    def _batch(self, worker: int, now: float, memory: Memory) -> Proposal:
+        """Propose an iteration of the batch."""
+        batch = super().propose(worker, now, memory)
         admit = tuple([one for one in batch.admit if one.phase is not Phase.READY])  # READY: already admitted
-        return replace(batch, admit=admit, reasons=(*reasons, *batch.reasons))
+        return replace(batch, admit=admit)
+
+    def _apart(self) -> tuple[Reason, ...]:
+        """Return why prompts that another worker computes, or will compute, do not join."""
+        text = "not admitted: its prompt is still being computed"
+        computing = [Reason("preprocessing", name, text) for name in self.computing]
+        first = first_of(self.waiting)
+        text = "not admitted: its prompt has yet to be computed"
+        return (*computing, *([Reason("to-preprocess", first.id, text)] if first else []))
+
+    def _enough_ready(self) -> tuple[Reason, ...]:
+        """Return why no prompt is computed, if one waits."""
+        if (first := first_of(self.waiting)) is None:
+            return ()
+        text = f"not admitted: its prompt is computed when fewer than {len(self.ready)} are ready to join"
+        return (Reason("prompts-ready", first.id, text),)
 
     def _ahead(self) -> bool:
         """Return whether prompts are computed before the next iteration of the batch."""
@@ -108,8 +158,10 @@ class Decoupled(QueuePolicy):
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         first = first_of(self.waiting)
-        if self.running and first is not None and outranks(self, first, sequence):
-            return Reason("behind", sequence.id, f"not admitted: {first.id} goes before it, with a prompt to compute")
+        for other in (*([first] if first else []), *[ticket[2] for ticket in self.computing.values()]):
+            if self.running and outranks(self, other, sequence):
+                text = f"not admitted: {other.id} goes before it, with a prompt to compute"
+                return Reason("behind", sequence.id, text)
         return batch_closed(self, sequence, joining, now)
 
     def _prefill(self, memory: Memory) -> Proposal:
@@ -131,6 +183,6 @@ class Decoupled(QueuePolicy):
             if len(group) == self.options.max_batch:
                 break
         for sequence in group:
-            self.ready.add(self.waiting.remove(sequence.id))
+            self.computing[sequence.id] = self.waiting.remove(sequence.id)
         work = tuple(Work(sequence.id, 0, len(sequence)) for sequence in group)
         return Proposal(work, tuple(group), phase=Phase.PREPROCESSING, growing=True, room=room)

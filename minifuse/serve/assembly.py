@@ -45,9 +45,11 @@ class Choices:
         Raises:
             UsageError: an option asks for what another stage cannot do, or does not suit the capacity.
         """
-        check_fit({**self.row.classes, "batching": self.policy})
-        made = batching or self._make("batching")
-        return Stages(made, self._make("memory", capacity), self._make("attention"))
+        classes = {**self.row.classes, "batching": self.policy}
+        check_fit(classes)
+        memory = self._make("memory", capacity)
+        check_fit({**classes, "memory": memory})
+        return Stages(batching or self._make("batching"), memory, self._make("attention"))
 
     def _make(self, kind: Kind, *arguments: Any) -> Any:
         return make_stage(PROTOCOLS[kind], self.row.classes[kind], *arguments, self.options[kind])

@@ -106,7 +106,7 @@ def _one_row_and_a_prompt_apart(sequences: tuple[Sequence, ...], options: Any) -
     One part of memory must hold the longest prompt, the other part the longest sequence.
     """
     threshold, part = float(options.threshold), float(options.prefill)
-    row = max(sequence.request.max_cached for sequence in sequences) / (1 - part)
+    row = max(sequence.request.max_cached for sequence in sequences) / (1 - part - float(options.prefetch))
     prompt = max(len(sequence.request.prompt) for sequence in sequences) / part
     return math.ceil(max(row, prompt) / threshold - 1e-9)
 

@@ -102,7 +102,7 @@ def _serve(
         engine.memory.check_integrity()
         books.complete(report, _held(engine))
         if len(seen.steps) % max(4, case.capacity // 64) == 1:  # a check's cost grows with the free room
-            _check_free(case, engine.memory, policy.growing)
+            _check_free(case, engine.memory, books, policy.growing)
         seen.ended_s |= dict.fromkeys(report.finished, report.ended_s)
         # Plans that end together are committed together: the books must have been told of all of them before an abort.
         told_of_all = len(seen.plans) - len(seen.steps) == len(engine.in_flight.running)
@@ -132,12 +132,11 @@ def _room(case: Case, memory: Memory, growing: bool, most: int | None = None) ->
     return sum(1 for _ in takewhile(lambda probe: room.admit(probe, growing=growing) is None, probes))
 
 
-def _check_free(case: Case, memory: Memory, growing: bool) -> None:
+def _check_free(case: Case, memory: Memory, books: Books, growing: bool) -> None:
     """Check that memory admits no more newcomers than it has free slots, on both tiers."""
-    usage = memory.usage()
-    free = usage.capacity - usage.reserved + memory.host_capacity - usage.host
+    free = books.num_free(memory)
     if _room(case, memory, growing, free + 1) > free:
-        raise LawBroken("conservation", f"memory has {usage}, and room for more than {free} newcomers")
+        raise LawBroken("conservation", f"memory has {memory.usage()}, and room for more than {free} newcomers")
 
 
 def _held(engine: ServingEngine) -> set[str]:

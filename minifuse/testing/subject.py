@@ -102,6 +102,11 @@ class Books:
     def __init__(self) -> None:
         self.tokens: dict[tuple[str, int], int] = {}  # see `Tokens`
 
+    def num_free(self, memory: Memory) -> int:
+        """Count the slots that newcomers may get, on both tiers."""
+        usage = memory.usage()
+        return usage.capacity - usage.reserved + memory.host_capacity - usage.host
+
     def receive(self, sequence: Sequence) -> None:
         """Record that the policy has received a sequence."""
 

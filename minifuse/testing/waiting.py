@@ -28,7 +28,7 @@ class WaitingBooks:
     prompts that have not joined the batch. The first prompt of such an iteration must be the head of the first queue;
     the policy is free to choose the others. Computed prompts join the batch in order, or with `compose=random` in any
     order among equal priorities. If the batch has running sequences, no prompt joins it before a waiting prompt of
-    higher priority.
+    higher priority. A prompt that another worker still computes cannot join.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -100,7 +100,8 @@ class WaitingBooks:
             if self._precedes(evicted, other, now):
                 raise LawBroken("queue", f"{evicted.id} was evicted, and {other.id}, which it precedes, runs on")
         chosen: Iterable[Sequence] = proposal.admit[:1] if apart else joining if self.decouples else proposal.admit
-        others = self.waiting if apart or not self.decouples else self.ready
+        computed = {name: one for name, one in self.ready.items() if one.phase is not Phase.PREPROCESSING}
+        others = self.waiting if apart or not self.decouples else computed
         any_order = self.drawn and not apart
         for newcomer, other in product(chosen if self.ordered else (), others.values()):
             if self._precedes(other, newcomer, now, any_order):

@@ -78,6 +78,38 @@ def test_prompts_of_similar_length_are_computed_together() -> None:
     assert [plan.num_idle for plan in apart] == [1, 0]
 
 
+def _beside(prompts: str, *requests: Request) -> list[StepReport]:
+    """Serve under all laws; an iteration takes 1 s, a group of prompts 2.5 s."""
+    options = {**TWO_ROWS, "batching.prompts": prompts, "batching.preempt": False}
+    scenario = TextScenario(
+        requests=requests,
+        options=tuple(options.items()),
+        model="llama",
+        capacity=96,
+        seconds_per_step=1.0,
+        seconds_to_prepare=2.5,
+    )
+    case = TEXTS.case(TECHNIQUES["baton-pd"], scenario)
+    seen = observe(case)
+    for law in laws_of(TEXTS).values():
+        law(case, seen)
+    return list(seen.steps)
+
+
+def test_prompts_are_computed_beside_the_batch_by_a_worker_of_their_own() -> None:
+    """5.1: c arrives while a and b run. Their iterations go on meanwhile, and c joins as soon as b has ended."""
+    requests = [whole("a", 2, 9), whole("b", 2, 6), whole("c", 2, 3, at=3.6)]
+    inline, worker = (_beside(where, *requests) for where in ("inline", "worker"))
+    waits, goes_on = ([s.ended_s for s in one if "a" in s.tokens] for one in (inline, worker))
+    assert goes_on[:5] == [2.5, 3.5, 4.5, 5.5, 6.5]
+    assert waits[:5] == [2.5, 3.5, 4.5, 8.0, 9.0]
+    apart = [step for step in worker if step.plan.phase is Phase.PREPROCESSING]
+    assert [(step.plan.worker, step.started_s, step.ended_s) for step in apart] == [(1, 0.0, 2.5), (1, 3.6, 6.1)]
+    (joined,) = [step for step in worker if "c" in step.plan.sequences and step.plan.moves]
+    before = max(step.ended_s for step in worker if "b" in step.finished)
+    assert (joined.started_s, joined.plan.worker) == (before, 0)
+
+
 def _batches(steps: list[StepReport]) -> list[list[str]]:
     """The sequences of each batch that is run to completion."""
     found: list[list[str]] = []
@@ -234,6 +266,16 @@ def test_only_newcomers_that_cost_an_earlier_one_its_beginning_wait() -> None:
     assert Reason("behind", "j3", "not admitted: if it joined, j1, which goes first, could not") in plan.reasons
 
 
+def test_padding_of_prompts_that_wait_apart_is_room_for_others() -> None:
+    """They leave to the host without it: memory then has room for more newcomers than it has slots free."""
+    requests = [whole("a", 1, 10), *(whole(f"r{i}", 1 + i % 2, 2) for i in range(9))]
+    options = {"batching.max_batch": 3, "batching.padding": 0.5, "memory.rows": 1, "memory.prefill": 0.5}
+    scenario = TextScenario(
+        requests=tuple(requests), options=(*options.items(), ("memory.host", 5)), model="llama", capacity=20
+    )
+    observe(TEXTS.case(TECHNIQUES["pd"], scenario))
+
+
 # --- 4.3: the size of the batch
 
 
@@ -358,6 +400,18 @@ def test_a_threshold_that_leaves_no_row() -> None:
 def test_stages_that_do_not_fit(row: str, stages: dict[str, str], words: tuple[str, ...]) -> None:
     with refusal(UsageError, *words):
         mix(TECHNIQUES[row], **stages)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batching.order": "priority"}, "interrupts no request: give batching.preempt=off"),
+        ({"memory.threshold": 0.8}, "choose memory.threshold=1 or one worker"),
+    ],
+)
+def test_what_evicts_has_one_worker(settings: dict[str, Any], words: str) -> None:
+    with refusal(UsageError, words):
+        make_engine("baton-pd", capacity=96, settings={"batching.prompts": "worker", **settings})
 
 
 def test_a_prompt_that_has_no_room_apart() -> None:

@@ -34,6 +34,7 @@ EVERY: dict[str, Run] = {
     "rows that change hands": ("baton", (), "tiny"),
     "prompts apart": ("baton-pd", (), "tiny"),
     "prompts make way": ("pd", (), "tiny", SHORT),
+    "prompts fetched": ("pd", (("memory.prefetch", 0.15),), "tiny", SHORT),
     "region": ("fusion", FEW_SLOTS, "tiny"),
     "extents": ("orca", (), "tiny"),
     "blocks": ("vllm", BLOCKS, "tiny"),
@@ -57,6 +58,7 @@ HAPPENS = {
     "layers in turn": {("upload", "before"), ("offload", "after")},
     "prompts apart": {("embed", "first"), ("swap_out", "first")},
     "prompts make way": {("embed", "first"), ("swap_out", "first"), ("swap_in", "first")},
+    "prompts fetched": {("embed", "first"), ("swap_out", "first"), ("swap_in", "behind")},
     "tiers": {("swap_out", "behind"), ("swap_in", "before")},
 }
 

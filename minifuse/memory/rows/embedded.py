@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minifuse.core.errors import LawBroken, RequestRefused
-from minifuse.core.plan import Placement, Proposal
+from minifuse.core.plan import Move, Placement, Proposal
+from minifuse.core.report import KVUsage
 from minifuse.core.request import Phase, Request
 from minifuse.core.stages import option
 from minifuse.memory.rows.shaped import Shaped, ShapedOptions, ShapedTrial
@@ -17,6 +18,9 @@ class Embedded(Shaped):
     Prefilled prompts wait there for a row, or on the host if other prompts need the slots. When a prefilled sequence
     joins the batch, its KV is copied so that its text ends in the column of the other rows' next token: no other row
     needs padding. An evicted sequence whose KV did not fit on the host is recomputed in its row.
+
+    With `prefetch`, prompts on the host are copied to another part of the device ahead of time, in the order in which
+    they were prefilled, one at a time. Nothing else uses that part, so no sequence waits for it.
     """
 
     name = "embedded"
@@ -29,6 +33,12 @@ class Embedded(Shaped):
             "part of the memory for prompts that are computed apart and wait there for a row",
             minimum=0.01,
             maximum=0.9,
+        )
+        prefetch: float = option(
+            0.0,
+            "part of the memory to which prompts that wait on the host are copied ahead of time; 0: none",
+            minimum=0,
+            maximum=0.5,
         )
 
         insert: ClassVar[str] = "embed"
@@ -56,3 +66,11 @@ class Embedded(Shaped):
         self.books.places |= {name: self.prefilled.rows[name].place for name in trial.prompts}
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}
         return Placement(self.books.of(proposal.work), rectangle, tuple(moves))
+
+    def ahead(self, now: float) -> tuple[Move, ...]:
+        """Fetch the prompt on the host that was prefilled first (4.2: "prefetchable")."""
+        return self.fetched.fetch(self.waiting)
+
+    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
+        self.fetched.land(moves)
+        return self.usage()

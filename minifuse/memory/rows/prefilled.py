@@ -5,6 +5,7 @@ from typing import NamedTuple
 from minifuse.core.plan import Extent
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.allocator import RunAllocator
+from minifuse.memory.rows.copied import Copied
 
 
 class _Row(NamedTuple):
@@ -31,11 +32,15 @@ class Prefilled:
         self.free = RunAllocator(offset + size)
         self.batch = Extent(0, offset)  # the slots before `offset`, which are never free here
         self.free.allocate(offset)
+        self.copied = Copied(self.free)
         self.rows: dict[str, _Row] = {}  # in the order in which the prompts were prefilled
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.rows
 
     @property
     def num_used(self) -> int:
-        return self.size - self.free.num_free
+        return self.size - self.free.num_free - self.copied.num_dropped
 
     def take(self, lengths: dict[str, int]) -> Rectangle:
         """Allocate a rectangle for prompts of these lengths. A trial must have found room."""
@@ -47,12 +52,17 @@ class Prefilled:
             self.rows[name] = _Row(slots, Extent(slots.offset + width - length, length))
         return Rectangle(first, len(lengths), width, 0, width)
 
+    def embed(self, name: str) -> Extent:
+        """Free a sequence's row when the next plan has run. Returns its prompt's slots, for that plan to copy."""
+        self.copied.begin(self.rows[name].place.offset)
+        return self.give_back(name)
+
     def give_back(self, name: str) -> Extent:
         """Free a sequence's row. Returns the slots of its prompt."""
         row = self.rows.pop(name)
-        self.free.free(*row.slots)
+        self.copied.drop(row.slots, row.place.offset)
         return row.place
 
     def check(self) -> None:
         """Raise `LawBroken` unless each slot is free or has one owner."""
-        self.free.check([self.batch, *(row.slots for row in self.rows.values())])
+        self.free.check([self.batch, *(row.slots for row in self.rows.values()), *self.copied.dropped.values()])

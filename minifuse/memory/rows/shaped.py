@@ -15,6 +15,7 @@ from minifuse.core.stages import option
 from minifuse.io.parsing import number
 from minifuse.memory.copies import copies
 from minifuse.memory.places import Places
+from minifuse.memory.rows.fetched import Fetched
 from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.memory.rows.prefilled import Prefilled
 from minifuse.memory.rows.window import Entry, Window
@@ -47,6 +48,8 @@ class ShapedTrial(Trial):
 
     def _take_row(self, sequence: Sequence, growing: bool) -> Reason | None:
         name, length = sequence.id, len(sequence)
+        if name in self.memory.away and not self.memory.away.has_arrived(name):
+            return Reason("leaving", name, "not admitted: its KV is still being copied to the host")
         missing = length - self.memory.books.cached.get(name, 0)
         entry = Entry(name, length, missing, sequence.request.max_cached)
         code, why = self._full([*self.joining.values(), entry], growing)
@@ -153,36 +156,46 @@ class Shaped(Memory):
             "shape", "how a newcomer enters: behind the window, or ending with it", choices=("shape", "embed")
         )
         prefill: ClassVar[float] = 0.0  # no part of memory is for prefilled prompts
+        prefetch: ClassVar[float] = 0.0
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
         self.options: Any = self.Options() if options is None else options
-        threshold, apart = self.options.threshold, self.options.prefill
-        self.limit = int(threshold * capacity + ROUNDING)
-        self.longest = int((1 - apart) * threshold * capacity + ROUNDING)  # slots of a row, at most
-        self.slots = int((1 - apart) * capacity + ROUNDING)  # slots of all rows
-        if not self.longest:
+        threshold, prefill, prefetch = self.options.threshold, self.options.prefill, self.options.prefetch
+        batch = 1 - prefill - prefetch  # the part of the memory for all rows
+        fetched = int(prefetch * threshold * capacity + ROUNDING)
+        self.limit = int(threshold * capacity + ROUNDING) - fetched  # slots of the batch and of prefilled prompts
+        self.longest = int(batch * threshold * capacity + ROUNDING)  # slots of a row, at most
+        self.slots = int(batch * capacity + ROUNDING)  # slots of all rows
+        if self.longest < 1:
             raise UsageError(
-                f"The memory holds {capacity} KV tokens, of which memory.threshold {threshold:g} leaves "
+                f"The memory holds {capacity} KV tokens, of which {self._parts} leaves "
                 "no row a single one: give a higher threshold, or more --kv-memory."
             )
+        self.scales = threshold < 1
         self.host_capacity = capacity if self.options.host is None else self.options.host
         self.books = Places[Extent | Runs]()
         self.window = Window(1, self.longest, embed=self.options.insert == "embed", shrink=self.options.shrink)
-        self.prefilled = Prefilled(self.slots, int(apart * threshold * capacity + ROUNDING))
+        self.prefilled = Prefilled(self.slots, int(prefill * threshold * capacity + ROUNDING))
         self.away = HostRuns(self.host_capacity)
+        self.fetched = Fetched(self.slots + self.prefilled.size, fetched, self.away)
         self.waiting: dict[str, Sequence] = {}  # prefilled sequences without a row
 
     def check(self, *prompts: Request) -> None:
-        threshold, prefill = self.options.threshold, self.options.prefill
-        apart = f" and memory.prefill {prefill:g}" if prefill else ""
         for request in prompts:
             if request.max_cached > self.longest:
                 raise RequestRefused(
                     f"Request {request.id!r} may need a row of {request.max_cached} KV tokens, and memory has room for "
-                    f"one of {self.longest} (of {self.capacity}, with memory.threshold {threshold:g}{apart}): "
+                    f"one of {self.longest} (of {self.capacity}, with {self._parts}): "
                     f"shorten the prompt, lower max_new_tokens{self._raise_threshold}, or raise --kv-memory."
                 )
+
+    @property
+    def _parts(self) -> str:
+        """Name the options that divide the memory."""
+        options = self.options
+        apart = [f"memory.{name} {part:g}" for name in ("prefill", "prefetch") if (part := getattr(options, name))]
+        return " and ".join([f"memory.threshold {options.threshold:g}", *apart])
 
     @property
     def _raise_threshold(self) -> str:
@@ -209,16 +222,17 @@ class Shaped(Memory):
             run: number of adjacent slots that must be free afterwards.
             staying: sequences that must not be chosen, since they get a row.
         """
-        rows, free, names = self.prefilled.rows, self.prefilled.free.copy(), list[str]()
+        rows, free, names, cached = self.prefilled.rows, self.prefilled.free.copy(), list[str](), self.books.cached
         wanted = free.num_free + size
-        others = iter([name for name in reversed(rows) if name not in staying])  # the last prefilled waits longest
+        computed = [name for name in reversed(rows) if name in cached]  # the last prefilled waits longest
+        others = iter([name for name in computed if name not in staying])
         while free.num_free < wanted or free.longest < run:
             name = next(others, None)
             if name is None:
                 return None
             free.free(*rows[name].slots)
             names.append(name)
-        return names if self.away.fit([self.books.cached[name] for name in names]) else None
+        return names if self.away.fit([cached[name] for name in names]) else None
 
     def room(self) -> ShapedTrial:
         return ShapedTrial(self)
@@ -234,8 +248,8 @@ class Shaped(Memory):
         reused: list[Reuse] = []
         for name, *_ in entries:  # KV that lies elsewhere is copied to the row
             self.waiting.pop(name, None)
-            if name in self.prefilled.rows:
-                moves += copies("embed", self.prefilled.give_back(name), places[name], cached[name])
+            if (apart := self._apart(name)) is not None:
+                moves += copies("embed", apart.embed(name), places[name], cached[name])
             elif name in self.away:
                 reused.append(Reuse(name, 0, cached[name]))
                 moves += self.away.swap_in(name, places[name])
@@ -284,8 +298,12 @@ class Shaped(Memory):
         self.books.places.pop(name, None)
         if name in self.window.rows:
             self.window.leave(name)
-        elif name in self.prefilled.rows:
-            self.prefilled.give_back(name)
+        elif (apart := self._apart(name)) is not None:
+            apart.give_back(name)
+
+    def _apart(self, name: str) -> Prefilled | Fetched | None:
+        """Return what keeps a sequence's KV on the device, outside the rows."""
+        return next((store for store in (self.prefilled, self.fetched) if name in store), None)
 
     def _close_up(self) -> list[Move]:
         """Move sequences from the last rows to free rows before them, to compute fewer rows."""
@@ -299,6 +317,9 @@ class Shaped(Memory):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self.books.wrote(plan.work)
+        self.away.ran(plan.moves)
+        for store in (self.prefilled, self.fetched):
+            store.copied.ran([move.source for move in plan.moves if move.source_tier == "device"])
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
@@ -311,16 +332,17 @@ class Shaped(Memory):
 
     @property
     def used(self) -> int:
-        """Count the slots in use: the window's columns in every computed row, and prefilled prompts."""
+        """Count the slots in use of `limit`: the window's columns in every computed row, and prefilled prompts."""
         return self.window.height * self.window.width + self.prefilled.num_used
 
     def usage(self) -> KVUsage:
-        used = self.used
-        return KVUsage(used, used, self.capacity, self.away.num_used)
+        used = self.used + self.fetched.num_used
+        return KVUsage(used, used, self.capacity, self.away.num_used - self.fetched.num_arriving)
 
     def check_integrity(self) -> None:
         self.away.check()
         self.prefilled.check()
+        self.fetched.check()
         window, used = self.window, self.used
         rows = [*window.rows.values(), *window.free]
         if sorted(rows) != list(range(len(rows))) or len(rows) * window.stride > self.slots:

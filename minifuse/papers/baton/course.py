@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from minifuse.attention.rectangle import slots_to_clear
+from minifuse.core.measured import measured_of
 from minifuse.core.places import runs_of
 from minifuse.core.plan import Plan
 from minifuse.core.report import StepReport
@@ -36,6 +37,7 @@ class Course:
         computed: the computed tokens of all iterations, idle ones included.
         rows: the computed rows of all iterations, idle ones included.
         apart_s: the seconds of iterations that computed prompts apart from the batch.
+        link_s: the seconds by which transfers between host and device delayed iterations.
         insertions: how many times a sequence got a row of a rectangle.
         embedded: the tokens that insertions copied to these rows.
         cleared: the slots that insertions set to zero, in all rows.
@@ -49,11 +51,14 @@ class Course:
     computed: int = 0
     rows: int = 0
     apart_s: float = 0.0
+    link_s: float = 0.0
     insertions: int = 0
     embedded: int = 0
     cleared: int = 0
 
     def read(self, report: StepReport) -> None:
+        if not report.plan.work:  # transfers ahead of time, which no iteration waits for
+            return
         before = (self.completed[-1], self.tokens[-1]) if self.ended_s else (0, 0)
         self.ended_s.append(report.ended_s)
         self.completed.append(before[0] + len(report.finished))
@@ -65,6 +70,7 @@ class Course:
         self.rows += shape.rows if isinstance(shape, Rectangle) else len(report.plan.work)
         if report.plan.phase is Phase.PREPROCESSING:
             self.apart_s += report.ended_s - report.started_s
+        self.link_s += measured_of(report).exposed_s
         self._insert(report.plan)
 
     def _insert(self, plan: Plan) -> None:

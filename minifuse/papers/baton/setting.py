@@ -24,18 +24,22 @@ from minifuse.techniques import technique
 EMBEDDED = "baton embed"  # embeds newcomers, but computes their prompts in their rows: between 4.1 and 4.2
 TOGETHER = "pd together"  # a batch is of prompts computed together, not drawn at random
 RELEASED = "pd released"  # a batch releases rows and columns that no sequence needs, before its end
+PREFETCHED = "baton-pd fetch"  # prompts that wait on the host are copied to the device before they are inserted
+BESIDE = "baton-pd beside"  # prompts are computed beside the batch, by a worker of their own (5.1, "asynchronous")
 TO_CAP = "static to cap"  # each batch runs to the longest possible answer, not only to its own longest
 VARIANTS = ("static", "pd", "baton", "baton-pd")
 INSERTS = ("static", "baton", EMBEDDED, "baton-pd")  # a newcomer enters the batch of each in another way
+APART = 1 / 8  # the part of memory for prompts that are computed outside the batch: enough for the longest
 # The techniques and options of contenders that are not techniques themselves.
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     EMBEDDED: ("baton", {"memory.insert": "embed"}),
     TOGETHER: ("pd", {"batching.compose": "together"}),
     RELEASED: ("pd", {"memory.shrink": True}),
     TO_CAP: ("static", {}),
+    BESIDE: ("baton-pd", {"batching.prompts": "worker"}),
+    PREFETCHED: ("baton-pd", {"memory.prefetch": APART}),
 }
 OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles
-APART = 1 / 8  # the part of memory for prompts that are computed outside the batch: enough for the longest
 FITTED_TO = (min(paper.TABLE_2), max(paper.TABLE_2))  # batches of Table 2 whose static times are used in the fit
 CONCATENATED = 3.0  # how often the KV of a context is moved if each iteration concatenates it: read, written, read
 BLOCK = 16  # tokens of vllm's blocks

@@ -14,10 +14,13 @@ import minifuse.papers.baton.paper as paper
 from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.queries import SHORTER
 from minifuse.papers.baton.setting import (
+    APART,
+    BESIDE,
     CONCATENATED,
     EMBEDDED,
     FITTED_TO,
     OTHERS,
+    PREFETCHED,
     RELEASED,
     TAKES,
     TO_CAP,
@@ -50,7 +53,11 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
     """Run all contenders in turns, at every batch size, on each machine."""
     machines, panels, judged = setting.machines(), list[Panel](), list[str]()
     say.expect((not setting.virtual) + len(machines) * len(setting.batches))
-    contenders = (*VARIANTS, *((TOGETHER, RELEASED) if setting.first else (EMBEDDED, TO_CAP)), *OTHERS)
+    contenders = (
+        *VARIANTS,
+        *((TOGETHER, RELEASED, BESIDE, PREFETCHED) if setting.first else (EMBEDDED, TO_CAP)),
+        *OTHERS,
+    )
     found = []
     for where, one in machines.items():
         title = f"Table {number}: the {'first' if setting.first else 'second'} set of queries{where}"
@@ -68,6 +75,7 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
         fixed=fixed_costs() if setting.virtual else (),
         concatenated=CONCATENATED,
         second=not setting.first,
+        apart=APART,
         shortest=SHORTER[0],
         longest=SHORTER[1],
         bounds={batch: bound(batch, *SHORTER) for batch in paper.TABLE_2},
@@ -109,6 +117,7 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
                 "idle_share": course.idle_share,
                 "iterations": len(course.ended_s),
                 "apart_share": course.apart_s / course.seconds,
+                "link_share": course.link_s / course.seconds,
                 "peak": course.peak,
                 "mean_used": course.mean_used,
                 "copied_mb": _insertion_mb(setting, course, course.embedded),

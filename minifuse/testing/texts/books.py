@@ -41,6 +41,7 @@ class TextBooks(Books):
         self.most = getattr(options, "threshold", 1.0) * memory.capacity
         self.slot_bytes = slot_bytes
         self.pads = "rectangle" in memory.offers  # slots between two sequences count as in use, too
+        self.apart = memory.apart  # prompts that wait apart may leave for the host, without their padding
         self.reclaims = memory.reclaims  # memory may drop any KV of evicted sequences: such KV counts as kept
         self.of_conversations = hasattr(options, "keep")  # keeps KV only for conversations and evicted sequences
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
@@ -59,6 +60,9 @@ class TextBooks(Books):
         self.found: dict[str, int] = {}  # admitted sequence without work yet -> tokens that it reuses
         self.dropped: tuple[float, set[Slot]] = (0.0, set())  # when sequences last left, and their slots
         self.rows = RowBooks()
+
+    def num_free(self, memory: Memory) -> int:
+        return sum(self.capacity.values()) - sum(self.written.values()) if self.apart else super().num_free(memory)
 
     def submit(self, plan: Plan) -> None:
         self.queued[plan.step] = plan
@@ -97,6 +101,7 @@ class TextBooks(Books):
                 for name, slots in self.slots.items()
             }
             self.rows.check_owners(plan.shape, here)
+            self.rows.use(plan.shape, [at for slots in here.values() for at in slots])
         self._check_reused(plan)
 
     def _check_reused(self, plan: Plan) -> None:
@@ -197,6 +202,8 @@ class TextBooks(Books):
 
         Owners keep the source if the move is a `copy` or goes to the host. After an upload, the KV is on both tiers.
         """
+        if move.moment == "behind" and move.target_tier == "device":
+            self._leave_device(source)
         owners = {name for name, slots in self.slots.items() if source in slots}
         stays = move.kind == "copy" or move.target_tier == "host"
         if not stays and (owners & self.running) - mine:
@@ -211,6 +218,12 @@ class TextBooks(Books):
             self.twins[target] = [source]
         elif move.target_tier == "host":
             self.twins.setdefault(source, []).append(target)
+
+    def _leave_device(self, copy: Slot) -> None:
+        """Move the owners of a device slot to its copy on the host, which a plan is about to fetch."""
+        for slot in [slot for slot, twins in self.twins.items() if copy in twins]:
+            del self.twins[slot]
+            self._relocate([*self.slots], slot, copy)
 
     def _relocate(self, names: Collection[str], source: Slot, target: Slot) -> None:
         for name in names:

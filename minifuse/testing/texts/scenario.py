@@ -61,6 +61,8 @@ FEEDBACK = {  # a step takes 0.01 s
     "batching.host_reserve": one_of([0.0, 0.1, 0.5]),
 }
 OF_OPTION: dict[str, Mapping[str, st.SearchStrategy[Any]]] = {  # drawn only for stages with this option
+    "batching.prompts": {"batching.prompts": one_of(["inline", "inline", "worker"])},
+    "memory.prefetch": {"memory.prefetch": one_of([0.0, 0.1, 0.2])},
     "memory.turns": WAVES,
     "batching.quantum": FEEDBACK,
     "attention.lanes": {"attention.lanes": one_of([None, None, 1, 2])},
@@ -104,6 +106,8 @@ class TextScenario(Scenario):
         if settings.get("memory.preemption", "swap") != "swap":
             settings.pop("memory.host", None)  # there is no host tier
             settings.pop("memory.transfer", None)
+        if settings.get("batching.prompts") == "worker":
+            settings |= {"memory.threshold": 1.0, "batching.preempt": False}  # no sequence is evicted
         if settings.get("memory.turns") == "layers":
             settings |= {"memory.layers": model_config(self.model).num_layers, "memory.buffer": None}
         return settings

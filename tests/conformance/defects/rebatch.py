@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
@@ -10,8 +11,11 @@ from conformance.defects.harness import Patch, defect, instead_of
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
 from minifuse.core.plan import Move, Placement, Proposal, Span
+from minifuse.core.request import Phase
 from minifuse.core.shapes import Rectangle
 from minifuse.memory.rows import host_runs, shaped, window
+from minifuse.memory.rows.copied import Copied
+from minifuse.memory.rows.fetched import Fetched
 from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.memory.rows.prefilled import Prefilled
 from minifuse.memory.rows.shaped import Shaped, ShapedTrial
@@ -80,6 +84,53 @@ def its_row_is_given_back_twice(give_back: Any, self: Prefilled, name: str) -> A
 @instead_of(HostRuns, "swap_out")
 def leaves_for_the_host_without_being_copied(leave: Any, self: HostRuns, *arguments: Any) -> list[Move] | None:
     return None if leave(self, *arguments) is None else []
+
+
+FETCHING = {"kinds": ("few",), "batching__max_batch": 4, "memory__rows": 1, "memory__prefill": 0.4}
+FETCHING |= {"memory__prefetch": 0.2, "memory__host": None, "memory__threshold": 1.0}
+
+
+@defect("baton-pd", "conservation", **FETCHING)
+@instead_of(Fetched, "fetch")
+def fetched_before_it_is_on_the_host(fetch: Any, self: Fetched, names: Any) -> tuple[Move, ...]:
+    """The plan in flight has yet to swap it out."""
+    self.away.arriving.clear()
+    moves: tuple[Move, ...] = fetch(self, names)
+    return moves
+
+
+LATE = {**FETCHING, "kinds": ("crowd",), "batching__max_batch": 6, "batching__padding": 0.5}
+
+
+@defect("baton-pd", "conservation", **LATE)
+@instead_of(Fetched, "fetch")
+def embedded_before_it_has_landed(fetch: Any, self: Fetched, names: Any) -> tuple[Move, ...]:
+    moves: tuple[Move, ...] = fetch(self, names)
+    if self.flight is not None:
+        self.places[self.flight.sequence] = self.flight.place
+    return moves
+
+
+BESIDE = {**APART, "memory__prefetch": 0.0, "batching__prompts": "worker", "batching__preempt": False}
+
+
+@defect("baton-pd", "conservation", "ghost", **BESIDE)
+def a_row_is_given_away_while_it_is_copied(patch: Patch) -> None:
+    """Another worker computes a prompt where the batch's plan has yet to copy one from."""
+    patch.setattr(Copied, "begin", lambda self, first: None)
+
+
+@defect("baton-pd", "conservation", "counting", "contract", **BESIDE)
+@instead_of(Decoupled, "_prefill")
+def joins_while_its_prompt_is_computed(prefill: Any, self: Decoupled, memory: Any) -> Any:
+    proposal = prefill(self, memory)
+    self.commit(SimpleNamespace(phase=Phase.PREPROCESSING), 0.0)  # type: ignore[arg-type]
+    return proposal
+
+
+@defect("baton-pd", "conservation", **BESIDE | {"memory__rows": 1, "batching__max_batch": 4, "memory__host": None})
+def joins_while_it_leaves_for_the_host(patch: Patch) -> None:
+    patch.setattr(HostRuns, "has_arrived", HostRuns.__contains__)
 
 
 @defect("baton", "conservation", **CHANGING)

@@ -15,13 +15,16 @@ from minifuse.attention import backend
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.batching import Decoupled, Iteration
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Plan, Proposal, Work
+from minifuse.core.measured import measured_of
+from minifuse.core.plan import Extent, Plan, Proposal, Work
 from minifuse.core.report import Ran
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.core.shapes import Rectangle
 from minifuse.memory import Embedded, Shaped
+from minifuse.memory.rows.fetched import Fetched
+from minifuse.memory.rows.host_runs import HostRuns
 from minifuse.techniques import TECHNIQUES, Technique
-from minifuse.testing import TEXTS, observe
+from minifuse.testing import TEXTS, laws_of, observe
 from minifuse.testing.laws import of_one_run
 from minifuse.testing.observation import Observation
 from minifuse.testing.texts import TextScenario
@@ -95,6 +98,79 @@ def test_prompts_wait_on_the_host_when_others_need_their_place() -> None:
     moves = {plan.step: [(m.kind, m.num_tokens) for m in plan.moves] for plan in plans if plan.moves}
     assert list(moves.values()) == [[("swap_out", 5)], [("embed", 2)], [("swap_in", 5)], [("embed", 4)]]
     assert all(tuple(s.answer) == expected_answer("llama", s.request) for s in engine.finished.values())
+
+
+def _with_fetches(seconds_per_transfer: float, *requests: Request, **options: Any) -> Observation:
+    """Serve under all laws, where prompts wait on the host and are fetched to a part for six tokens."""
+    scenario = TextScenario(
+        requests=requests,
+        options=(
+            *(("batching.max_batch", 3), ("batching.padding", 0.0)),
+            *(("memory.rows", 1), ("memory.prefill", 0.25), ("memory.prefetch", 0.2), *options.items()),
+        ),
+        model="llama",
+        capacity=32,
+        seconds_per_step=1.0,
+        seconds_to_prepare=1.0,
+        seconds_per_transfer=seconds_per_transfer,
+    )
+    case = TEXTS.case(TECHNIQUES["baton-pd"], scenario)
+    seen = observe(case)
+    for law in laws_of(TEXTS).values():
+        law(case, seen)
+    return seen
+
+
+def _moves(seen: Observation) -> list[tuple[str, str, int]]:
+    return [(move.kind, move.moment, move.num_tokens) for step in seen.steps for move in step.plan.moves]
+
+
+AWAY = [asks(name, prompt, 5, ignore_eos=True) for name, prompt in (("a", 2), ("b", 5), ("c", 4))]  # b leaves for c
+
+
+def test_a_prompt_on_the_host_is_fetched_before_it_joins() -> None:
+    """4.2, "prefetchable": b is copied while a runs, and no iteration waits for the link."""
+    seen = _with_fetches(0.1, *AWAY)
+    assert _moves(seen) == [
+        ("swap_out", "first", 5),
+        ("swap_in", "behind", 5),
+        ("embed", "first", 2),
+        ("embed", "first", 5),
+        ("embed", "first", 4),
+    ]
+    exposed = [measured_of(step).exposed_s for step in seen.steps if step.plan.phase is not Phase.PREPROCESSING]
+    assert max(exposed) == 0
+
+
+def test_a_prompt_whose_fetch_is_in_flight_joins_from_the_host_as_without_fetches() -> None:
+    """The link takes 15 s for b's five tokens, and a's answer is complete before. The late copy is dropped."""
+    seen, without = (_with_fetches(3.0, *AWAY, **{"memory.prefetch": part}) for part in (0.2, 0.0))
+    (landed,) = [step for step in seen.steps if not step.plan.work]
+    joined = next(step for step in seen.steps if step.plan.phase is Phase.RUNNING and "b" in step.plan.sequences)
+    assert joined.started_s < landed.ended_s
+    assert [(move.kind, move.moment) for move in joined.plan.moves] == [("swap_in", "first")]
+    order, other = ([step.plan.sequences for step in one.steps if step.plan.work] for one in (seen, without))
+    assert order == other
+
+
+def test_slots_of_a_fetch_are_free_when_it_has_landed_even_if_its_sequence_has_ended() -> None:
+    """Another sequence of the same name, which comes meanwhile, gets other slots, and what lands is not its KV."""
+    host = HostRuns(10)
+    fetched = Fetched(20, 6, host)
+    host.ran(host.swap_out("a", Extent(0, 5), 5) or ())
+    moves = fetched.fetch(["a"])
+    assert (fetched.num_used, fetched.num_arriving) == (5, 5)
+    host.drop("a")
+    assert (fetched.num_used, host.num_used) == (0, 0)
+    assert host.swap_out("a", Extent(0, 5), 6) is None
+    (move,) = host.swap_out("a", Extent(0, 5), 5) or ()
+    assert move.target == 5
+    assert fetched.fetch(["a"]) == ()  # one at a time
+    for store in (host, fetched):
+        store.check()
+    fetched.land(moves)
+    assert "a" not in fetched
+    assert (host.free.num_free, fetched.free.num_free) == (5, 6)
 
 
 def test_where_the_host_is_full_prompts_wait_for_one_to_join() -> None:

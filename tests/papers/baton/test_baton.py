@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from papers.figures import found
 
+from minifuse.core.measured import Measured
 from minifuse.core.plan import Extent, Layout, Move, Plan, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import FinishReason
@@ -73,6 +75,9 @@ def test_sequences_are_doubled_at_a_batch_of_four() -> None:
 # --- the course of a run
 
 
+AHEAD = (Move("swap_in", 0, 30, 4, source_tier="host", moment="behind"),)
+
+
 def _report(at: float, begins: float, tokens: int, finished: tuple[str, ...], used: int, moves: Any = ()) -> StepReport:
     work = (Work("a", 0, 2),)
     plan = Plan(0, 0, work, (Extent(1, 8),), moves=moves, layout=Layout(shape=Rectangle(0, 2, 9, 0, 3)))
@@ -89,6 +94,14 @@ def course() -> Course:
     found.read(_report(3.0, 1.0, 2, ("a",), 40))
     found.read(_report(4.0, 3.0, 4, ("b",), 20))
     return found
+
+
+def test_transfers_ahead_of_time_are_no_iterations_and_delay_none(course: Course) -> None:
+    before = copy.deepcopy(course)
+    course.read(replace(_report(5.0, 3.0, 0, (), 40), plan=Plan(9, 1, (), (), moves=AHEAD)))
+    assert course == before
+    course.read(replace(_report(6.0, 4.0, 0, (), 40), measured=Measured(exposed_s=0.5)))
+    assert course.link_s == 0.5
 
 
 def test_a_course(course: Course) -> None:
@@ -114,7 +127,11 @@ def test_tables(name: str) -> None:
     panel, work, framework, _ = finding.panels
     assert panel.points == work.points
     assert framework.title.endswith("with a framework's fixed costs")
-    others = (setting.TOGETHER, setting.RELEASED) if name == "baton-table1" else (setting.EMBEDDED, setting.TO_CAP)
+    others = (
+        (setting.TOGETHER, setting.RELEASED, setting.BESIDE, setting.PREFETCHED)
+        if name == "baton-table1"
+        else (setting.EMBEDDED, setting.TO_CAP)
+    )
     contenders = (*setting.VARIANTS, *others, *setting.OTHERS)
     batches = (4,) if name == "baton-table1" else (2, 4)
     assert [(p.at["batch"], p.at["contender"]) for p in panel.points] == [(b, c) for b in batches for c in contenders]
