@@ -173,7 +173,7 @@ class Setting(Bench[CellSource]):
 
         >>> # 64 trees in 30.5 ms, of which the device takes 16.5: 14 ms for 64 x 400 operators are 0.55 us each
         """
-        if contender.key not in self._host_node_s:
+        if contender.head not in self._host_node_s:
             device_s = 0.0
             if not contender.options["batching.overlap"]:
                 free = Contender(contender.key, contender.head, contender.technique, contender.options)
@@ -181,8 +181,8 @@ class Setting(Bench[CellSource]):
             unfold = self._batched(contender).unfold
             trees = self.requests("treebank", CALIBRATED, 1.0, 0)
             nodes = sum(len(unfold(tree)) for tree in trees) / len(trees)
-            self._host_node_s[contender.key] = (1 / contender.peak - device_s) / nodes
-        return self._host_node_s[contender.key]
+            self._host_node_s[contender.head] = (1 / contender.peak - device_s) / nodes
+        return self._host_node_s[contender.head]
 
     def requests(self, workload: str, count: int, rate: float, number: int) -> list[Request]:
         """Make `count` requests of a workload and a round, the same at every rate.
@@ -313,7 +313,7 @@ class Setting(Bench[CellSource]):
         """Return notes on the contenders, and on the machine that was fitted to them."""
         if self.kind != "treelstm":
             return notes("batchmaker/padded")
-        host = [f"{1e6 * seconds:.3g} us for {key}" for key, seconds in self._host_node_s.items()]
+        host = [f"{1e6 * seconds:.3g} us for {head}" for head, seconds in self._host_node_s.items()]
         return notes("batchmaker/merged", setting=self, paper=paper, host=host)
 
     def notes(self) -> tuple[str, ...]:
