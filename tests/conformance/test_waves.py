@@ -54,7 +54,9 @@ def report(done: Plan, host: int) -> StepReport:
 
 
 def books_before() -> TextBooks:
-    memory = SimpleNamespace(capacity=SLOTS, host_capacity=8, layers_in_turn=1, offers={"extents"}, reclaims=False)
+    memory = SimpleNamespace(
+        capacity=SLOTS, host_capacity=8, layers_in_turn=1, offers={"extents"}, reclaims=False, apart=False
+    )
     books = TextBooks(memory, None, 1)  # type: ignore[arg-type]
     for number, prompt in enumerate(prompts()):
         books.begin(prompt, sequences())

@@ -88,9 +88,9 @@ def test_what_shows_late_takes_a_long_run(monkeypatch: pytest.MonkeyPatch) -> No
         lambda self, one: -self.waiting.num_joined if self.waiting.num_joined > 150 else rank(self, one),
     )
     short = TEXTS._replace(scenarios=lambda row: TEXTS.scenarios(row, ("few",)))
-    Search(short, TECHNIQUES["orca"], []).run(3, seed=0)
+    Search(short, TECHNIQUES["orca"], []).run(3, seed=1)
     with pytest.raises(LawBroken) as broken:
-        Search(short, TECHNIQUES["orca"], [], long=True, limit=Limit(math.inf, -math.inf)).run(3, seed=0)
+        Search(short, TECHNIQUES["orca"], [], long=True, limit=Limit(math.inf, -math.inf)).run(3, seed=1)
     assert broken.value.law in ("queue", "overtaking")
     assert len(broken.value.seen.case.requests) >= 300  # there was no time to make it smaller
 

@@ -218,13 +218,13 @@ class _Spoiling(GhostRunner):
     rows: ClassVar[dict[str, range]] = {}
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        shape = plan.shape
-        assert isinstance(shape, Rectangle)
         if plan.step == 0:
             self.rows = {}
             self._spoil(range(self.cache.keys.shape[1]))
-        if plan.phase is Phase.PREPROCESSING:
+        if plan.phase is Phase.PREPROCESSING or not plan.work:  # without work: prompts that are fetched ahead of time
             return super().__call__(plan, sequences)
+        shape = plan.shape
+        assert isinstance(shape, Rectangle)
         gone = self.rows.keys() - {work.sequence for work in plan.work}
         for name in gone - {*plan.evicted}:
             self._spoil(self.rows.pop(name))
