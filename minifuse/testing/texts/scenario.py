@@ -23,7 +23,6 @@ QUEUE = {
     "batching.ageing": one_of([None, 0.004, 0.03]),
     "batching.max_batch": st.integers(1, 4),
     "batching.token_budget": one_of([None, None, 4, 9]),
-    "batching.prompt_tokens": one_of([None, None, 3, 8]),
     "batching.window": one_of([0.0, 0.02, 0.1]),
     "batching.instances": st.integers(1, 3),
     "batching.preprocess": one_of(["worker", "inline"]),
@@ -61,12 +60,17 @@ FEEDBACK = {  # a step takes 0.01 s
     "batching.host_reserve": one_of([0.0, 0.1, 0.5]),
 }
 OF_OPTION: dict[str, Mapping[str, st.SearchStrategy[Any]]] = {  # drawn only for stages with this option
+    "batching.compose": {
+        "batching.compose": one_of(["together", "together", "random"]),
+        "memory.shrink": one_of([True, True, False]),
+    },
     "batching.prompts": {"batching.prompts": one_of(["inline", "inline", "worker"])},
     "memory.prefetch": {"memory.prefetch": one_of([0.0, 0.1, 0.2])},
     "memory.turns": WAVES,
     "batching.quantum": FEEDBACK,
     "attention.lanes": {"attention.lanes": one_of([None, None, 1, 2])},
 }
+NOT_DRAWN = {"batching.prompt_tokens": [None, 3, None, 8]}  # chosen by the requests, so that all draws stay as they are
 
 
 def shaped(draw: st.DrawFn) -> dict[str, Any]:
@@ -75,10 +79,8 @@ def shaped(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "batching.preempt": draw(one_of([True, True, False])),
         "batching.padding": draw(one_of([0.0, 0.1, 0.5])),
-        "batching.compose": draw(one_of(["together", "together", "random"])),
         "memory.rows": rows,
         "memory.insert": draw(one_of(["shape", "shape", "embed"])),
-        "memory.shrink": draw(one_of([True, True, False])),
         "memory.threshold": draw(one_of([1.0, 0.6, 0.8])) if rows > 1 else 1.0,
         "memory.prefill": draw(one_of([0.4, 0.5])),
         "memory.host": draw(one_of([None, 0, 9])),

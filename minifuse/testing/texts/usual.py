@@ -13,7 +13,7 @@ from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.drawn import draw_options
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB
-from minifuse.testing.texts.scenario import KEPT, OF_OPTION, PLACES, QUEUE, TextScenario, one_of, shaped
+from minifuse.testing.texts.scenario import KEPT, NOT_DRAWN, OF_OPTION, PLACES, QUEUE, TextScenario, one_of, shaped
 from minifuse.testing.texts.special import SPECIAL, long
 
 SELDOM = [False] * 5 + [True] + [False] * 5  # hypothesis draws the first and the last value more often than the rest
@@ -92,7 +92,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     if not growing and draw(one_of([True, True, False])):
         requests = _following(draw, requests)
     targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2
-    return TextScenario(
+    scenario = TextScenario(
         aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 8), one_of(targets)), max_size=3))),
         model=draw(one_of(sorted(CONFIGS))),
         requests=requests,
@@ -102,6 +102,9 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         seconds_to_prepare=draw(one_of([0.003, 0.01, 0.025])),
         seconds_per_transfer=draw(one_of([0.0, 0.0003, 0.004])),
     )
+    number = sum(len(request.prompt) for request in requests)
+    chosen = {name: some[number % len(some)] for name, some in NOT_DRAWN.items() if name in row.option_names}
+    return replace(scenario, options=(*scenario.options, *chosen.items()))
 
 
 def _prompt(draw: st.DrawFn, beginning: tuple[int, ...], longest: int) -> tuple[int, ...]:
