@@ -65,9 +65,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class TwoParts:
-    """Views rows whose window wraps around: its first part, and the part at the rows' beginning.
+    """Views rows whose window wraps around, in two parts.
 
-    Neither part is copied: the scores of both are normalised together, and the weighted sums are added.
+    The second part lies at the beginning of the rows. Neither part is copied: the scores of both are normalised
+    together, and the weighted sums are added.
     """
 
     parts: tuple[Rows, ...]
@@ -133,10 +134,10 @@ class PaddedAttention(Backend):
 
 
 def _visible(view: View, rectangle: Rectangle, device: torch.device) -> Tensor:
-    """Return whether each computed query attends to each column of the window: bool [rows, columns, width].
+    """Return whether each computed query attends to each column of the window.
 
-    A query attends to the columns of its row's sequence, up to its own column, and always to itself. If an idle query
-    attended to nothing, its softmax would be NaN.
+    The result is bool [rows, columns, width]. A query attends to the columns of its row's sequence, up to its own
+    column, and always to itself. If an idle query attended to nothing, its softmax would be NaN.
 
     >>> _visible(View((Span(0, 2),), [[(1, 2)]]), Rectangle(0, 1, 2, 0, 2), torch.device("cpu"))  # column 0 is idle
     tensor([[[ True, False],

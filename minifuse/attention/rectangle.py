@@ -13,7 +13,7 @@ from minifuse.core.shapes import Rectangle
 
 
 class View(NamedTuple):
-    """The slots of each row that attention reads: those of the window, in the order of its columns.
+    """The slots that attention reads of each row: the window, column by column.
 
     `parts` are ranges of slots, counted from the row's first: one, or two if the window wraps around. For each row,
     `held` lists the ranges of columns that its sequence holds, counted from the window's first. A finished row has
@@ -85,7 +85,7 @@ def slots_to_clear(plan: Plan, span: Span) -> list[tuple[int, int]]:
 
 
 def _in_rows(plan: Plan, rectangle: Rectangle) -> Iterator[tuple[int, int]]:
-    """Yield the slots to clear in a rectangle's rows: columns that enter the window without KV.
+    """Yield the slots of a rectangle that enter the window without KV.
 
     In a new row, this is the whole window but for the sequence's KV. In other rows, it is the columns computed beside
     their tokens and, with a newcomer, the columns before those of all earlier sequences: the window may have been
@@ -110,7 +110,7 @@ def _in_rows(plan: Plan, rectangle: Rectangle) -> Iterator[tuple[int, int]]:
 
 
 def _in_buffers(plan: Plan, span: Span) -> Iterator[tuple[int, int]]:
-    """Yield the slots to clear in buffers that are new to their sequences, all but their KV."""
+    """Yield the slots without KV in buffers that are new to their sequences."""
     moved = [move.target for move in plan.moves if move.target_tier == "device"]
     if not moved and not plan.admitted and all(work.start for work in plan.work):
         return

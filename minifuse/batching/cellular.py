@@ -143,7 +143,7 @@ class Cellular(Batching):
         self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # worker -> its tasks in flight
 
     def supported(self, most: int) -> tuple[int, ...]:
-        """Return the supported sizes of a type with this maximum. Raise `UsageError` if there are none."""
+        """Return a type's supported sizes, up to `most`; raise `UsageError` without one."""
         least = self.options.min_batch
         found = tuple([size for size in self.batch_sizes if least <= size <= most])
         if self.batch_sizes and not found:
@@ -242,7 +242,8 @@ class Cellular(Batching):
 
         A request joins with its first node if memory has room for the request. No later request overtakes it.
         """
-        batch, size = Task(ct, room, {}, [], []), size or ct.fitting(ct.num_ready_nodes(worker))
+        batch = Task(ct, room, {}, [], [])
+        size = size or ct.fitting(ct.num_ready_nodes(worker))
         for subgraph in chain(ct.started, ct.newcomers):
             if subgraph.pinned is None or subgraph.pinned == worker:
                 sequence = subgraph.sequence
@@ -298,7 +299,7 @@ def _parts(text: str | None) -> list[str]:
 
 
 def _batch_sizes(options: Cellular.Options) -> tuple[int, ...]:
-    """Parse the supported batch sizes, ascending. Raise `UsageError` if one is not positive, or given twice."""
+    """Parse the supported batch sizes, ascending; raise `UsageError` if they are wrong."""
     found: list[int] = []
     for part in _parts(options.batch_sizes):
         size = parse_int(part, "A supported batch size", 1, MANY)

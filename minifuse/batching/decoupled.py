@@ -82,7 +82,9 @@ class Decoupled(QueuePolicy):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.ready = Drawn() if self.options.compose == "random" else Ranked()  # those that wait for a place
+        self.ready = (
+            Drawn() if self.options.compose == "random" else Ranked()
+        )  # computed or evicted sequences without a place
         self.computing: dict[str, Ticket] = {}  # prompts of the plan in flight
         self.workers = 2 if self.options.prompts == "worker" else 1
         self.prompts_last = False  # inline: whether the last plan computed prompts: then an iteration is due

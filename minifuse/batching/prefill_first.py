@@ -47,11 +47,12 @@ class PrefillFirst(QueuePolicy):
         )
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        return fill_prompts_first(self, now, memory, self._prompts_full)
+        limited = self.options.prompt_tokens is not None
+        return fill_prompts_first(self, now, memory, self._prompts_full if limited else None)
 
     def _prompts_full(self, fill: Fill, sequence: Sequence, spans: tuple[Span, ...]) -> Reason | None:
-        limit = self.options.prompt_tokens
-        if limit is None or not fill.joining or num_missing(spans) == 1:
+        limit: int = self.options.prompt_tokens
+        if not fill.joining or num_missing(spans) == 1:
             return None
         joining = {newcomer.id for newcomer in fill.joining}
         planned = sum([work.stop - work.start for work in fill.work if work.sequence in joining])

@@ -94,7 +94,7 @@ class VirtualExecutor:
         )
 
     def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured, sent: Messages | None = None) -> Ran:
-        """Run a plan; report `carried` as the cost of its moves, and the messages `sent`, if simulated."""
+        """Run a plan; report the cost of its moves, and its simulated messages."""
         ran = self._run(plan, sequences)
         if not plan.moves and sent is None:
             return ran

@@ -17,6 +17,7 @@ from minifuse.techniques import Technique, mix, technique
 ALIKE = 0.02  # throughputs that differ by a smaller part count as equal
 BOUND = 2.0  # loads are compared at this many times the baseline's lowest latency
 PERCENTILES = (50, 90, 99)
+ENOUGH = 8  # completions that tell a rate
 OFFERED = Column("offered\nreq/s", "at", "rate")
 
 Served = Mapping[str, float]  # the outcome of one run: seconds, requests per second, shares
@@ -67,6 +68,10 @@ class Outcome:
         """Return a value in every round."""
         return tuple(run[name] for run in self.rounds)
 
+    def beside(self, other: Outcome, name: str) -> list[tuple[float, float]]:
+        """Return a value and that of another outcome, in every round."""
+        return list(zip(self.each(name), other.each(name), strict=True))
+
     def values(self, key: str) -> Values:
         """Return the values of a point, named after the contender's key; percentiles are in ms."""
         values: Values = {}
@@ -100,6 +105,10 @@ class Curve:
         """The highest throughput of each round."""
         rounds = [outcome.each("throughput") for outcome in self.points.values()]
         return tuple(map(max, zip(*rounds, *([self.capacities] if self.capacities else []), strict=True)))
+
+    def over(self, other: Curve) -> list[float]:
+        """Return how many times as high as another curve's the peak is, in each round."""
+        return [ours / theirs for ours, theirs in zip(self.peaks, other.peaks, strict=True)]
 
     def of_round(self, number: int) -> Curve:
         """Return the curve of one round, without its capacity."""
@@ -169,6 +178,22 @@ def steady_rate(ended_s: Iterable[float]) -> float | None:
     begin_s, end_s = ascending[max(quarter - 1, 0)], ascending[-quarter - 1]
     ended = sum(begin_s < one_s <= end_s for one_s in ascending)
     return ended / (end_s - begin_s) if ended else None
+
+
+def rate_while(last_s: float, ended_s: Sequence[float]) -> float | None:
+    """Return the completions per second while requests arrive, without the first quarter of this time.
+
+    At first batches fill up. After the last arrival, some buckets are empty, and batches no longer have the lengths of
+    the workload. So a window of completions would not do: its ends depend on which buckets are served.
+
+    Returns:
+        None if fewer than eight requests end in this time, as when all arrive at once.
+
+    >>> rate_while(4.0, [0.5, *[2.0] * 4, *[3.5] * 5, 4.0, *[5.0] * 20])  # ten end after 1 s and until 4 s
+    3.3333333333333335
+    """
+    ended = sum(last_s / 4 < end_s <= last_s for end_s in ended_s)
+    return ended / (0.75 * last_s) if ended >= ENOUGH else None
 
 
 def load_at(

@@ -48,7 +48,7 @@ class SimulatedMessages:
         return self.of(plan.num_computed, num_sampled)
 
     def of(self, rows: int, sampled: int) -> Messages:
-        """Count and time the messages of `rows` rows, `sampled` of which are sampled from."""
+        """Count and time the messages of `rows` rows, with `sampled` tokens sampled."""
         config, others = self.config, self.size - 1
         num_sums, gathers = 2 * config.num_layers, int(sampled > 0)
         summed = rows * config.hidden_size * self.element

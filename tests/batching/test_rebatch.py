@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from minifuse.core.request import Phase, Request
 from minifuse.core.shapes import Rectangle
 from minifuse.techniques import TECHNIQUES, mix
 from minifuse.testing import TEXTS, laws_of, observe
+from minifuse.testing.observation import Observation
+from minifuse.testing.subject import Case
 from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.models import expected_answer
 
@@ -78,22 +81,24 @@ def test_prompts_of_similar_length_are_computed_together() -> None:
     assert [plan.num_idle for plan in apart] == [1, 0]
 
 
-def _beside(prompts: str, *requests: Request) -> list[StepReport]:
-    """Serve under all laws; an iteration takes 1 s, a group of prompts 2.5 s."""
-    options = {**TWO_ROWS, "batching.prompts": prompts, "batching.preempt": False}
-    scenario = TextScenario(
-        requests=requests,
-        options=tuple(options.items()),
-        model="llama",
-        capacity=96,
-        seconds_per_step=1.0,
-        seconds_to_prepare=2.5,
-    )
-    case = TEXTS.case(TECHNIQUES["baton-pd"], scenario)
+def _case(technique: str, requests: Sequence[Request], options: Mapping[str, Any], **scenario: Any) -> Case:
+    given = {"requests": tuple(requests), "options": tuple(options.items()), "model": "llama", **scenario}
+    return TEXTS.case(TECHNIQUES[technique], TextScenario(**given))
+
+
+def _lawful(case: Case) -> Observation:
+    """Observe a case, and check all laws."""
     seen = observe(case)
     for law in laws_of(TEXTS).values():
         law(case, seen)
-    return list(seen.steps)
+    return seen
+
+
+def _beside(prompts: str, *requests: Request) -> list[StepReport]:
+    """Serve under all laws; an iteration takes 1 s, a group of prompts 2.5 s."""
+    options = {**TWO_ROWS, "batching.prompts": prompts, "batching.preempt": False}
+    case = _case("baton-pd", requests, options, capacity=96, seconds_per_step=1.0, seconds_to_prepare=2.5)
+    return list(_lawful(case).steps)
 
 
 def test_prompts_are_computed_beside_the_batch_by_a_worker_of_their_own() -> None:
@@ -144,13 +149,8 @@ def test_batches_are_drawn_at_random_from_prompts_that_are_computed_together_by_
 
 
 def test_the_law_names_a_policy_that_draws_where_it_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = TextScenario(
-        requests=tuple(asks(f"r{i}", (i, 1), 3 + i % 3, ignore_eos=True) for i in range(8)),
-        options=tuple(TWO_ROWS.items()),
-        model="llama",
-        capacity=96,
-    )
-    case = TEXTS.case(TECHNIQUES["baton-pd"], scenario)
+    requests = [asks(f"r{i}", (i, 1), 3 + i % 3, ignore_eos=True) for i in range(8)]
+    case = _case("baton-pd", requests, TWO_ROWS, capacity=96)
     observe(case)
     monkeypatch.setattr(decoupled, "Ranked", decoupled.Drawn)
     with breach("queue", "precedes it"):
@@ -208,15 +208,7 @@ def test_what_is_ready_does_not_join_before_a_prompt_of_higher_priority(preempt:
 
 def test_the_law_names_a_policy_that_does_not_look_at_prompts_to_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"batching.order": "priority", **TWO_ROWS}
-    scenario = TextScenario(
-        requests=tuple(OUTRANKED),
-        options=tuple(options.items()),
-        model="llama",
-        capacity=96,
-        seconds_per_step=1.0,
-        seconds_to_prepare=1.0,
-    )
-    case = TEXTS.case(TECHNIQUES["baton-pd"], scenario)
+    case = _case("baton-pd", OUTRANKED, options, capacity=96, seconds_per_step=1.0, seconds_to_prepare=1.0)
     observe(case)
     monkeypatch.setattr(Decoupled, "admission", Rebatch.admission)
     with breach("queue", r"low1 joined at 4\.0, and high has a higher priority"):
@@ -269,11 +261,8 @@ def test_only_newcomers_that_cost_an_earlier_one_its_beginning_wait() -> None:
 def test_padding_of_prompts_that_wait_apart_is_room_for_others() -> None:
     """They leave to the host without it: memory then has room for more newcomers than it has slots free."""
     requests = [whole("a", 1, 10), *(whole(f"r{i}", 1 + i % 2, 2) for i in range(9))]
-    options = {"batching.max_batch": 3, "batching.padding": 0.5, "memory.rows": 1, "memory.prefill": 0.5}
-    scenario = TextScenario(
-        requests=tuple(requests), options=(*options.items(), ("memory.host", 5)), model="llama", capacity=20
-    )
-    observe(TEXTS.case(TECHNIQUES["pd"], scenario))
+    apart = {"batching.padding": 0.5, "memory.prefill": 0.5, "memory.host": 5}
+    observe(_case("pd", requests, {"batching.max_batch": 3, "memory.rows": 1, **apart}, capacity=20))
 
 
 # --- 4.3: the size of the batch
@@ -355,19 +344,8 @@ def test_all_laws_hold_where_all_is_shaped_embedded_evicted_and_scaled_in_one_ru
         "memory.prefill": 0.2,
         "memory.host": 40,
     }
-    scenario = TextScenario(
-        requests=tuple(CROWDED),
-        options=tuple(options.items()),
-        model="llama",
-        capacity=80,
-        seconds_per_step=1.0,
-        seconds_to_prepare=0.5,
-        seconds_per_transfer=0.01,
-    )
-    case = TEXTS.case(TECHNIQUES[technique], scenario)
-    seen = observe(case)
-    for law in laws_of(TEXTS).values():
-        law(case, seen)
+    seconds = {"seconds_per_step": 1.0, "seconds_to_prepare": 0.5, "seconds_per_transfer": 0.01}
+    seen = _lawful(_case(technique, CROWDED, options, capacity=80, **seconds))
     assert len(seen.answers) == len(CROWDED)
     assert _happened(seen.steps) == HAPPENS[technique]
 

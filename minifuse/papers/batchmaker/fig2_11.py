@@ -6,7 +6,7 @@ from functools import partial
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.ideal import against_ideal
-from minifuse.papers.batchmaker.load import BASELINES, PADDED, Load, num_reports, sweep
+from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables
@@ -48,7 +48,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     size = max(ideals, key=lambda size: ideals[size])
     ours = fixed.curves["cellular"]
     ideal = against_ideal(setting, fixed, size, partial(ideal_s, setting, size))
-    gains = [_gains(load) for load in loads.values()]
+    gains = [load.curves["cellular"].over(load.stronger(*BASELINES)) for load in loads.values()]
     return Drawn(
         panels,
         sweeps=[note for load in loads.values() for note in load.notes()],
@@ -60,12 +60,6 @@ def figure(setting: Setting, say: Say) -> Drawn:
         gains=[f"{name.removeprefix('wmt15:')} {told(gain)}" for name, gain in zip(loads, gains, strict=True)],
         grows=[list(of_round) == sorted(of_round) for of_round in zip(*gains, strict=True)],
     )
-
-
-def _gains(load: Load) -> list[float]:
-    """Return cellular batching's gain in peak throughput over the stronger baseline, in each round."""
-    theirs = load.stronger(*BASELINES).peaks
-    return [ours / other for ours, other in zip(load.curves["cellular"].peaks, theirs, strict=True)]
 
 
 def ideal_s(setting: Setting, rows: int) -> float:

@@ -61,7 +61,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     decoders, encoders = alone.curves.values()
     return Drawn(
         panels,
-        first_peaks=told([ours / theirs for ours, theirs in zip(encoders.peaks, decoders.peaks, strict=True)]),
+        first_peaks=told(encoders.over(decoders)),
         first_p90=[f"{one.last['p90'] * 1e3:.3g} ms {one.contender.head}" for one in (decoders, encoders)],
         first_batches=alone.batch_sizes,
         decoding=sizes["decoder"] / sum(sizes.values()),

@@ -23,7 +23,7 @@ PUBLISHED: dict[str, Values] = {
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure latency against throughput: (a) with the best batch-size limits, (b) with 64.
 
-    In (b), the requests are at most those that choose the batch-size limits in (a).
+    There are no more requests in (b) than for the choice of batch-size limits in (a).
     """
     small = min(paper.SMALL_BATCH_7, max(setting.sizes))
     few = min(setting.num_requests, setting.choosing)

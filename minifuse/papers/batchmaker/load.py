@@ -227,11 +227,7 @@ def equal_caps(bench: Setting, say: Say, workload: str) -> Load:
 def judged_equal(load: Load) -> list[str]:
     """Tell how the peak of cellular batching compares with those of free merging, at equal caps."""
     ours = load.curves["wide"]
-    return [
-        f"{told([mine / theirs for mine, theirs in zip(ours.peaks, load.curves[one.key].peaks, strict=True)])} that of "
-        f"{one.head}"
-        for one in MERGED
-    ]
+    return [f"{told(ours.over(load.curves[one.key]))} that of {one.head}" for one in MERGED]
 
 
 def num_reports(bench: Setting, sizes: Sequence[int] = (), rates: Sequence[float] = ()) -> int:
@@ -271,7 +267,7 @@ def num_requests(most: int, rate: float, peak: float) -> int:
 
 def higher_peak(what: str, ours: Curve, baseline: Curve, claim: Claim) -> str:
     """Judge the ratio of our peak to the baseline's, in every round."""
-    rounds = [mine / theirs for mine, theirs in zip(ours.peaks, baseline.peaks, strict=True)]
+    rounds = ours.over(baseline)
     here = f"{told(rounds)}, {shown(ours.peak)} against {shown(baseline.peak)} requests/s of {baseline.contender.head}"
     return verdict(f"{what} peak throughput", rounds, claim, here)
 

@@ -16,7 +16,7 @@ from minifuse.execute.timing import timed
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.papers.contest import Bench
-from minifuse.papers.curve import Contender, Served, latencies, steady_rate
+from minifuse.papers.curve import Contender, Served, latencies, rate_while, steady_rate
 from minifuse.papers.experiment import Conditions, Experiment, Say
 from minifuse.papers.page import Draw, Drawn, notes, spec
 from minifuse.simulate.cost import Hardware, hardware
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 CALIBRATED = 1280  # trees served at once to fit the machine to the thesis' peaks: 20 sets of 64
-ENOUGH = 8  # completions that tell a rate
 STEADY = 5  # least number of runs of a computation that is timed by itself; the median counts
 
 
@@ -112,22 +111,6 @@ def how_fitted() -> tuple[str, ...]:
     )
 
 
-def rate_while(last_s: float, ended_s: Sequence[float]) -> float | None:
-    """Return the completions per second while requests arrive, without the first quarter of this time.
-
-    At first batches fill up. After the last arrival, some buckets are empty, and batches no longer have the lengths of
-    the workload. So a window of completions would not do: its ends depend on which buckets are served.
-
-    Returns:
-        None if fewer than eight requests end in this time, as when all arrive at once.
-
-    >>> rate_while(4.0, [0.5, *[2.0] * 4, *[3.5] * 5, 4.0, *[5.0] * 20])  # ten end after 1 s and until 4 s
-    3.3333333333333335
-    """
-    ended = sum(last_s / 4 < end_s <= last_s for end_s in ended_s)
-    return ended / (0.75 * last_s) if ended >= ENOUGH else None
-
-
 class Setting(Bench[CellSource]):
     """Serves requests with one model of cells on one machine, real or simulated.
 
@@ -171,7 +154,7 @@ class Setting(Bench[CellSource]):
 
         A host that merges while the device computes limits the peak alone. Otherwise a set takes the time of both.
 
-        >>> # 64 trees in 30.5 ms, of which the device takes 16.5: 14 ms for 64 x 400 operators are 0.55 us each
+        >>> # 64 trees take 30.5 ms, and the device 16.5 ms: 14 ms for 64 x 400 operators are 0.55 us each
         """
         if contender.head not in self._host_node_s:
             device_s = 0.0
@@ -197,9 +180,9 @@ class Setting(Bench[CellSource]):
         """Serve the requests of a round with one contender; errors are those of `Bench.serve`.
 
         Returns:
-            Metrics of the run. `throughput` is that of `rate_while` in requests per second, `steady` that of
-            `steady_rate`, which is right for sets of equal lengths.
-            `gathering_share` is the part of the run's time that gathering took.
+            Metrics of the run, in requests per second: `throughput` by `rate_while`, and `steady` by `steady_rate`,
+            which is right for sets of equal lengths. `gathering_share` is the part of the run's time that gathering
+            took.
         """
         options = contender.sized(max_batch)
         requests = self.requests(workload, count, rate, number)

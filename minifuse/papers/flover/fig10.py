@@ -10,7 +10,8 @@ from statistics import median
 import minifuse.papers.flover.paper as paper
 from minifuse.core.request import Request
 from minifuse.papers.experiment import Conditions, Plot, Say
-from minifuse.papers.flover.setting import PROMPT, Setting, experiment, gains
+from minifuse.papers.flover.machine import PROMPT
+from minifuse.papers.flover.setting import Setting, experiment, gains
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
 from minifuse.parallel.config import shard_config

@@ -15,7 +15,7 @@ from minifuse.papers.verdict import against_paper
 from minifuse.workload.laws import Arrival
 
 REQUESTS_A, REQUESTS_B = 32, 16
-# By scale, in the paper's tokens; those that are not `paper.NAMED_9A` and `NAMED_9B` are ours.
+# By scale, in the paper's tokens; only `paper.NAMED_9A` and `NAMED_9B` are in its text.
 LONGEST_A = {"quick": (256, 1024), "cpu": (256, 512, 1024), "paper": (256, 512, 1024)}
 LONGEST_B = {"quick": (256, 1792), "cpu": (256, 512, 1024, 1792), "paper": (256, 512, 1024, 1792)}
 TOKENS = {"quick": 16, "cpu": 128, "paper": paper.TOKENS}

@@ -6,83 +6,29 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache
 from itertools import groupby
-from statistics import linear_regression, median
+from statistics import median
 from typing import Any
 
 import minifuse.papers.flover.paper as paper
 from minifuse.core.errors import UsageError
-from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
 from minifuse.papers.contest import Bench, Raced, text_model
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
+from minifuse.papers.flover.machine import PROMPT, calibrated, fitted
 from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.page import Draw, notes, spec
 from minifuse.papers.verdict import spread
-from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.simulate.cost import hardware
 from minifuse.workload.laws import Uniform
 
-PROMPT = 8  # tokens of a prompt: the paper does not give them, and counts only the tokens of answers
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured
 MOST = max(BATCHES)
 ALONE_ROUNDS = 3
-ITERATIONS = paper.TOKENS + 1  # of a request alone, including the iteration of its prompt
 MODELS = {"quick": "small", "cpu": "medium", "paper": paper.MODEL}
-
-
-@cache
-def calibrated() -> Hardware:
-    """Calibrate the A100's bandwidth to the paper's 5.8 s for 512 tokens alone.
-
-    An iteration of one request is bound by memory: it takes bytes / bandwidth + overhead.
-    """
-    machine = hardware(paper.MACHINE)
-    reading_s = _alone_s(machine) - machine.overhead_s * ITERATIONS
-    return replace(machine, bandwidth=machine.bandwidth * reading_s / (paper.ALONE_S - machine.overhead_s * ITERATIONS))
-
-
-@cache
-def fitted() -> Hardware:
-    """Fit the A100 to the paper's 5.8 s alone and to Fig. 8.
-
-    1 / speed-up is linear in the iterations: (iterations x fixed_s + rows x row_s) / instances_s. A row is a request in
-    an iteration; there are 32 x 512 rows. Concurrent instances take instances_s, an iteration of one request takes
-    fixed_s + row_s. In the result, `row_s` is the cost of a row beyond reading its KV, and `together` is how many times
-    as fast concurrent instances are as consecutive ones.
-
-    >>> f"{fitted().together:.3f} times, {fitted().row_s * 1e3:.2f} ms"
-    '1.156 times, 0.36 ms'
-    """
-    intervals = paper.SPEEDUP_8.keys() & paper.ITERATIONS_8.keys()
-    points = [(paper.ITERATIONS_8[one], 1 / paper.SPEEDUP_8[one]) for one in sorted(intervals)]
-    line = linear_regression(*zip(*points, strict=True))
-    rows = paper.REQUESTS_8 * paper.TOKENS
-    iteration_s = paper.ALONE_S / paper.TOKENS
-    fixed_s = iteration_s / (1 + line.intercept / line.slope / rows)
-    machine = hardware(paper.MACHINE)
-    cost = Roofline(preset(paper.MODEL), paper.DTYPE, machine)
-    kv_s = sum(cost.reading_s(context) for context in range(PROMPT, PROMPT + paper.TOKENS))
-    row_s = (iteration_s - fixed_s) * ITERATIONS  # in all iterations of a request alone
-    weights_s = _alone_s(machine) - machine.overhead_s * ITERATIONS - kv_s
-    slower = (paper.ALONE_S - machine.overhead_s * ITERATIONS - row_s) / weights_s
-    return replace(
-        machine,
-        bandwidth=machine.bandwidth / slower,
-        row_s=(row_s - slower * kv_s) / ITERATIONS,
-        together=paper.REQUESTS_8 * paper.ALONE_S * line.slope / fixed_s,
-    )
-
-
-def _alone_s(machine: Hardware) -> float:
-    """Return the seconds that the paper's request takes alone on a machine."""
-    cost = Roofline(preset(paper.MODEL), paper.DTYPE, machine)
-    contexts = [range(PROMPT - 1), *(range(last, last + 1) for last in range(PROMPT - 1, PROMPT - 1 + paper.TOKENS))]
-    plans = [Plan(0, 0, (Work("r0", span.start, span.stop),), (Extent(0, span.stop),)) for span in contexts]
-    return sum(map(cost, plans))
 
 
 class Setting(Bench[TextSource]):

@@ -112,10 +112,7 @@ def higher_load(server: Server, curves: Curves) -> list[str]:
 def lower_bound(server: Server, curves: Curves) -> list[str]:
     """Judge the ratio of vllm's latency bound to fluid's, at each rate."""
     vllm, fluid = curves[VLLM.key].points, curves["fluid"].points
-    found = {
-        rate: [theirs / ours for theirs, ours in zip(vllm[rate].each("bound_s"), one.each("bound_s"), strict=True)]
-        for rate, one in fluid.items()
-    }
+    found = {rate: [theirs / ours for theirs, ours in vllm[rate].beside(one, "bound_s")] for rate, one in fluid.items()}
     claim = Claim.about(paper.LOWER_BOUND, tolerance=paper.ABOUT)
     return [by_rate(f"{server.title}, latency bound of vllm over that of fluid", found, claim, source="paper")]
 

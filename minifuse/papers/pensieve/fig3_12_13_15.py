@@ -1,7 +1,7 @@
 """Pensieve's Figures 3.12, 3.13 and 3.15 (3.6.2, 3.6.4): normalized latency against throughput.
 
 Figure 3.12 has one GPU, Figure 3.13 larger models on four GPUs, Figure 3.15 conversations of five turns or more. In
-virtual time Figure 3.12 also has runs that start cold, and other sizes of the host, neither of which the thesis tells.
+virtual time Figure 3.12 also has runs that start cold, and other sizes of the host; the thesis describes neither.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def by_cost(serving: Serving, say: Say, sweep: Sweep, own: float) -> Panel:
     for times, curve in sorted(found.items()):
         values: Values = {"hits": curve.points[rate]["hits"]}
         for name in ("recomputed", "recomputing", "p90"):
-            rounds = [mine / theirs for mine, theirs in _pairs(curve, lru, rate, name) if theirs]
+            rounds = [mine / theirs for mine, theirs in curve.points[rate].beside(lru.points[rate], name) if theirs]
             values |= (
                 {name: median(rounds), f"{name}_rounds": tuple(rounds), f"{name}_spread": spread(rounds)}
                 if rounds
@@ -95,13 +95,14 @@ def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
     def saved(value: str) -> dict[float, list[float]]:
         """Return by which part a value is less than that of LRU, by rate; only where LRU has some."""
         found = {
-            rate: [1 - mine / theirs for mine, theirs in _pairs(ours, lru, rate, value) if theirs]
+            rate: [1 - mine / theirs for mine, theirs in ours.points[rate].beside(lru.points[rate], value) if theirs]
             for rate in _common(ours, lru)
         }
         return {rate: rounds for rate, rounds in found.items() if rounds}
 
     hits = {
-        rate: [100 * (mine - theirs) for mine, theirs in _pairs(ours, lru, rate, "hits")] for rate in _common(ours, lru)
+        rate: [100 * (mine - theirs) for mine, theirs in ours.points[rate].beside(lru.points[rate], "hits")]
+        for rate in _common(ours, lru)
     }
     lower = Claim("lower, without a number", 0.0)
     return (
@@ -146,7 +147,3 @@ def _at_hits(curve: Curve) -> dict[str, float] | None:
 
 def _common(ours: Curve, lru: Curve) -> list[float]:
     return [rate for rate in ours.points if rate in lru.points]
-
-
-def _pairs(ours: Curve, lru: Curve, rate: float, value: str) -> list[tuple[float, float]]:
-    return list(zip(ours.points[rate].each(value), lru.points[rate].each(value), strict=True))

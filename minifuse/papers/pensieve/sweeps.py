@@ -95,8 +95,7 @@ def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
     found = {}
     for rate, outcome in ours.points.items():
         if rate in baseline.points:
-            pairs = zip(outcome.each("p90"), baseline.points[rate].each("p90"), strict=True)
-            found[rate] = [mine / theirs for mine, theirs in pairs]
+            found[rate] = [mine / theirs for mine, theirs in outcome.beside(baseline.points[rate], "p90")]
     what = f"{title}, p90 of {ours.contender.head} over that of {baseline.contender.head} with the same requests"
     return by_rate(what, found, LOWER)
 

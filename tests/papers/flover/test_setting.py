@@ -9,7 +9,8 @@ import pytest
 
 from minifuse.papers.contest import half_precision
 from minifuse.papers.experiment import Conditions, Say
-from minifuse.papers.flover.setting import Setting, calibrated, fitted
+from minifuse.papers.flover.machine import calibrated, fitted
+from minifuse.papers.flover.setting import Setting
 from minifuse.simulate.cost import hardware
 
 
