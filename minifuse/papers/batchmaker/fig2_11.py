@@ -20,7 +20,7 @@ LOST = 1 - paper.SHARE_11
     "LSTM: lengths of growing variance, and the share of the ideal",
     "lstm",
     other={
-        "cpu": {"requests": 1000, "shares": (0.25, 0.5, 0.9, 1.2)},
+        "cpu": {"shares": (0.25, 0.5, 1.2)},
         "paper": {"sizes": (256, 512), "shares": (0.25, 0.5, 0.8, 1.2)},
     },
 )

@@ -26,7 +26,7 @@ SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for de
     "2.13",
     "Seq2Seq on several workers, with one and with two largest batches",
     "seq2seq",
-    other={"cpu": {"requests": 400}, "paper": {"sizes": (256, 512), "shares": (0.25, 0.6, 1.2)}},
+    other={"cpu": {"hidden": 512, "requests": 300, "shares": (0.25, 0.6, 1.2)}, "paper": {"sizes": (256, 512), "shares": (0.25, 0.6, 1.2)}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure latency against throughput for each number of workers.

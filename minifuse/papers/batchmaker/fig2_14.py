@@ -41,7 +41,7 @@ MODERATE = paper.MODERATE_14 / paper.PEAK_14  # as a share of the peak
     "2.14",
     "TreeLSTM: cellular against merged graphs, which pay for merging, or at equal caps",
     "treelstm",
-    other={"cpu": {"requests": 800}, "paper": {"shares": (0.1, MODERATE, 0.6, 0.9)}},
+    other={"cpu": {"requests": 400, "shares": (0.1, 0.25, 0.5, 1.2)}, "paper": {"shares": (0.1, MODERATE, 0.6, 0.9)}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure latency against throughput on trees like TreeBank's."""

@@ -160,8 +160,8 @@ def sweep(
 ) -> Load:
     """Choose each contender's batch-size limit by its capacity; then offer growing loads.
 
-    In virtual time one round with fewer requests decides between several limits; the chosen limit is then measured
-    like a rate.
+    One round, perhaps with fewer requests, decides between several limits. The chosen limit is then measured like a
+    rate.
 
     Args:
         sizes: the limits to choose from; by default, those of the scale.
@@ -171,7 +171,7 @@ def sweep(
     """
     most, sizes = most or bench.num_requests, sizes or bench.sizes
     several = len(sizes) > 1
-    count, rounds = (min(most, bench.choosing), 1) if several and bench.virtual else (most, bench.rounds)
+    count, rounds = (min(most, bench.choosing), 1) if several else (most, bench.rounds)
 
     def at_once(one: Contender, size: int, count: int) -> Callable[[int], Served]:
         return partial(bench.run, one, size, workload, count, AT_ONCE)

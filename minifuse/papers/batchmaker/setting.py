@@ -38,8 +38,8 @@ STEADY = 5  # least number of runs of a computation that is timed by itself; the
 class Scale:
     """What a scale measures.
 
-    `sizes` are the batch-size limits to choose from; in virtual time, `choosing` requests decide. `shares` are the
-    rates, as shares of the largest capacity.
+    `sizes` are the batch-size limits to choose from, and `choosing` requests decide. `shares` are the rates, as shares
+    of the largest capacity.
     """
 
     hidden: int
@@ -47,13 +47,13 @@ class Scale:
     requests: int
     sizes: tuple[int, ...]
     shares: tuple[float, ...]
-    choosing: int = 20_000
+    choosing: int
 
 
 SCALES = {
-    "quick": Scale(16, 64, 24, (4, 16), (0.2, 1.2)),
-    "cpu": Scale(paper.HIDDEN, None, 800, (32, 64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.0, 1.2)),
-    "paper": Scale(paper.HIDDEN, paper.VOCAB, 20_000, (64, 128, 256, 512), (0.1, 0.25, 0.5, 0.8, 1.2)),
+    "quick": Scale(16, 64, 24, (4, 16), (0.2, 1.2), 24),
+    "cpu": Scale(paper.HIDDEN, None, 500, (64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.2), 400),
+    "paper": Scale(paper.HIDDEN, paper.VOCAB, 20_000, (64, 128, 256, 512), (0.1, 0.25, 0.5, 0.8, 1.2), 20_000),
 }
 
 
