@@ -68,10 +68,20 @@ class Topology:
 
     def __init__(self, cells: tuple[str, ...], inputs: tuple[tuple[Output | None, ...], ...]) -> None:
         self.cells = cells  # the cell of each node
-        # For each node: its inputs that are an `Output`, the nodes that these come from, and the same nodes, each once.
-        self.wires = tuple(tuple(Wire(i, *x) for i, x in enumerate(of_one) if x is not None) for of_one in inputs)
-        self.reads = tuple(tuple(wire.node for wire in wired) for wired in self.wires)
-        self.sources = tuple(tuple(dict.fromkeys(read)) for read in self.reads)
+        self._inputs = inputs
+        # For each node: the nodes that its inputs come from, and the same nodes, each once.
+        self.reads = tuple([tuple([x.node for x in of_one if x is not None]) for of_one in inputs])
+        self.sources = tuple([tuple(dict.fromkeys(read)) for read in self.reads])
+
+    @cached_property
+    def wires(self) -> tuple[tuple[Wire, ...], ...]:
+        """Return for each node its inputs that are outputs of other nodes.
+
+        >>> Topology(("a", "b"), ((None,), (None, Output(0)))).wires
+        ((), (Wire(position=1, node=0, part=0),))
+        """
+        numbered = (enumerate(of_one) for of_one in self._inputs)
+        return tuple(tuple(Wire(i, *x) for i, x in of_one if x is not None) for of_one in numbered)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
@@ -134,10 +144,11 @@ class Topology:
         >>> Topology(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).levels
         {(0, 'leaf'): (0, 1), (1, 'internal'): (2,)}
         """
-        depth: dict[int, int] = {}
+        depth = [0] * len(self.cells)
         found: dict[tuple[int, str], list[int]] = {}
         for node in self.order:
-            depth[node] = max([depth[source] + 1 for source in self.sources[node]], default=0)
+            if sources := self.sources[node]:
+                depth[node] = max([depth[source] for source in sources]) + 1
             found.setdefault((depth[node], self.cells[node]), []).append(node)
         return {level: tuple(found[level]) for level in sorted(found)}
 

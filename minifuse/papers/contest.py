@@ -65,7 +65,7 @@ def text_model(conditions: Conditions, name: str) -> TextSource:
 def uncollected() -> Iterator[None]:
     """Suspend the garbage collector.
 
-    A simulated run leaves nearly no cycles, and searching its many objects for them takes a third of its time.
+    Simulated runs and graphs of cells have nearly no cycles; searching their objects takes a third of the time.
     """
     gc.disable()
     try:

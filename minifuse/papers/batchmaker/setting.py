@@ -15,7 +15,7 @@ from minifuse.core.request import Request
 from minifuse.execute.timing import timed
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
-from minifuse.papers.contest import Bench
+from minifuse.papers.contest import Bench, uncollected
 from minifuse.papers.curve import Contender, Served, latencies, rate_while, steady_rate
 from minifuse.papers.experiment import Conditions, Experiment, Say
 from minifuse.papers.page import Draw, Drawn, notes, spec
@@ -247,7 +247,8 @@ class Setting(Bench[CellSource]):
         """Return a number of slots with which no request ever waits for memory."""
         held = self._held.setdefault((workload, _by_operator(contender), number), [])
         model = self._batched(contender)
-        held += [model.unfold(request).most_held for request in requests[len(held) :]]  # the first of them are known
+        with uncollected():
+            held += [model.unfold(request).most_held for request in requests[len(held) :]]  # the first are known
         workers: int = options.get("batching.workers", 1)
         max_batch: int = options["batching.max_batch"]
         most = 2 * max_batch * workers  # two batches of nodes, or two sets of requests, per worker
