@@ -11,7 +11,7 @@ from typing import Any
 
 from minifuse.execute.timing import take_turns
 from minifuse.papers.experiment import SHARE, Column, Conditions, Panel, Point, Values
-from minifuse.papers.page import shown
+from minifuse.papers.numbers import shown
 from minifuse.techniques import Technique, mix, technique
 
 ALIKE = 0.02  # throughputs that differ by a smaller part count as equal
@@ -79,6 +79,7 @@ class Outcome:
             values |= {f"{key}_{name}_ms": self[name] * 1e3} if name[-2:].isdigit() else {f"{key}_{name}": self[name]}
         if len(self.rounds) > 1 and "p90" in self.rounds[0]:
             values[f"{key}_p90_ms_rounds"] = tuple(seconds * 1e3 for seconds in self.each("p90"))
+            values[f"{key}_throughput_rounds"] = self.each("throughput")
         return values
 
 
@@ -97,17 +98,17 @@ class Curve:
 
     @property
     def peak(self) -> float:
-        """The highest throughput at any rate, or with all requests at once."""
-        return max([self.capacity, *(outcome["throughput"] for outcome in self.points.values())])
+        """The median peak of the rounds."""
+        return median(self.peaks)
 
     @property
     def peaks(self) -> tuple[float, ...]:
-        """The highest throughput of each round."""
+        """The highest throughput at any rate, in each round; without rates, the capacity."""
         rounds = [outcome.each("throughput") for outcome in self.points.values()]
-        return tuple(map(max, zip(*rounds, *([self.capacities] if self.capacities else []), strict=True)))
+        return tuple(map(max, zip(*rounds, strict=True))) if rounds else self.capacities
 
     def over(self, other: Curve) -> list[float]:
-        """Return how many times as high as another curve's the peak is, in each round."""
+        """Divide the peak by another curve's, in each round."""
         return [ours / theirs for ours, theirs in zip(self.peaks, other.peaks, strict=True)]
 
     def of_round(self, number: int) -> Curve:
@@ -184,16 +185,18 @@ def rate_while(last_s: float, ended_s: Sequence[float]) -> float | None:
     """Return the completions per second while requests arrive, without the first quarter of this time.
 
     At first batches fill up. After the last arrival, some buckets are empty, and batches no longer have the lengths of
-    the workload. So a window of completions would not do: its ends depend on which buckets are served.
+    the workload. The time runs from the first completion in this window to the last one, because batches end at once.
 
     Returns:
-        None if fewer than eight requests end in this time, as when all arrive at once.
+        None if fewer than eight requests end after the first, as when all arrive at once.
 
-    >>> rate_while(4.0, [0.5, *[2.0] * 4, *[3.5] * 5, 4.0, *[5.0] * 20])  # ten end after 1 s and until 4 s
-    3.3333333333333335
+    >>> rate_while(4.0, [0.5, *[2.0] * 4, *[3.0] * 5, *[4.0] * 3, *[5.0] * 20])  # eight end after 2 s and until 4 s
+    4.0
     """
-    ended = sum(last_s / 4 < end_s <= last_s for end_s in ended_s)
-    return ended / (0.75 * last_s) if ended >= ENOUGH else None
+    window = [end_s for end_s in ended_s if last_s / 4 < end_s <= last_s]
+    begin_s, until_s = min(window, default=0.0), max(window, default=0.0)
+    ended = sum(end_s > begin_s for end_s in window)
+    return ended / (until_s - begin_s) if ended >= ENOUGH else None
 
 
 def load_at(
@@ -268,7 +271,7 @@ def curve_panel(
     more: Sequence[Column] = (),
     values: Callable[[Outcome, str], Values] = Outcome.values,
 ) -> Panel:
-    """Return a panel: a row for each rate, columns for each contender, no empty columns.
+    """Return a panel: a row for each rate, columns for each contender.
 
     Args:
         at: returns the position of a rate's point.
@@ -289,5 +292,4 @@ def curve_panel(
         for key, curve in curves.items()
         for head, name, form in columns
     ]
-    known = {key for point in points for key in point.measured}
-    return Panel(title, (first, *(column for column in (*own, *more) if column.key in known)), tuple(points))
+    return Panel(title, (first, *own, *more), tuple(points))

@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import NamedTuple
 
 from minifuse.papers.curve import BOUND, Curve
-from minifuse.papers.page import shown
+from minifuse.papers.numbers import shown
 from minifuse.papers.verdict import Claim, verdict
 
 
 class Gain(NamedTuple):
     """The loads of two contenders at one latency.
 
-    `here` is our load, `there` is the baseline's. If `least`, ours may serve even more: no higher load was offered.
+    `here` is our load, `there` is the baseline's. A load is `open` if the latency never got that high: the contender
+    might serve even more, but no higher load was offered.
+
+    >>> print(Gain(0.2, 19.0, 10.0, here_open=True), Gain(0.2, 9.0, 10.0, there_open=True), sep=", ")
+    at least 1.90x, at most 0.90x
     """
 
     level_s: float
     here: float
     there: float
-    least: bool
+    here_open: bool = False
+    there_open: bool = False
 
     @property
-    def factor(self) -> float:
-        return self.here / self.there
+    def least(self) -> float:
+        """The lower bound of our load over the baseline's."""
+        return 0.0 if self.there_open else self.here / self.there
+
+    @property
+    def most(self) -> float:
+        """The upper bound of our load over the baseline's."""
+        return math.inf if self.here_open else self.here / self.there
 
     def __str__(self) -> str:
-        return f"{'at least ' if self.least else ''}{self.factor:.2f}x"
+        if self.here_open and self.there_open:
+            return "not known, as neither latency gets that high"
+        bound = "at least " if self.here_open else "at most " if self.there_open else ""
+        return f"{bound}{self.here / self.there:.2f}x"
 
 
 def gain(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p90") -> Gain | None:
     """Compare loads at twice the baseline's lowest latency; None if our latency is always higher."""
     level_s = BOUND * baseline.lowest(latency)
     here, there = (curve.load_at(level_s, load, latency) for curve in (ours, baseline))
-    return None if here is None or there is None else Gain(level_s, here, there, ours.last[latency] <= level_s)
+    if here is None or there is None:
+        return None
+    return Gain(level_s, here, there, *(curve.last[latency] < level_s for curve in (ours, baseline)))
 
 
 def gains(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p90") -> list[Gain | None]:
@@ -53,18 +70,15 @@ def equal_latency(
 ) -> str:
     """Judge the ratio of our load to the baseline's at equal latency, in every round.
 
-    If our latency stayed below the level in a round, our load there is only a lower bound. The verdict is then
-    undecided, unless every round exceeds the claim.
+    Where a latency stayed below the level, the ratio is only a bound, and is judged as such. If our latency always
+    exceeds the level, the ratio is 0.
     """
     found, whole = gains(ours, baseline, load, latency), gain(ours, baseline, load, latency)
-    factors = [0.0 if one is None else one.factor for one in found]  # 0: our latency always exceeds the level
-    if any(one is not None and one.least for one in found) and min(factors) <= claim.most:
-        judged: list[float] = []
-    else:
-        judged = factors
+    least, most = ([0.0 if one is None else getattr(one, end) for one in found] for end in ("least", "most"))
     rounds = ", ".join("never that low" if one is None else str(one) for one in found)
-    text = f"{median(factors):.2f}x (by round {rounds})" if len(found) > 1 else rounds
+    exact = least == most and len(found) > 1
+    text = f"{median(least):.2f}x (by round {rounds})" if exact else f"by round {rounds}" if len(found) > 1 else rounds
     if whole is not None:
         text += f", {shown(whole.here)} against {shown(whole.there)} requests/s at {whole.level_s * 1e3:.3g} ms a token"
     text += f"; peaks {shown(ours.peak)} and {shown(baseline.peak)}"
-    return verdict(what, judged, claim, text, source)
+    return verdict(what, least, claim, text, source, most)

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
+from minifuse.papers.numbers import spread
+
 SCALES = ("quick", "cpu", "paper")
+RANGE = "{:range}"
 SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
 
 T = TypeVar("T")
@@ -64,7 +67,8 @@ class Column:
     """A column of a panel's table: a value of each point, and its format.
 
     The head has two lines; neighbouring columns may share the first. Without a `form`, a number has three significant
-    digits; from 1,000 on, a float is rounded to a whole number.
+    digits; from 1,000 on, a float is rounded to a whole number. The form `RANGE` shows the range of a value's rounds,
+    which a point has under the value's key with `_rounds` behind it.
 
     >>> Column("speed-up\\npaper", "paper", "speedup", "{:.1f}x").cell(Point({}, {}, {"speedup": 3.4}))
     '3.4x'
@@ -82,13 +86,18 @@ class Column:
     def value(self, point: Point) -> Any:
         """Return the column's value of a point, or None."""
         values: Values = getattr(point, self.part)
-        return values.get(self.key)
+        if self.form != RANGE:
+            return values.get(self.key)
+        rounds = values.get(f"{self.key}_rounds", ())
+        return rounds if len(rounds) > 1 else None
 
     def cell(self, point: Point) -> str:
         """Return the value of a point as text; - stands for None."""
         value = self.value(point)
         if value is None:
             return "-"
+        if self.form == RANGE:
+            return spread(value)
         if self.form is not None:
             return self.form.format(value)
         return f"{value:,.0f}" if isinstance(value, float) and abs(value) >= 999.5 else f"{value:.3g}"
@@ -101,6 +110,11 @@ class Panel:
     title: str
     columns: tuple[Column, ...]
     points: tuple[Point, ...]
+
+    @property
+    def filled(self) -> tuple[Column, ...]:
+        """Return the columns in which some point has a value."""
+        return tuple(one for one in self.columns if any(one.value(point) is not None for point in self.points))
 
 
 @dataclass(frozen=True, slots=True)

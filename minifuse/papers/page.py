@@ -10,21 +10,13 @@ from string import Formatter
 from typing import Any, Literal, Protocol, TypeVar
 
 from minifuse.papers.experiment import Column, Conditions, Experiment, Finding, Panel, Say, Values
+from minifuse.papers.numbers import shown
 
 FOLDER = Path(__file__).parent
 ITEM = re.compile(r"( *)-(?: \[(not )?([\w.]+)\])? ?(.*)")  # indent, condition, text
 ALONE = re.compile(r"{(\w+)}")
 VALUE = re.compile(r"(.*){(\w+)\.(\w+)(:.*)?}(.*)")  # text before, part, key, format, text after
 RULE = set("|-: ")
-
-
-def shown(rate: float) -> str:
-    """Format requests per second with three digits; from 1,000 on, as a whole number.
-
-    >>> shown(12.345), shown(27136.4)
-    ('12.3', '27,136')
-    """
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
 def agreement(agrees: bool | Sequence[bool]) -> str:

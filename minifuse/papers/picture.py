@@ -10,24 +10,26 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from minifuse.papers.experiment import Column, Finding, Panel, Point
 
 WIDTH, HEIGHT, DPI = 6.4, 3.6, 120
-FEW = 2, 0.4  # decades: an axis that spans fewer shows some (2) or all (0.4) numbers between powers of ten
+MANY = 16  # names of a panel that need the whole width
+TICKS = 1, 2, 5  # of each decade of a logarithmic axis
 NAME = Column("", "at", "name")
 PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
 
 
 def picture(finding: Finding) -> bytes | None:
     """Return a PNG with the panels that have columns to draw, or None."""
-    drawn = [panel for panel in finding.panels if any(column.axis == "y" for column in panel.columns)]
+    drawn = [panel for panel in finding.panels if any(column.axis == "y" for column in panel.filled)]
     if not drawn:
         return None
-    across = min(2, len(drawn))
+    wide = any(len(panel.points) > MANY and _named(panel) for panel in drawn)
+    across = 1 if wide else min(2, len(drawn))
     down = -(-len(drawn) // across)
-    figure = Figure(figsize=(WIDTH * across, HEIGHT * down), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(2 * WIDTH if wide else WIDTH * across, HEIGHT * down), dpi=DPI, layout="constrained")
     for number, panel in enumerate(drawn):
         _draw(figure.add_subplot(down, across, number + 1), panel)
     written = io.BytesIO()
@@ -35,13 +37,22 @@ def picture(finding: Finding) -> bytes | None:
     return written.getvalue()
 
 
+def _across(panel: Panel) -> Column:
+    """Return the column over which the others are drawn."""
+    named = NAME if "name" in panel.points[0].at else panel.columns[0]
+    return next((column for column in panel.columns if column.axis == "x"), named)
+
+
+def _named(panel: Panel) -> bool:
+    """Whether bars are drawn over names."""
+    return any(isinstance(_across(panel).value(point), str) for point in panel.points)
+
+
 def _draw(axes: Axes, panel: Panel) -> None:
     """Draw a panel, as bars over names or as lines over numbers."""
-    columns = [column for column in panel.columns if column.axis == "y"]
-    named = NAME if "name" in panel.points[0].at else panel.columns[0]
-    across = next((column for column in panel.columns if column.axis == "x"), named)
+    columns = [column for column in panel.filled if column.axis == "y"]
+    across, over_names = _across(panel), _named(panel)
     names = [str(across.value(point)) for point in panel.points]
-    over_names = any(isinstance(across.value(point), str) for point in panel.points)
     for number, column in enumerate(columns):
         points = [point for point in panel.points if isinstance(column.value(point), float | int)]
         ys = [column.value(point) for point in points]
@@ -51,12 +62,12 @@ def _draw(axes: Axes, panel: Panel) -> None:
             width = 0.8 / len(columns)
             xs = [panel.points.index(point) + (number + 0.5) * width - 0.4 for point in points]
             axes.bar(xs, ys, width, label=label, color="lightgray" if column.part == "paper" else None)
-            _error_bars(axes, xs, ys, spreads)
+            _error_bars(axes, xs, ys, spreads, "gray")
             continue
         xs = [point.measured[column.over] if column.over else across.value(point) for point in points]
         look: dict[str, Any] = PAPER if column.part == "paper" else {"marker": "."}
-        axes.plot(xs, ys, label=label, **look)
-        _error_bars(axes, xs, ys, spreads)
+        (line,) = axes.plot(xs, ys, label=label, **look)
+        _error_bars(axes, xs, ys, spreads, line.get_color())
     if over_names:
         axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=7)
     else:
@@ -64,6 +75,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         if across.log:
             axes.set_xscale("log")
             _plain(axes.xaxis)
+    axes.set_ylabel(_common(columns))
     if columns[0].log:
         axes.set_yscale("log")
         _plain(axes.yaxis)
@@ -72,10 +84,18 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.grid(alpha=0.3)
 
 
+def _common(columns: Sequence[Column]) -> str:
+    """Return the line of their heads that all columns share, or an empty text."""
+    heads = [column.head.split("\n") for column in columns]
+    shared = [lines[0] for lines in zip(*heads, strict=False) if len(set(lines)) == 1]
+    return shared[0] if shared else ""
+
+
 def _plain(axis: Axis) -> None:
-    """Write the numbers of a logarithmic axis without exponents."""
-    axis.set_major_formatter(LogFormatter(minor_thresholds=FEW))
-    axis.set_minor_formatter(LogFormatter(minor_thresholds=FEW))
+    """Write few numbers on a logarithmic axis, without exponents."""
+    axis.set_major_locator(LogLocator(subs=TICKS))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _spread(column: Column, point: Point) -> tuple[float, float]:
@@ -87,6 +107,6 @@ def _spread(column: Column, point: Point) -> tuple[float, float]:
     return middle - min(rounds), max(rounds) - middle
 
 
-def _error_bars(axes: Axes, xs: list[float], ys: list[float], spreads: list[tuple[float, float]]) -> None:
+def _error_bars(axes: Axes, xs: list[float], ys: list[float], spreads: list[tuple[float, float]], color: Any) -> None:
     if any(map(any, spreads)):
-        axes.errorbar(xs, ys, list(zip(*spreads, strict=True)), fmt="none", ecolor="gray", capsize=2, linewidth=1)
+        axes.errorbar(xs, ys, list(zip(*spreads, strict=True)), fmt="none", ecolor=color, capsize=2, linewidth=1)

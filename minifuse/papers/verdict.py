@@ -5,34 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Literal
 
 from minifuse.papers.experiment import Point, Values
-from minifuse.papers.page import shown
+from minifuse.papers.numbers import shown, told
 
 TOLERANCE = 0.1  # the part by which a value may differ from a paper's
 
 Judgement = Literal["agrees", "below", "above", "undecided"]
-
-
-def spread(values: Sequence[float]) -> str:
-    """Format the minimum and the maximum of several rounds.
-
-    >>> spread([1.5, 0.25, 2.0])
-    '0.25-2'
-    """
-    return f"{shown(min(values))}-{shown(max(values))}"
-
-
-def told(rounds: Sequence[float], form: str = "{:.2f}x") -> str:
-    """Format the median of the rounds, and their range if there are several.
-
-    >>> told([1.5]), told([1.25, 2.0, 1.5])
-    ('1.50x', '1.50x (1.25x to 2.00x)')
-    """
-    least, most = form.format(min(rounds)), form.format(max(rounds))
-    return form.format(median(rounds)) + (f" ({least} to {most})" if len(rounds) > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +41,43 @@ class Claim:
         """
         return cls(f"{share:.1%}, within {100 * points:g} points", share - points, share + points)
 
-    def judge(self, rounds: Sequence[float]) -> Judgement:
+    def judge(self, rounds: Sequence[float], upper: Sequence[float] | None = None) -> Judgement:
         """Return the judgement that all rounds share; undecided if they differ, or without rounds.
+
+        Args:
+            upper: upper bounds of the values, if `rounds` are only lower bounds; by default, both are the values.
 
         >>> [Claim.about(2.0).judge(rounds) for rounds in ([1.9, 2.1], [1.5, 1.7], [2.5, 3.0], [1.7, 1.9], [])]
         ['agrees', 'below', 'above', 'undecided', 'undecided']
+        >>> [Claim.about(2.0).judge([1.9], upper=[most]) for most in (2.1, math.inf)]
+        ['agrees', 'undecided']
         """
+        upper = rounds if upper is None else upper
         if not rounds:
             return "undecided"
-        if max(rounds) < self.least:
+        if max(upper) < self.least:
             return "below"
         if min(rounds) > self.most:
             return "above"
-        return "agrees" if self.least <= min(rounds) and max(rounds) <= self.most else "undecided"
+        return "agrees" if self.least <= min(rounds) and max(upper) <= self.most else "undecided"
 
 
-def verdict(what: str, rounds: Sequence[float], claim: Claim, here: str | None = None, source: str = "thesis") -> str:
+def verdict(
+    what: str,
+    rounds: Sequence[float],
+    claim: Claim,
+    here: str | None = None,
+    source: str = "thesis",
+    upper: Sequence[float] | None = None,
+) -> str:
     """Return a sentence that judges a claim and tells what was found.
 
     Args:
         here: what was found, in words; by default, the rounds as factors.
+        upper: see `Claim.judge`.
     """
     found = told(rounds) if here is None else here
-    return f"{what}: {claim.judge(rounds)}: {found} ({source}: {claim.text})."
+    return f"{what}: {claim.judge(rounds, upper)}: {found} ({source}: {claim.text})."
 
 
 def by_rate(

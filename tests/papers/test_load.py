@@ -28,14 +28,14 @@ def test_rates_are_shares_of_the_peak_or_requests_per_second() -> None:
     assert offered((2.5, 40.0), 400.0) == (2.5, 40.0)
     assert with_moderate((100.0, 200.0), 201.0) == (100.0, 200.0)
     assert with_moderate((100.0, 200.0), 200.0) == (80.0, 100.0, 200.0)
-    assert [num_requests(100, rate, 50.0) for rate in (1.0, 20.0, 40.0, 50.0, 90.0)] == [25, 40, 80, 100, 100]
+    assert [num_requests(100, rate, 50.0, 0.25) for rate in (1.0, 20.0, 40.0, 50.0, 90.0)] == [25, 40, 80, 100, 100]
 
 
 def test_medians_count_value_by_value() -> None:
     middle = outcome(*(values(speed, p90) for speed, p90 in ((3.0, 2.0), (1.0, 3.0), (2.0, 6.0))))
     assert (middle["throughput"], middle["p90"]) == (2.0, 3.0)
     assert middle.each("throughput") == (3.0, 1.0, 2.0)
-    rounds = {"x_p90_ms_rounds": (2000.0, 3000.0, 6000.0)}
+    rounds = {"x_p90_ms_rounds": (2000.0, 3000.0, 6000.0), "x_throughput_rounds": (3.0, 1.0, 2.0)}
     assert middle.values("x") == {"x_throughput": 2.0, "x_p90_ms": 3000.0, "x_mean_batch": 0.0, **rounds}
 
 
@@ -101,17 +101,19 @@ def test_a_sweep_chooses_batches_then_offers_every_contender_the_same_requests()
     assert load.capacities["longest"] == {4: 40.0, 8: 80.0, 16: 80.0}
     assert load.peak == 160.0
     assert list(load.curves["cellular"].points) == [40.0, 80.0, 240.0]
-    at_once, loaded = recorder.served[:9], recorder.served[9:]
+    at_once, chosen, loaded = recorder.served[:9], recorder.served[9:12], recorder.served[12:]
     assert {size for _, size, _, _ in at_once} == {4, 8, 16}
+    assert {len(requests) for *_, requests in at_once} == {24}  # few of them decide
+    assert [(size, len(requests)) for _, size, _, requests in chosen] == [(8, 40)] * 3
     assert all(request.arrival_s == 0 for *_, requests in at_once for request in requests)
     assert [key for key, *_ in at_once[:6]] == ["cellular", "longest", "bucket", "longest", "bucket", "cellular"]
     assert all(len({run[3] for run in loaded[i : i + 3]}) == 1 for i in range(0, 9, 3))
     assert [len(loaded[i][3]) for i in (0, 3, 6)] == [10, 20, 40]
     prompts = [request.prompt for request in loaded[-1][3]]
     assert [request.prompt for request in loaded[0][3]] == prompts[:10]
-    chosen, peaks = load.notes("a", "512")
-    assert chosen.startswith("(a) wmt15: the largest batch of each is the smallest of 4, 8, 16 at which")
-    assert chosen.endswith(": cellular 8, longest 8, bucket 8 (thesis: 512).")
+    sizes, peaks = load.notes("a", "512")
+    assert sizes.startswith("(a) wmt15: the largest batch of each is the smallest of 4, 8, 16 at which")
+    assert sizes.endswith(": cellular 8, longest 8, bucket 8 (thesis: 512).")
     assert "160 requests/s of cellular" in peaks
     loaded_panel, peaks_panel = load.panels("x", "load", {"cellular": {"peak": 5.0}})
     points = peaks_panel.points

@@ -10,21 +10,21 @@ import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.load import cuts, higher_peak, lower_p90
 from minifuse.papers.curve import Contender, Curve
 from minifuse.papers.experiment import Point
-from minifuse.papers.page import shown
+from minifuse.papers.numbers import shown
 from minifuse.papers.verdict import Claim, against_paper
 
 
 def test_moderate_load_is_below_half_of_the_best_baselines_peak() -> None:
     ours = curve(400.0, {rate: values(rate, 0.01) for rate in (40.0, 90.0, 110.0, 300.0)})
-    weak = curve(100.0, {40.0: values(40.0, 0.02), 90.0: values(90.0, 0.10)})
-    strong = curve(200.0, {40.0: values(40.0, 0.05), 90.0: values(90.0, 0.04), 110.0: values(110.0, 0.05)})
+    weak = curve(300.0, {40.0: values(40.0, 0.02), 90.0: values(90.0, 0.10), 300.0: values(100.0, 9.0)})
+    strong = curve(300.0, {40.0: values(40.0, 0.05), 90.0: values(90.0, 0.04), 300.0: values(200.0, 9.0)})
     assert cuts(ours, weak, strong) == {40.0: pytest.approx([0.5]), 90.0: pytest.approx([0.75])}  # the lower of both
     assert cuts(ours, weak) == {40.0: pytest.approx([0.5])}
 
 
 def test_peaks_and_latencies_are_judged_by_their_numbers() -> None:
-    ours = curve(126.0, {10.0: values(10.0, 0.02)})
-    theirs = curve(100.0, {10.0: values(10.0, 0.04)}, "padded")
+    ours = curve(0.0, {10.0: values(10.0, 0.02), 200.0: values(126.0, 1.0)})
+    theirs = curve(900.0, {10.0: values(10.0, 0.04), 200.0: values(100.0, 2.0)}, "padded")  # 900 is of no arrivals
     assert higher_peak("LSTM,", ours, theirs, Claim.about(1.25)) == (
         "LSTM, peak throughput: agrees: 1.26x, 126 against 100 requests/s of padded (thesis: 1.25x, within 10%)."
     )
@@ -40,7 +40,7 @@ def test_peaks_and_latencies_are_judged_by_their_numbers() -> None:
 
 def test_a_peak_of_each_round_counts() -> None:
     one = Curve(Contender("x", "x", "cellular"), 1, 5.0, {1.0: outcome(values(4.0), values(9.0))}, (6.0, 4.0))
-    assert (one.peaks, one.peak) == ((6.0, 9.0), 6.5)
+    assert (one.peaks, one.peak) == ((4.0, 9.0), 6.5)
     assert one.of_round(1).points[1.0].rounds == (values(9.0),)
 
 

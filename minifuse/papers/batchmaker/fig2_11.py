@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.ideal import against_ideal
 from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
+from minifuse.papers.curve import ALIKE
 from minifuse.papers.experiment import Panel, Point, Say
+from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, tables
-from minifuse.papers.verdict import told
 
 LOST = 1 - paper.SHARE_11
 
@@ -58,7 +60,10 @@ def figure(setting: Setting, say: Say) -> Drawn:
         theirs_lost=LOST,
         gathering=max(outcome["gathering_share"] for outcome in ours.points.values()),
         gains=[f"{name.removeprefix('wmt15:')} {told(gain)}" for name, gain in zip(loads, gains, strict=True)],
-        grows=[list(of_round) == sorted(of_round) for of_round in zip(*gains, strict=True)],
+        grows=[
+            all(after > (1 + ALIKE) * before for before, after in pairwise(of_round))
+            for of_round in zip(*gains, strict=True)
+        ],
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.load import (
     CELLULAR,
-    EQUAL_SHARES,
     MERGED,
     RIVALS,
     Load,
     equal_caps,
+    equal_panel,
     higher_peak,
     judged_equal,
     lower_p90,
@@ -21,8 +21,9 @@ from minifuse.papers.batchmaker.load import (
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import run_rounds
 from minifuse.papers.experiment import Panel, Point, Say, Values
+from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, tables
-from minifuse.papers.verdict import Claim, told, verdict
+from minifuse.papers.verdict import Claim, verdict
 
 PUBLISHED: dict[str, Values] = {
     "cellular": {"max_batch": paper.TREE_BATCH, "peak": paper.PEAK_14},
@@ -41,12 +42,12 @@ MODERATE = paper.MODERATE_14 / paper.PEAK_14  # as a share of the peak
     "2.14",
     "TreeLSTM: cellular against merged graphs, which pay for merging, or at equal caps",
     "treelstm",
-    other={"cpu": {"requests": 400, "shares": (0.1, 0.25, 0.5, 1.2)}, "paper": {"shares": (0.1, MODERATE, 0.6, 0.9)}},
+    other={"cpu": {"requests": 400, "shares": (0.1, 0.25, 0.5, 1.2)}, "paper": {"shares": (0.1, MODERATE, 0.6, 1.2)}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure latency against throughput on trees like TreeBank's."""
     one_size = (paper.TREE_BATCH,)
-    say.expect(num_reports(setting, one_size) + num_reports(setting, one_size, EQUAL_SHARES) + setting.virtual)
+    say.expect(num_reports(setting, one_size) + 1 + setting.virtual)
     contenders = tree_contenders(setting)
     load = sweep(setting, say, contenders, "treebank", one_size)
     even = equal_caps(setting, say, "treebank")
@@ -68,7 +69,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         (
             *load.panels("Fig. 2.14", "trees like TreeBank's", PUBLISHED),
             equal,
-            *even.panels("Fig. 2.14", "equal caps, free merging", where=", equal caps"),
+            equal_panel(even, "Fig. 2.14"),
         ),
         sweep=load.notes(),
         equal_s=equal_s,
@@ -76,7 +77,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         aims=aims,
         latencies=_latencies(setting, load, say) if setting.virtual else (),
         even=judged_equal(even),
-        narrow=[f"{ours.peak / even.curves[one.key].peak:.2f}x that of {one.head}" for one in MERGED],
+        narrow=[f"{ours.capacity / even.curves[one.key].capacity:.2f}x that of {one.head}" for one in MERGED],
     )
 
 
@@ -87,7 +88,7 @@ def _latencies(setting: Setting, load: Load, say: Say) -> list[str]:
     """
     slowdown, rate = setting.slowdown, paper.MODERATE_14
     say(f"{rate / slowdown:.0f} requests/s, for the machine as fitted to the LSTM")
-    count = num_requests(setting.num_requests, rate, load.peak)
+    count = num_requests(setting.num_requests, rate, load.peak, setting.least)
 
     def run(number: int) -> dict[str, float]:
         served = setting.run(CELLULAR, paper.TREE_BATCH, "treebank", count, rate / slowdown, number)

@@ -7,8 +7,10 @@ from functools import partial
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.ideal import against_ideal
 from minifuse.papers.batchmaker.load import (
-    EQUAL_SHARES,
+    CELLULAR,
+    at_once,
     equal_caps,
+    equal_panel,
     judged_equal,
     num_reports,
     sweep,
@@ -23,12 +25,12 @@ from minifuse.papers.page import Drawn, tables
     "2.15",
     "TreeLSTM: identical trees, and the share of a hand-written ideal",
     "treelstm",
-    other={"cpu": {"requests": 400, "shares": (0.1, 0.5, 1.2)}, "paper": {"shares": (0.1, 0.3, 0.9)}},
+    other={"cpu": {"requests": 400, "shares": (0.1, 0.5, 1.2)}, "paper": {"shares": (0.1, 0.3, 1.2)}},
 )
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure identical trees; a graph written by hand is the ideal."""
     one_size = (paper.TREE_BATCH,)
-    say.expect(num_reports(setting, one_size) + num_reports(setting, one_size, EQUAL_SHARES) + 1)
+    say.expect(num_reports(setting, one_size) + 2 + 2 * setting.virtual)
     load = sweep(setting, say, tree_contenders(setting), "identical-trees", one_size)
     even = equal_caps(setting, say, "identical-trees")
     say(f"the ideal: {paper.CELLS_15} cells, batch after batch")
@@ -46,7 +48,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     panels = (
         *load.panels("Fig. 2.15", "complete trees of 16 leaves"),
         Panel("Fig. 2.15: against the ideal", tables("batchmaker/fig2_15")[0], tuple(points)),
-        *even.panels("Fig. 2.15", "equal caps, free merging", where=", equal caps"),
+        equal_panel(even, "Fig. 2.15"),
     )
     return Drawn(
         panels,
@@ -54,6 +56,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         batches=load.batch_sizes,
         ideal=ideal,
         near=ideal.judged("Share of the ideal on identical trees", paper.NEAR_15),
+        faster=_with_lstms_scheduling(setting, say) if setting.virtual else "",
         batch_s=paper.TREE_BATCH / ideal.rate,
         lowest=ours.lowest(),
         theirs=dynet.lowest(),
@@ -65,6 +68,16 @@ def figure(setting: Setting, say: Say) -> Drawn:
         ],
         even=judged_equal(even),
     )
+
+
+def _with_lstms_scheduling(setting: Setting, say: Say) -> str:
+    """Judge the share of the ideal if a task of a tree is scheduled as fast as one of an LSTM."""
+    say("scheduling and gathering as fast as for the LSTM")
+    other, one_size = setting.with_lstms_scheduling(CELLULAR), (paper.TREE_BATCH,)
+    load = at_once(other, say, (CELLULAR,), "identical-trees", one_size)
+    ideal = against_ideal(other, load, paper.TREE_BATCH, partial(ideal_s, other, paper.TREE_BATCH))
+    what = f"Share of the ideal if they are not slowed, and the device {other.slowdown:.2f} times"
+    return ideal.judged(what, paper.NEAR_15)
 
 
 def ideal_s(setting: Setting, trees: int) -> float:

@@ -10,7 +10,8 @@ from statistics import median
 from minifuse.papers.batchmaker.load import AT_ONCE, Load
 from minifuse.papers.batchmaker.setting import Setting
 from minifuse.papers.curve import Served, run_rounds
-from minifuse.papers.verdict import Claim, told, verdict
+from minifuse.papers.numbers import told
+from minifuse.papers.verdict import Claim, verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,22 +10,27 @@ from functools import partial
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.setting import HostBound, Setting
 from minifuse.papers.curve import ALIKE, Contender, Curve, Outcome, Served, curve_panel, load_at, offered, run_rounds
-from minifuse.papers.experiment import Panel, Point, Say, Values
-from minifuse.papers.page import notes, shown, tables
-from minifuse.papers.verdict import Claim, by_rate, told, verdict
+from minifuse.papers.experiment import RANGE, Panel, Point, Say, Values
+from minifuse.papers.numbers import shown, told
+from minifuse.papers.page import notes, tables
+from minifuse.papers.verdict import Claim, by_rate, verdict
 
 AT_ONCE = float("inf")  # a rate at which all requests arrive at once; the throughput is then the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
 WELL_MODERATE = 0.4
-EQUAL_SHARES = (0.25,)  # of the largest capacity: merging by operators is slow to simulate
 WIDE = 3  # more contenders than this leave no room for batch sizes in a table
 
 BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # the thesis' batch-size limit, and how it was chosen
-LOAD_COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("batch", "mean_batch", None))
+LOAD_COLUMNS = (
+    ("req/s", "throughput", None),
+    ("p90 ms", "p90_ms", None),
+    ("range", "p90_ms", RANGE),
+    ("batch", "mean_batch", None),
+)
 
 
 def padded(key: str, head: str, pad: str, width: int = paper.BUCKET_WIDTH, **options: object) -> Contender:
-    """Return a contender that pads chains to their bucket's end, or to the batch's longest."""
+    """Return a contender that pads to the bucket's end, or to the batch's longest."""
     batching = {f"batching.{name}": value for name, value in {"pad": pad, "bucket_width": width, **options}.items()}
     return Contender(key, head, "graph-padded", batching)
 
@@ -45,7 +51,7 @@ WIDE_CELLULAR = Contender(
     "cellular",
     {"batching.max_batches": f"leaf={WIDE_ROWS},internal2={WIDE_ROWS}"},
 )
-EQUAL = (WIDE_CELLULAR, *MERGED)  # equal caps on rows, and nothing to pay for merging
+EQUAL = (WIDE_CELLULAR, *MERGED)  # batches of as many rows, and nothing to pay for merging
 RIVALS = (
     HostBound(
         "dynet",
@@ -103,7 +109,7 @@ class Load:
         points = []
         for key, curve in self.curves.items():
             measured = {
-                "max_batch": WIDE_ROWS if curve.contender is WIDE_CELLULAR else curve.max_batch,
+                "max_batch": curve.max_batch,
                 "capacity": curve.capacity,
                 "peak": curve.peak,
                 "peak_rounds": curve.peaks,
@@ -148,6 +154,54 @@ class Load:
         )
 
 
+def at_once(
+    bench: Setting,
+    say: Say,
+    contenders: Sequence[Contender],
+    workload: str,
+    sizes: Sequence[int] = (),
+    most: int | None = None,
+) -> Load:
+    """Choose each contender's batch-size limit by its capacity; the curves have no rates yet.
+
+    One round, perhaps with fewer requests, decides between several limits. The chosen limit is then measured in all
+    rounds.
+
+    Args:
+        sizes: the limits to choose from; by default, those of the scale.
+        most: the number of requests; by default, that of the scale.
+    """
+    most, sizes = most or bench.num_requests, sizes or bench.sizes
+    several = len(sizes) > 1
+    count, rounds = (min(most, bench.choosing), 1) if several else (most, bench.rounds)
+
+    def serving(one: Contender, size: int, count: int) -> Callable[[int], Served]:
+        return partial(bench.run, one, size, workload, count, AT_ONCE)
+
+    capacities: dict[str, dict[int, Outcome]] = {one.key: {} for one in contenders}
+    for number, size in enumerate(sizes):
+        say(f"{workload}: all {count} requests at once, batches of up to {size}")
+        runs = {one.key: serving(one, size, count) for one in contenders}
+        for key, outcome in run_rounds(runs, rounds, number).items():
+            capacities[key][size] = outcome
+    medians = {
+        key: {size: outcome["throughput"] for size, outcome in by_size.items()} for key, by_size in capacities.items()
+    }
+    chosen = {key: best_size(by_size) for key, by_size in medians.items()}
+    if (count, rounds) != (most, bench.rounds):
+        say(f"{workload}: all {most} requests at once, the batches chosen")
+        runs = {one.key: serving(one, chosen[one.key], most) for one in contenders}
+        for key, outcome in run_rounds(runs, bench.rounds, 0).items():
+            capacities[key][chosen[key]] = outcome
+            medians[key][chosen[key]] = outcome["throughput"]
+    curves = {}
+    for one in contenders:
+        size = chosen[one.key]
+        each = capacities[one.key][size].each("throughput")
+        curves[one.key] = Curve(one, size, medians[one.key][size], capacities=each)
+    return Load(workload, curves, medians)
+
+
 def sweep(
     bench: Setting,
     say: Say,
@@ -158,58 +212,28 @@ def sweep(
     where: str = "",
     most: int | None = None,
 ) -> Load:
-    """Choose each contender's batch-size limit by its capacity; then offer growing loads.
-
-    One round, perhaps with fewer requests, decides between several limits. The chosen limit is then measured like a
-    rate.
+    """Choose each contender's batch-size limit as `at_once` does; then offer growing loads.
 
     Args:
         sizes: the limits to choose from; by default, those of the scale.
-        rates: the rates in ascending order; by default, those of the conditions, otherwise those of the scale.
-        where: distinguishes the title from those of other sweeps with the same workload and sizes.
+        rates: the rates in ascending order if the conditions give none; by default, those of the scale.
+        where: distinguishes the title from the titles of other sweeps with the same workload and sizes.
         most: the number of requests at the highest rates; by default, that of the scale.
     """
     most, sizes = most or bench.num_requests, sizes or bench.sizes
-    several = len(sizes) > 1
-    count, rounds = (min(most, bench.choosing), 1) if several else (most, bench.rounds)
-
-    def at_once(one: Contender, size: int, count: int) -> Callable[[int], Served]:
-        return partial(bench.run, one, size, workload, count, AT_ONCE)
-
-    capacities: dict[str, dict[int, Outcome]] = {one.key: {} for one in contenders}
-    for number, size in enumerate(sizes):
-        say(f"{workload}: all {count} requests at once, batches of up to {size}")
-        runs = {one.key: at_once(one, size, count) for one in contenders}
-        for key, outcome in run_rounds(runs, rounds, number).items():
-            capacities[key][size] = outcome
-    medians = {
-        key: {size: outcome["throughput"] for size, outcome in by_size.items()} for key, by_size in capacities.items()
-    }
-    chosen = {key: best_size(by_size) for key, by_size in medians.items()}
-    if (count, rounds) != (most, bench.rounds):
-        say(f"{workload}: all {most} requests at once, the batches chosen")
-        runs = {one.key: at_once(one, chosen[one.key], most) for one in contenders}
-        for key, outcome in run_rounds(runs, bench.rounds, 0).items():
-            capacities[key][chosen[key]] = outcome
-            medians[key][chosen[key]] = outcome["throughput"]
-    curves = {}
-    for one in contenders:
-        size = chosen[one.key]
-        each = capacities[one.key][size].each("throughput")
-        curves[one.key] = Curve(one, size, medians[one.key][size], capacities=each)
-    load = Load(workload, curves, medians)
+    load = at_once(bench, say, contenders, workload, sizes, most)
 
     def run(curve: Curve, rate: float, number: int) -> Served:
-        count = num_requests(most, rate, load.peak)
+        count = num_requests(most, rate, load.peak, bench.least)
         return bench.run(curve.contender, curve.max_batch, workload, count, rate, number)
 
-    wanted = rates or bench.conditions.rates
+    wanted = bench.conditions.rates or rates
     at = offered(wanted or bench.shares, load.peak)
-    if wanted is None:
-        at = with_moderate(at, min(curve.capacity for curve in curves.values()))
+    if not wanted:
+        at = with_moderate(at, min(curve.capacity for curve in load.curves.values()))
     title = f"{workload}{where and f', {where}'}, batches of up to {', '.join(map(str, sizes))}"
     load_at(
-        curves,
+        load.curves,
         at,
         run,
         bench.rounds,
@@ -220,19 +244,34 @@ def sweep(
 
 
 def equal_caps(bench: Setting, say: Say, workload: str) -> Load:
-    """Sweep the load with batches of up to 1,024 rows for every contender, and free merging."""
-    return sweep(bench, say, EQUAL, workload, (paper.TREE_BATCH,), EQUAL_SHARES, "equal caps")
+    """Serve all requests at once, with tasks as large as merged batches, and free merging."""
+    return at_once(bench, say, EQUAL, workload, (paper.TREE_BATCH,))
+
+
+def equal_panel(load: Load, figure: str) -> Panel:
+    """Return the panel of `equal_caps`."""
+    points = []
+    for curve in load.curves.values():
+        wide = curve.contender is WIDE_CELLULAR
+        measured = {
+            "cap": f"{WIDE_ROWS:,} nodes" if wide else f"{curve.max_batch} trees",
+            "capacity": curve.capacity,
+            "capacity_rounds": curve.capacities,
+        }
+        points.append(Point({"contender": curve.contender.head}, measured, {}))
+    title = f"{figure}: tasks as large as merged batches, free merging, all at once"
+    return Panel(title, tables("batchmaker/equal")[0], tuple(points))
 
 
 def judged_equal(load: Load) -> list[str]:
-    """Tell how the peak of cellular batching compares with those of free merging, at equal caps."""
+    """Tell how wide cellular batching compares with free merging, all requests at once."""
     ours = load.curves["wide"]
     return [f"{told(ours.over(load.curves[one.key]))} that of {one.head}" for one in MERGED]
 
 
 def num_reports(bench: Setting, sizes: Sequence[int] = (), rates: Sequence[float] = ()) -> int:
     """Count the reports of a sweep with these arguments, to within two."""
-    return len(sizes or bench.sizes) + len(rates or bench.conditions.rates or bench.shares)
+    return len(sizes or bench.sizes) + len(bench.conditions.rates or rates or bench.shares)
 
 
 def best_size(capacities: Mapping[int, float]) -> int:
@@ -254,15 +293,16 @@ def with_moderate(rates: tuple[float, ...], capacity: float) -> tuple[float, ...
     return rates if rates[0] < MODERATE * capacity else (WELL_MODERATE * capacity, *rates)
 
 
-def num_requests(most: int, rate: float, peak: float) -> int:
+def num_requests(most: int, rate: float, peak: float, least: float) -> int:
     """Choose the number of requests so that all runs take about equally long.
 
-    The result is at least a quarter of `most`.
+    Args:
+        least: the part of `most` that is served at the lowest rates.
 
-    >>> num_requests(800, 100.0, 1000.0), num_requests(800, 500.0, 1000.0), num_requests(800, 1500.0, 1000.0)
-    (200, 400, 800)
+    >>> [num_requests(800, rate, 1000.0, least=0.25) for rate in (100.0, 500.0, 1500.0)]
+    [200, 400, 800]
     """
-    return max(-(-most // 4), min(most, round(most * rate / peak)))
+    return max(math.ceil(least * most), min(most, round(most * rate / peak)))
 
 
 def higher_peak(what: str, ours: Curve, baseline: Curve, claim: Claim) -> str:

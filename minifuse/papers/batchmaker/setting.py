@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ class Scale:
     """What a scale measures.
 
     `sizes` are the batch-size limits to choose from, and `choosing` requests decide. `shares` are the rates, as shares
-    of the largest capacity.
+    of the largest capacity. At low rates there are fewer requests, but at least the part `least` of them.
     """
 
     hidden: int
@@ -48,6 +49,7 @@ class Scale:
     sizes: tuple[int, ...]
     shares: tuple[float, ...]
     choosing: int
+    least: float = 0.25
 
 
 SCALES = {
@@ -125,7 +127,8 @@ class Setting(Bench[CellSource]):
     def __init__(self, conditions: Conditions, kind: str, **other: Any) -> None:
         scale = replace(SCALES[conditions.scale], **other)
         self.kind = kind
-        self.sizes, self.shares, self.choosing = scale.sizes, scale.shares, scale.choosing
+        self.sizes, self.shares = scale.sizes, scale.shares
+        self.choosing, self.least = scale.choosing, scale.least
         self.hidden = conditions.hidden or scale.hidden
         source = resolve_cells(f"{kind}:hidden={self.hidden},vocab={scale.vocab or 16 * self.hidden}")
         assert source is not None
@@ -133,6 +136,7 @@ class Setting(Bench[CellSource]):
         self.num_requests = conditions.requests or scale.requests
         self.operators_per_cell = 1.0
         self.slowdown = 1.0  # of the device, compared with the machine that is fitted to the LSTM
+        self.scheduling = 1.0  # seconds of scheduling and gathering, as a multiple of an LSTM task's
         self._held: dict[tuple[str, bool, int], list[int]] = {}
         self._host_node_s: dict[str, float] = {}  # contender -> seconds of the host
 
@@ -144,13 +148,28 @@ class Setting(Bench[CellSource]):
         if self.virtual and self.kind == "treelstm":
             say("fitting the machine to the peak of cellular batching")
             self.slowdown = self._capacity(Contender("cellular", "cellular", "cellular")) / paper.PEAK_14
+            self.scheduling = self.slowdown
+
+    def with_lstms_scheduling(self, contender: Contender) -> Setting:
+        """Return a setting with the same peak, where only the device is slower than for the LSTM.
+
+        Args:
+            contender: cellular batching, whose tasks are scheduled.
+        """
+        other = copy(self)
+        other.slowdown, other.scheduling = 1.0, 0.0
+        device_s = 1 / other._capacity(contender)
+        other.scheduling = 1.0
+        scheduling_s = 1 / other._capacity(contender) - device_s
+        other.slowdown = (1 / paper.PEAK_14 - scheduling_s) / device_s
+        return other
 
     def _capacity(self, contender: Contender) -> float:
         """Return the throughput of trees like TreeBank's, all at once, in batches of up to 64."""
         return self.run(contender, paper.TREE_BATCH, "treebank", CALIBRATED, math.inf, 0)["steady"]
 
     def host_node_s(self, contender: HostBound) -> float:
-        """Return the host's seconds per node with which a contender has the thesis' peak on TreeBank.
+        """Return the host's seconds per node that give a contender the thesis' peak.
 
         A host that merges while the device computes limits the peak alone. Otherwise a set takes the time of both.
 
@@ -168,7 +187,7 @@ class Setting(Bench[CellSource]):
         return self._host_node_s[contender.head]
 
     def requests(self, workload: str, count: int, rate: float, number: int) -> list[Request]:
-        """Make `count` requests of a workload and a round, the same at every rate.
+        """Make `count` requests of a round, the same at every rate.
 
         They arrive as a Poisson process of `rate` requests per second.
         """
@@ -229,7 +248,7 @@ class Setting(Bench[CellSource]):
         """
         machine = self.machine
         if contender.technique == "cellular":
-            return replace(machine, overhead_s=machine.overhead_s + self.slowdown * scheduling_s())
+            return replace(machine, overhead_s=machine.overhead_s + self.scheduling * scheduling_s())
         if isinstance(contender, HostBound):
             machine = replace(machine, host_node_s=self.host_node_s(contender))
         if _by_operator(contender):

@@ -32,8 +32,9 @@ from minifuse.papers.baton.setting import (
     fixed_costs,
 )
 from minifuse.papers.experiment import Experiment, Panel, Point, Say
+from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec, tables
-from minifuse.papers.verdict import Claim, spread, told, verdict
+from minifuse.papers.verdict import Claim, verdict
 
 Published = Mapping[int, Mapping[str, float]]  # seconds, by batch and contender
 Pair = tuple[int, str, str]  # batch, contender and baseline
@@ -110,8 +111,7 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
             course, theirs, gains = one.run, seconds.get(name), one.over(served["static"])
             measured = {
                 "seconds": course.seconds,
-                "rounds_s": one.rounds_s,
-                "spread": spread(one.rounds_s) if setting.several else None,
+                "seconds_rounds": one.rounds_s,
                 "gain": median(gains),
                 "gain_rounds": gains,
                 "idle_share": course.idle_share,

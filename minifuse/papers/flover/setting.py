@@ -21,7 +21,6 @@ from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.flover.machine import PROMPT, calibrated, fitted
 from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.page import Draw, notes, spec
-from minifuse.papers.verdict import spread
 from minifuse.simulate.cost import hardware
 from minifuse.workload.laws import Uniform
 
@@ -234,7 +233,7 @@ class Setting(Bench[TextSource]):
         raced = self.race(contenders, lambda outcome: outcome.latency_s, first)
         values: Values = {}
         for name, one in raced.items():
-            values |= {f"{name}_s": one.run.latency_s, f"{name}_rounds_s": one.rounds_s}
+            values |= {f"{name}_s": one.run.latency_s, f"{name}_s_rounds": one.rounds_s}
         if unshuffled:
             values |= gains("gain", raced["fusion"].over(raced["unshuffled"]))
             for key, bound in BOUNDS.items():
@@ -310,7 +309,7 @@ BOUNDS: Mapping[str, Callable[[Sequence[Request]], float]] = {"row_bound": row_b
 
 def gains(key: str, rounds: Sequence[float]) -> Values:
     """Return a gain as values of a point: the median, all rounds, and their range."""
-    return {key: median(rounds), f"{key}_rounds": rounds, f"{key}_spread": spread(rounds) if len(rounds) > 1 else None}
+    return {key: median(rounds), f"{key}_rounds": rounds}
 
 
 def experiment(

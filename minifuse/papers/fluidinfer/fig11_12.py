@@ -5,34 +5,49 @@ Figure 11 shows the normalized latency, Figure 12 the latency bound: the largest
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
+from statistics import fmean, median
 
 import minifuse.papers.fluidinfer.paper as paper
 from minifuse.papers.curve import OFFERED, Curve, Outcome, Served, curve_panel, load_at, never, rates_of
 from minifuse.papers.equal_latency import equal_latency
-from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say, Values
+from minifuse.papers.equal_latency import gains as load_gains
+from minifuse.papers.experiment import RANGE, Column, Experiment, Panel, Point, Say, Values
 from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Curves, Server, Servers
+from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec
-from minifuse.papers.verdict import Claim, by_rate, spread
+from minifuse.papers.verdict import Claim, by_rate
+from minifuse.papers.verdict import verdict as judged
+
+Bounds = list[tuple[float, float]]  # the least and the most that a gain may be, in each round
 
 MORE = (
     Column("fluid\nwaits", "measured", "fluid_exposed", "{:.0%}"),
     Column("turns\nwaits", "measured", "in_turn_exposed", "{:.0%}"),
-    Column("fluid\nspread", "measured", "fluid_spread", "{}"),
-    Column("vllm\nspread", "measured", "vllm_spread", "{}"),
+    Column("fluid\nrange", "measured", "fluid_ms", RANGE),
+    Column("vllm\nrange", "measured", "vllm_ms", RANGE),
 )
 
 
 def draw(
-    servers: Servers, say: Say, number: str, latency: str, head: str, verdict: Callable[[Server, Curves], list[str]]
+    servers: Servers,
+    say: Say,
+    number: str,
+    latency: str,
+    head: str,
+    verdict: Callable[[Server, Curves], list[str]],
+    gains: Callable[[Curves], Bounds],
 ) -> Drawn:
     """Draw a panel for each server; in real time, also the simulator's error.
 
     Args:
         latency: the name of the latency that the figure shows; both figures show the same runs.
         verdict: judges the curves of one server.
+        gains: returns fluid's gain over vllm in each round.
     """
     panels, verdicts = [], []
     for server in servers:
@@ -42,22 +57,24 @@ def draw(
         say.keep(panels[-1])
         if not server.virtual:
             panels.append(_errors(f"Fig. {number}: the simulator against the run", curves, simulated, latency))
-    return Drawn(panels, verdicts=verdicts)
+    return Drawn(panels, verdicts=[*verdicts, *larger_models(servers, gains)])
 
 
 def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
     """Return a panel by rate: every contender's latency, and fluid's waits for transfers."""
 
     def values(outcome: Outcome, key: str) -> Values:
-        found = {**outcome.values(key), f"{key}_ms": outcome[latency] * 1e3}
-        if len(outcome.rounds) > 1:
-            found[f"{key}_spread"] = spread([seconds * 1e3 for seconds in outcome.each(latency)])
-        return found
+        rounds = tuple(seconds * 1e3 for seconds in outcome.each(latency))
+        return {**outcome.values(key), f"{key}_ms": median(rounds), f"{key}_ms_rounds": rounds}
 
     columns = [(head, "ms", None)]
     panel = curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=MORE, values=values)
-    drawn = [replace(one, axis="y", log=True) if one.key.endswith("_ms") else one for one in panel.columns]
+    drawn = [replace(one, axis="y", log=True) if _is_latency(one) else one for one in panel.columns]
     return replace(panel, columns=tuple(drawn))
+
+
+def _is_latency(column: Column) -> bool:
+    return column.key.endswith("_ms") and column.form != RANGE
 
 
 def _errors(title: str, curves: Curves, simulated: Curves, latency: str) -> Panel:
@@ -117,8 +134,48 @@ def lower_bound(server: Server, curves: Curves) -> list[str]:
     return [by_rate(f"{server.title}, latency bound of vllm over that of fluid", found, claim, source="paper")]
 
 
+def factors(curves: Curves) -> Bounds:
+    """Bound the loads of fluid relative to vllm's, at equal normalized latency."""
+    found = load_gains(curves["fluid"], curves[VLLM.key], "rate", "normalized_s")
+    return [(0.0, 0.0) if one is None else (one.least, one.most) for one in found]
+
+
+def cuts(curves: Curves) -> Bounds:
+    """Return vllm's latency bound over that of fluid, in the mean of all rates."""
+    vllm, fluid = curves[VLLM.key].points, curves["fluid"].points
+    rates = [[theirs / ours for theirs, ours in vllm[rate].beside(one, "bound_s")] for rate, one in fluid.items()]
+    return [(mean, mean) for mean in map(fmean, zip(*rates, strict=True))]
+
+
+def larger_models(servers: Servers, gains: Callable[[Curves], Bounds]) -> list[str]:
+    """Judge on each machine whether the gain grows from a model to the next larger one."""
+    machines: dict[tuple[str, int], list[Server]] = {}
+    for server in servers:
+        if server.swept is not None and not server.fast_link:
+            machines.setdefault((server.name, server.count), []).append(server)
+    found = []
+    for (name, count), models in machines.items():
+        bounds = [gains(server.swept[0]) for server in models if server.swept is not None]
+        pairs = [pair for small, large in pairwise(bounds) for pair in zip(small, large, strict=True)]
+        if not pairs:
+            continue
+        least = [large[0] / small[1] if small[1] else 1.0 for small, large in pairs]
+        most = [large[1] / small[0] if small[0] else math.inf for small, large in pairs]
+        names = [server.title.partition(",")[0] for server in models]
+        told_each = [told([one[0] for one in each]) for each in bounds]
+        text = ("" if least == most else "at least ") + ", ".join(map(" ".join, zip(names, told_each, strict=True)))
+        claim = Claim("more for larger models", 1.0)
+        found.append(judged(f"{count} x {name}, gain of fluid over vllm by model", least, claim, text, "paper", most))
+    return found
+
+
 def _figure(
-    number: str, shows: str, latency: str, head: str, verdict: Callable[[Server, Curves], list[str]]
+    number: str,
+    shows: str,
+    latency: str,
+    head: str,
+    verdict: Callable[[Server, Curves], list[str]],
+    gains: Callable[[Curves], Bounds],
 ) -> Experiment:
     takes = ("model", "rates", "requests")
     experiment = spec(
@@ -129,7 +186,7 @@ def _figure(
         takes=takes,
         page="verdicts",
     )
-    return experiment(partial(draw, number=number, latency=latency, head=head, verdict=verdict))
+    return experiment(partial(draw, number=number, latency=latency, head=head, verdict=verdict, gains=gains))
 
 
 FIG_11 = _figure(
@@ -138,6 +195,7 @@ FIG_11 = _figure(
     "normalized_s",
     "ms/\ntoken",
     higher_load,
+    factors,
 )
 FIG_12 = _figure(
     "12",
@@ -145,4 +203,5 @@ FIG_12 = _figure(
     "bound_s",
     "bound\nms",
     lower_bound,
+    cuts,
 )

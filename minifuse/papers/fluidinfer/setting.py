@@ -20,7 +20,7 @@ from minifuse.papers.fluidinfer.fitted import fitted
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.trace.metrics import RunningMetrics
-from minifuse.workload.conversations import Asked, draw_lengths
+from minifuse.workload.conversations import MEANS, Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 from minifuse.workload.synthetic import arrive
 
@@ -31,6 +31,8 @@ PROCESSORS = {"rtx-4090": 128, "a100-40g": 108}  # streaming multiprocessors, by
 HOST_BYTES = 256e9
 LONGEST = 1.5  # in real time, the device's KV memory holds this many times the longest request
 BLOCK = 16  # tokens of a block, and of a chunk
+PROMPTS = 2560  # tokens of whole prompts in an iteration of vllm: the default of vLLM 0.2
+FILLS, MOST = 3, 2000  # requests that need this many times the device's KV memory; but no more than MOST
 
 VLLM = Contender("vllm", "vllm", "vllm")
 BASELINES = (Contender("orca", "orca", "orca"), Contender("fastserve", "fastserve", "fastserve"), VLLM)
@@ -77,20 +79,20 @@ class Server(Bench[TextSource]):
     def __init__(
         self, conditions: Conditions, model: str, machine: tuple[str, int], *, fast_link: bool = False
     ) -> None:
-        self.scale = scale = SCALES[conditions.scale]
+        self.scale = SCALES[conditions.scale]
         self.name, self.count = machine
         self.fast_link = fast_link
         one = hardware(self.name)
         link = one.bandwidth if fast_link else one.link
         together = several(replace(one, link=link, processors=PROCESSORS.get(self.name)), self.count)
         super().__init__(conditions, text_model(conditions, model), together, real_dtype="float32")
-        self.num_requests = conditions.requests or scale.requests
-        self.lengths = [self._lengths(number) for number in range(self.rounds)]
         if self.virtual:
             left = together.memory - self.source.config.num_parameters * DTYPE_BYTES[self.dtype]
             self.tokens = int(left / self.slot_bytes)
             self.host_tokens = int(HOST_BYTES / self.slot_bytes)
-        else:
+        self.num_requests = conditions.requests or self._enough()
+        self.lengths = [self._lengths(number) for number in range(self.rounds)]
+        if not self.virtual:
             longest = max(sum(lengths) for drawn in self.lengths for lengths in drawn)
             self.tokens = math.ceil(LONGEST * longest / BLOCK) * BLOCK
             self.host_tokens = max(sum(sum(lengths) + BLOCK for lengths in drawn) for drawn in self.lengths)
@@ -105,6 +107,16 @@ class Server(Bench[TextSource]):
         on = f"{self.count} x {self.name}" if self.virtual else "this CPU"
         link = ", link as fast as its memory" if self.fast_link else ""
         return f"{self.source.name.removeprefix('random:')}, {on}{link}"
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The tokens of whole prompts that vllm computes in an iteration."""
+        return int(PROMPTS * self.scale.lengths)
+
+    def _enough(self) -> int:
+        """Return a number of requests that fill the device's KV memory, if at most `MOST` do."""
+        fill = math.ceil(FILLS * self.tokens / sum(MEANS[1:])) if self.virtual else 0
+        return fill if self.scale.requests < fill <= MOST else self.scale.requests
 
     def _lengths(self, number: int) -> list[tuple[int, int]]:
         """Draw a round's prompt and answer lengths from first turns that fit the context (6.1)."""
@@ -160,6 +172,8 @@ class Server(Bench[TextSource]):
             options["batching.token_budget"] = self.budget
         if row.memory == "paged":
             options.pop("memory.host")  # vllm recomputes what it evicts
+        if contender is VLLM:
+            options["batching.prompt_tokens"] = self.prompt_tokens
         machine = None
         if simulated:
             machine = self._fitted = self._fitted or fitted(self.model)
@@ -221,4 +235,13 @@ class Servers(tuple[Server, ...]):
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on how servers are measured, and on the parts of fluid."""
-        return notes("fluidinfer/setting", server=self[0])
+        first = self[0]
+        counts = {server.num_requests for server in self}
+        return notes(
+            "fluidinfer/setting",
+            server=first,
+            requests=f"{min(counts):,}" + (f" to {max(counts):,}" if len(counts) > 1 else ""),
+            prompts=first.prompt_tokens,
+            fills=FILLS,
+            most=MOST,
+        )

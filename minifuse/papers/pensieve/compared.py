@@ -17,11 +17,11 @@ STATELESS = Contender("stateless", "stateless", "pensieve", {"memory.keep": Fals
 VLLM = Contender("vllm", "vllm", "vllm")
 LRU = Contender("lru", "LRU", "pensieve", {"memory.eviction": "lru"})
 # Ours: attention to 4,096 tokens costs as much as everything else. The thesis gives no number for its Figure 3.4.
-STEEP = Contender("steep", "steep cost", "pensieve", {"memory.profile": ASSUMED.text()})
+ASSUMING = Contender("assuming", "assumed cost", "pensieve", {"memory.profile": ASSUMED.text()})
 
 
-def steeper(key: str, times: float) -> Contender:
-    """Return Pensieve that assumes `times` the attention of `STEEP`."""
+def assuming(key: str, times: float) -> Contender:
+    """Return Pensieve that assumes `times` the attention of `ASSUMING`."""
     attention = tuple(times * cost for cost in ASSUMED.attention)
     profile = Profile(ASSUMED.other, ASSUMED.contexts, attention)
     return Contender(key, key, "pensieve", {"memory.profile": profile.text()})

@@ -6,11 +6,12 @@ from statistics import median
 
 from minifuse.papers.curve import Curve, crossing
 from minifuse.papers.experiment import Column, Panel, Point, Say, Values
-from minifuse.papers.page import Drawn, shown, tables
-from minifuse.papers.pensieve.compared import LRU, PENSIEVE, STEEP, steeper
+from minifuse.papers.numbers import shown, told
+from minifuse.papers.page import Drawn, tables
+from minifuse.papers.pensieve.compared import ASSUMING, LRU, PENSIEVE, assuming
 from minifuse.papers.pensieve.serving import Serving, Servings, experiment
 from minifuse.papers.pensieve.sweeps import MORE, Sweep
-from minifuse.papers.verdict import Claim, by_rate, spread, told, verdict
+from minifuse.papers.verdict import Claim, by_rate, verdict
 
 FEWER, HITS = 0.146, 4.4  # the thesis' largest gains over LRU: part of recomputed tokens, points of hit rate
 
@@ -23,9 +24,9 @@ OTHER = {
     "paper": {"shares": (1.0, 1.2, 1.4, 1.6, 1.9), "requests": 2000, "more": 0},
 }
 
-STEEP_AT, STEEPER = 4096, (4.0, 16.0)
+ASSUMED_AT, TIMES = 4096, (4.0, 16.0)
 
-CONTENDERS = (PENSIEVE, STEEP, LRU)
+CONTENDERS = (PENSIEVE, ASSUMING, LRU)
 COLUMNS = tuple(
     Column(f"{one.head}\n{what}", "measured", f"{one.key}_{name}", form)
     for one in CONTENDERS
@@ -47,30 +48,32 @@ COLUMNS = tuple(
 def figure(servings: Servings, say: Say) -> Drawn:
     """Measure latency, hit rates and recomputed tokens of both eviction policies."""
     (serving,) = servings
-    say.expect(serving.num_reports() + serving.virtual)
+    say.expect(serving.num_reports() + 2 * serving.virtual)
     sweep = serving.sweep(say, f"Fig. 3.14: {serving.title}", CONTENDERS)
     context, share = serving.attention_share()
-    found = (*verdicts(sweep, "pensieve"), *verdicts(sweep, "steep"))
+    found = (*verdicts(sweep, "pensieve"), *verdicts(sweep, "assuming"))
     latency = sweep.panel()
     again = Panel(f"{sweep.title}: hits, and what is recomputed", (latency.columns[0], *COLUMNS), latency.points)
     panels = [latency, again]
     if serving.virtual:
-        panels.append(by_cost(serving, say, sweep, STEEP_AT * share / context))
+        rates = sorted(sweep.curves["lru"].points)
+        own = ASSUMED_AT * share / context
+        panels += [by_cost(serving, say, sweep, own, rate) for rate in (rates[len(rates) // 2], rates[-1])]
     return Drawn(panels, varied=serving.virtual, context=context, share=share, verdicts=found)
 
 
-def by_cost(serving: Serving, say: Say, sweep: Sweep, own: float) -> Panel:
-    """Vary the attention that the policy assumes, at the middle rate, against LRU.
+def by_cost(serving: Serving, say: Say, sweep: Sweep, own: float, rate: float) -> Panel:
+    """Vary the attention that the policy assumes, at one rate, against LRU.
 
     Args:
-        own: the attention on this machine, as a multiple of that of `STEEP`.
+        own: the attention on this machine, as a multiple of what `ASSUMING` has.
+        rate: a rate of the sweep.
     """
-    rates = sorted(sweep.curves["lru"].points)
-    rate = rates[len(rates) // 2]
-    title = f"{sweep.title}, not in the thesis: by the cost of attention, at {shown(rate)} requests/s"
-    others = {times: steeper(f"steeper_{times:g}", times) for times in STEEPER}
+    load = shown(sweep.loads(rate)[0])
+    title = f"{sweep.title}, not in the thesis: by the cost of attention, at {load} requests/s"
+    others = {times: assuming(f"assuming_{times:g}", times) for times in TIMES}
     measured = serving.sweep(say, title, list(others.values()), capacity=sweep.capacity, rate=rate).curves
-    found = {own: sweep.curves["pensieve"], 1.0: sweep.curves["steep"]}
+    found = {own: sweep.curves["pensieve"], 1.0: sweep.curves["assuming"]}
     found |= {times: measured[other.key] for times, other in others.items()}
     lru = sweep.curves["lru"]
     points = []
@@ -78,31 +81,25 @@ def by_cost(serving: Serving, say: Say, sweep: Sweep, own: float) -> Panel:
         values: Values = {"hits": curve.points[rate]["hits"]}
         for name in ("recomputed", "recomputing", "p90"):
             rounds = [mine / theirs for mine, theirs in curve.points[rate].beside(lru.points[rate], name) if theirs]
-            values |= (
-                {name: median(rounds), f"{name}_rounds": tuple(rounds), f"{name}_spread": spread(rounds)}
-                if rounds
-                else {}
-            )
+            if rounds:
+                values |= {name: median(rounds), f"{name}_rounds": tuple(rounds)}
         points.append(Point({"times": times}, values, {}))
     return Panel(title, tables("pensieve/fig3_14")[0], tuple(points))
 
 
 def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
-    """Judge recomputed tokens, their cost, hit rates and p90 against LRU, at each common rate."""
+    """Judge recomputed tokens, their cost, hit rates and p90 against LRU, at each load where LRU recomputes."""
     ours, lru = sweep.curves[name], sweep.curves["lru"]
     whose = f"{ours.contender.head} against LRU"
+    pairs = [(ours.points[rate], one) for rate, one in lru.points.items() if rate in ours.points]
+    evicting = [(mine, theirs) for mine, theirs in pairs if all(theirs.each("recomputed"))]
 
     def saved(value: str) -> dict[float, list[float]]:
-        """Return by which part a value is less than that of LRU, by rate; only where LRU has some."""
-        found = {
-            rate: [1 - mine / theirs for mine, theirs in ours.points[rate].beside(lru.points[rate], value) if theirs]
-            for rate in _common(ours, lru)
-        }
-        return {rate: rounds for rate, rounds in found.items() if rounds}
+        """Return by which part a value is lower than LRU's, by the load offered."""
+        return {one["offered"]: [1 - mine / theirs for mine, theirs in our.beside(one, value)] for our, one in evicting}
 
     hits = {
-        rate: [100 * (mine - theirs) for mine, theirs in ours.points[rate].beside(lru.points[rate], "hits")]
-        for rate in _common(ours, lru)
+        one["offered"]: [100 * (mine - theirs) for mine, theirs in our.beside(one, "hits")] for our, one in evicting
     }
     lower = Claim("lower, without a number", 0.0)
     return (
@@ -110,7 +107,7 @@ def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
             f"fewer recomputed tokens, {whose}", saved("recomputed"), Claim(f"up to {FEWER:.1%}", 0.0, FEWER), "{:.1%}"
         ),
         by_rate(f"lower cost of what is recomputed, {whose}", saved("recomputing"), lower, "{:.1%}", "ours"),
-        by_rate(f"higher hit rate, {whose}", hits, Claim(f"up to {HITS:g} points", 0.0, HITS), "{:.1f}"),
+        by_rate(f"higher hit rate, {whose}", hits, Claim(f"up to {HITS:g} points", 0.0, HITS), "{:.1f} points"),
         by_rate(f"lower p90, {whose}", saved("p90"), lower, "{:.1%}"),
         at_equal_hits(ours, lru),
     )
@@ -143,7 +140,3 @@ def _at_hits(curve: Curve) -> dict[str, float] | None:
         for name in names
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _common(ours: Curve, lru: Curve) -> list[float]:
-    return [rate for rate in ours.points if rate in lru.points]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 from minifuse.papers.curve import BOUND, Curve
 from minifuse.papers.experiment import Say
+from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn
 from minifuse.papers.pensieve.compared import PENSIEVE, VLLM
 from minifuse.papers.pensieve.serving import Servings, experiment
 from minifuse.papers.pensieve.sweeps import MORE, gain_at_equal_latency
-from minifuse.papers.verdict import Claim, told, verdict
+from minifuse.papers.verdict import Claim, verdict
 
 REACTIONS = (30, 60, 120)  # seconds, in the mean
 GAINS = {30: MORE, 60: Claim.about(1.52), 120: Claim.about(1.4)}  # the thesis has no number for 30 s
@@ -57,15 +59,23 @@ def falls(curves: Mapping[str, Curve], *, paired: bool) -> str:
     """
     rounds = range(len(curves["vllm"].last.rounds))
 
-    def load(reaction: int, number: int) -> float:
+    def load(reaction: int, number: int) -> tuple[float, float]:
+        """Return the least and the most that a round's load may be."""
         curve = curves[f"pensieve_{reaction}"].of_round(number)
         if paired:
-            return curve.peak
-        return curve.load_at(BOUND * curves["vllm"].of_round(number).lowest(), "offered") or 0.0
+            return curve.peak, curve.peak
+        level_s = BOUND * curves["vllm"].of_round(number).lowest()
+        found = curve.load_at(level_s, "offered")
+        if found is None:
+            return 0.0, min(outcome["offered"] for outcome in curve.points.values())
+        return found, math.inf if curve.last["p90"] < level_s else found
 
     loads = [[load(reaction, number) for reaction in REACTIONS] for number in rounds]
     what = "highest throughput" if paired else "load at twice vllm's lowest p90"
-    found = ", ".join(told([each[i] for each in loads], "{:.3g}") for i in range(len(REACTIONS)))
-    steps = [late / early if early else 0.0 for each in loads for early, late in pairwise(each)]
+    found = ", ".join(told([each[i][0] for each in loads], "{:.3g}") for i in range(len(REACTIONS)))
+    steps = [(early, late) for each in loads for early, late in pairwise(each)]
+    least = [late[0] / early[1] for early, late in steps]
+    most = [late[1] / early[0] if early[0] else math.inf for early, late in steps]
     text = f"{found} requests/s with {', '.join(map(str, REACTIONS))} s"
-    return verdict(f"{what}, by mean reaction time".capitalize(), steps, Claim("it falls", 0.0, 1.0), text)
+    what = f"{what}, by mean reaction time".capitalize()
+    return verdict(what, least, Claim("it falls", 0.0, 1.0), text, upper=most)

@@ -16,7 +16,6 @@ from minifuse.papers.contest import Bench, text_model
 from minifuse.papers.curve import Served, run_rounds
 from minifuse.papers.experiment import Conditions, Panel, Plot, Point, Say, Values
 from minifuse.papers.page import Drawn, notes, spec, tables
-from minifuse.papers.verdict import spread
 from minifuse.serve.resolve import resolve_run
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import technique
@@ -126,9 +125,7 @@ class Setting(Bench[TextSource]):
         for name, outcome in run_rounds(runs, self.rounds, first).items():
             for part, seconds in (("", "prefill"), ("_generation", "generation")):
                 rounds_s = outcome.each(seconds)
-                values |= {f"{name}{part}_s": median(rounds_s), f"{name}{part}_rounds_s": rounds_s}
-                if self.several:
-                    values[f"{name}{part}_spread"] = spread(rounds_s)
+                values |= {f"{name}{part}_s": median(rounds_s), f"{name}{part}_s_rounds": rounds_s}
         values["generation_s"] = values["again_generation_s"]
         values["share"] = values["again_s"] / values["generation_s"]
         return values
@@ -202,7 +199,7 @@ def _measured(setting: Setting, say: Say) -> list[Panel]:
         f"Fig. 3.3, {name}: {setting.scale.batch} requests, {PROMPT} new tokens, {setting.steps} steps of generation"
     )
     columns, reached_columns = tables("pensieve/fig3_3")
-    plot = Plot(say, title, tuple(one for one in columns if setting.several or "spread" not in one.key))
+    plot = Plot(say, title, columns)
     for number, history in enumerate(setting.histories):
         say(f"{name}: {history} tokens of history")
         plot.add({"history": history}, setting.contest(history, first=number))

@@ -13,7 +13,6 @@ from minifuse.model.text.load import TextSource
 from minifuse.papers.contest import Bench, text_model
 from minifuse.papers.experiment import Conditions, Panel, Point, Say
 from minifuse.papers.page import Drawn, spec, tables
-from minifuse.papers.verdict import spread
 from minifuse.simulate.cost import Roofline, hardware
 
 CHUNK = 32  # tokens, the thesis'
@@ -112,13 +111,11 @@ def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ..
     attention_ms, rest_ms = (tuple(seconds * 1e3 for seconds in taken) for taken in (attention_s, rest_s))
     measured = {
         "attention_ms": median(attention_s) * 1e3,
-        "attention_rounds_ms": attention_ms,
+        "attention_ms_rounds": attention_ms,
         "rest_ms": median(rest_s) * 1e3,
-        "rest_rounds_ms": rest_ms,
+        "rest_ms_rounds": rest_ms,
         "share": median(attention_s) / median(rest_s),
     }
-    if len(attention_s) > 1:
-        measured["spread"] = spread(attention_ms)
     return Point({"context": context}, measured, {})
 
 
@@ -136,8 +133,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     say(f"contexts of {setting.contexts[0]} to {setting.contexts[-1]:,} tokens")
     points = setting.points()
     (columns,) = tables("pensieve/fig3_4")
-    shown = tuple(one for one in columns if one.key != "spread" or not setting.virtual)
-    panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", shown, tuple(points.values()))
+    panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", columns, tuple(points.values()))
     say.keep(panel)
     line = Line.of(list(points), [point.measured["share"] for point in points.values()])
     return Drawn(

@@ -107,7 +107,7 @@ class Serving(Bench[TextSource]):
         self.check_requests(MOST_REQUESTS)
         self.memory = scale.memory[family]
         self.num_requests = conditions.requests or scale.requests
-        self.min_turns = min_turns
+        self.min_turns, self.correlation = min_turns, 0.0
         self.found = [scale_lengths(lengths, scale.lengths) for lengths in found if len(lengths) >= min_turns]
         if found and not self.found:
             raise UsageError(
@@ -134,7 +134,7 @@ class Serving(Bench[TextSource]):
             reaction_s: the mean reaction time, in the thesis' seconds.
             cold: whether no conversation is under way when the run begins.
         """
-        asked = Asked(self.scale.lengths, reaction_s * self.scale.second, self.min_turns)
+        asked = Asked(self.scale.lengths, reaction_s * self.scale.second, self.min_turns, correlation=self.correlation)
         seed = self.conditions.seed + number
         kind = Cold if cold else Crowd
         return kind(asked, self.source.config.vocab_size, seed, self.scale.remembered, self.found)
@@ -144,6 +144,12 @@ class Serving(Bench[TextSource]):
         other = copy(self)
         other.settings = replace(self.settings, hardware=several(hardware(machine), self.gpus))
         other.profile = None
+        return other
+
+    def correlating(self, correlation: float) -> Serving:
+        """Return the same measurements with lengths that depend on each other (see `Asked`)."""
+        other = copy(self)
+        other.correlation = correlation
         return other
 
     def run(self, contender: Contender, requests: Any) -> Costs:

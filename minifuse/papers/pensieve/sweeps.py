@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, curve_panel
 from minifuse.papers.equal_latency import equal_latency
-from minifuse.papers.experiment import Column, Panel, Values
-from minifuse.papers.verdict import Claim, by_rate, spread
+from minifuse.papers.experiment import RANGE, Column, Panel, Values
+from minifuse.papers.verdict import Claim, by_rate
 
 LOWER, MORE = Claim("lower, without a number", 0.0, 1.0), Claim("more, without a number", 1.0)
 NOMINAL = Column("nominal\nreq/s", "at", "rate")
-COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("spread", "spread", "{}"))
+COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("range", "p90_ms", RANGE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,7 @@ class Sweep:
 
 def _values(outcome: Outcome, key: str) -> Values:
     """Return the medians, and the values of each round."""
-    rounds_ms = tuple(seconds * 1e3 for seconds in outcome.each("p90"))
-    found = {
-        **outcome.values(key),
-        f"{key}_rounds_throughput": outcome.each("throughput"),
-        f"{key}_rounds_latency": rounds_ms,
-        f"{key}_rounds_offered": outcome.each("offered"),
-    }
-    return {**found, f"{key}_spread": spread(rounds_ms)} if len(rounds_ms) > 1 else found
+    return {**outcome.values(key), f"{key}_offered_rounds": outcome.each("offered")}
 
 
 def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:

@@ -123,7 +123,7 @@ def test_what_each_figure_compares() -> None:
     assert heads["2.8"] == ["width 1", "width 10", "width 40"]
     assert heads["2.13"] == ["one size", "two sizes", "longest", "bucket"]
     assert heads["2.14"] == heads["2.15"] == ["cellular", "per operator", "per cell"]
-    assert [point.at["contender"] for point in panel(small("batchmaker-fig2.15"), "peaks, equal caps").points] == [
+    assert [point.at["contender"] for point in panel(small("batchmaker-fig2.15"), "all at once").points] == [
         "cell. 1,024",
         "per operator",
         "per cell",
@@ -141,8 +141,9 @@ def test_what_each_figure_compares() -> None:
     ]
     queueing, computing = (one.points for one in small("batchmaker-fig2.9").panels)
     assert [point.at["percent"] for point in queueing] == [50, 90, 99] == [p.at["percent"] for p in computing]
-    assert {*computing[0].measured} == {"cellular_ms", "longest_ms", "bucket_ms"} == {*queueing[0].measured}
-    assert [point.paper for point in queueing] == [{}, {}, {"cellular": "1.38", "baseline": ">100"}]
+    for one in (*queueing, *computing):
+        assert {"cellular_ms", "longest_ms", "bucket_ms"} < {*one.measured}
+    assert [point.paper for point in queueing] == [{}, {}, {"cellular": 1.38, "baseline": 100.0}]
     shares = {p.at["contender"]: p.measured["share"] for p in panel(small("batchmaker-fig2.15"), "ideal").points}
     assert shares["ideal"] == 1.0
     assert 0 < number(shares["cellular"]) < 1

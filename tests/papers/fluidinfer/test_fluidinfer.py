@@ -72,7 +72,7 @@ def test_in_real_time_the_simulator_stands_beside_the_run(few: None) -> None:
     assert "sim/run" in simulated.columns[1].head
     for point in simulated.points:
         assert all(0 < point.measured[one.key] < 100 for one in CONTENDERS)  # type: ignore[operator]
-    assert "fluid_spread" in run.points[0].measured
+    assert "fluid_ms_rounds" in run.points[0].measured
     server = Server(Conditions(scale="quick"), "small", ("cpu", 1))
     longest = max(request.max_length for request in server.requests(None))
     assert 1.5 * longest <= server.tokens < 1.5 * longest + 16

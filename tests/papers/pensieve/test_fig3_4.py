@@ -46,7 +46,7 @@ def test_in_real_time_it_is_what_calibrate_measures(monkeypatch: pytest.MonkeyPa
     (panel,) = finding.panels
     first = panel.points[0].measured
     assert (first["attention_ms"], first["rest_ms"], first["share"]) == (200.0, 1000.0, 0.2)
-    assert first["attention_rounds_ms"] == (100.0, 200.0, 300.0)
+    assert first["attention_ms_rounds"] == (100.0, 200.0, 300.0)
 
 
 def test_the_line_that_fits_best() -> None:
