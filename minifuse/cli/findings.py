@@ -47,7 +47,7 @@ def show(row: Experiment, finding: Finding) -> None:
         out.width = PIPE_WIDTH
     out.print(Text.assemble((row.name, "bold"), f": {row.shows} ({row.paper}, {row.figure})."), soft_wrap=True)
     for panel in finding.panels:
-        rows = [[column.cell(point) for column in panel.filled] for point in panel.points]
+        rows = [[column.cell(point) for column in panel.filled] for point in panel.listed]
         tables = cut_to(out.width, [column.head for column in panel.filled], rows, named=False)
         out.print("", Text(panel.title, "bold"), *tables, sep="\n")
     out.print()
@@ -69,7 +69,7 @@ def _markdown(row: Experiment, finding: Finding, source: dict[str, Any], shown: 
     for panel in finding.panels:
         heads = [" ".join(column.head.split()) for column in panel.filled]
         lines += [f"## {panel.title}", "", _row(heads), _row(["---:"] * len(heads))]
-        lines += [_row([column.cell(point) for column in panel.filled]) for point in panel.points]
+        lines += [_row([column.cell(point) for column in panel.filled]) for point in panel.listed]
         lines.append("")
     return "\n".join([*lines, *(f"- {note}" for note in (*finding.notes, where)), ""])
 

@@ -260,9 +260,14 @@ class Raced(Generic[T]):
         return cls(tuple(runs), tuple(map(seconds, runs)))
 
     @property
+    def middle(self) -> int:
+        """The number of the round of median duration; of an even number, the shorter of the two middle rounds."""
+        return self.rounds_s.index(median_low(self.rounds_s))
+
+    @property
     def run(self) -> T:
-        """Return the run of median duration; of an even number, the shorter of the two middle runs."""
-        return self.runs[self.rounds_s.index(median_low(self.rounds_s))]
+        """The run of the middle round."""
+        return self.runs[self.middle]
 
     def over(self, other: Raced[T]) -> tuple[float, ...]:
         """Return how many times as fast as `other` this contender is, in each round."""

@@ -110,6 +110,12 @@ class Panel:
     title: str
     columns: tuple[Column, ...]
     points: tuple[Point, ...]
+    every: int = 1  # the table has every so many-th point
+
+    @property
+    def listed(self) -> tuple[Point, ...]:
+        """Return the points of the table."""
+        return self.points[self.every - 1 :: self.every]
 
     @property
     def filled(self) -> tuple[Column, ...]:

@@ -81,15 +81,21 @@ def verdict(
 
 
 def by_rate(
-    what: str, found: Mapping[float, Sequence[float]], claim: Claim, form: str = "{:.2f}x", source: str = "thesis"
+    what: str,
+    found: Mapping[float, Sequence[float]],
+    claim: Claim,
+    form: str = "{:.2f}x",
+    source: str = "thesis",
+    by: str = "requests/s",
 ) -> str:
-    """Return a sentence that judges a claim at each rate.
+    """Return a sentence that judges a claim at each rate, or at each value of another axis.
 
     Args:
         found: the values of all rounds, by requests per second.
+        by: the name of the axis.
     """
     each = [f"{claim.judge(rounds)} at {shown(rate)}, {told(rounds, form)}" for rate, rounds in found.items()]
-    return f"{what}, by requests/s: {'; '.join(each) or 'undecided at every rate'} ({source}: {claim.text})."
+    return f"{what}, by {by}: {'; '.join(each) or 'undecided at every rate'} ({source}: {claim.text})."
 
 
 def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str]) -> str:

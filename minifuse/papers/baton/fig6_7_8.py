@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from minifuse.papers.baton.course import Course
 from minifuse.papers.baton.setting import INSERTS, TAKES, Races, Setting
 from minifuse.papers.contest import Raced
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say
+from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec
-from minifuse.papers.verdict import Claim, verdict
+from minifuse.papers.verdict import Claim, by_rate
 
-STEPS = 10  # points drawn of each run, at equal distances up to the end of the slowest run
+STEPS, EVERY = 200, 20  # moments drawn of a run, up to the end of the slowest; each 20th is in the table
 
 What = Literal["completed", "tokens", "used"]
 
@@ -53,31 +55,49 @@ def deepest_fall(course: Course) -> float:
     return max([0, *(before - after for before, after in pairwise(course.used[: until + 2]))]) / course.peak
 
 
-def shares_of(measure: Callable[[Course], float], courses: Mapping[str, Course]) -> str:
-    """Format a measure of each contender's run."""
-    return ", ".join(f"{name} {measure(course):.1%}" for name, course in courses.items())
+class Compared(NamedTuple):
+    """A measure of a course, and how the paper compares Baton's with that of static batches."""
+
+    name: str
+    of: Callable[[Course], float]
+    claim: Claim
+    form: str = "{:.0%}"
 
 
-def memory_of(courses: Mapping[str, Course]) -> str:
-    """Format each contender's mean and deepest fall of memory, as parts of its peak."""
-    return ", ".join(
-        f"{name} {one.mean_used / one.peak:.0%} and {deepest_fall(one):.0%}" for name, one in courses.items()
-    )
+LESS, MORE = Claim("less, without a number", 0.0, 1.0), Claim("more, without a number", 1.0)
+NEAR = Claim("comparable, taken as within 10%", 0.9, 1.1)
+STEPS_6 = (Compared("longest time without a completed query, as a part of the run", longest_wait, LESS),)
+PHASES_7 = (Compared("largest deviation from a constant rate, as a part of the tokens", straightness, LESS, "{:.1%}"),)
+MEMORY_8 = (
+    Compared("peak of memory, in tokens", lambda course: course.peak, NEAR, "{:,.0f}"),
+    Compared("mean memory as a part of the peak", lambda course: course.mean_used / course.peak, MORE),
+    Compared("deepest fall as a part of the peak", deepest_fall, LESS),
+)
 
 
-def comparable(races: Races) -> Iterator[str]:
-    """Yield the verdicts on the peak of memory, which the paper calls comparable to that of static batches."""
-    for batch, served in races.items():
+def verdicts(races: Races, compared: Sequence[Compared]) -> Iterator[str]:
+    """Yield each contender's measures, and the verdicts on them against static batches, by round."""
+    for one in compared:
+        each = {
+            name: {batch: list(map(one.of, served[name].runs)) for batch, served in races.items()} for name in INSERTS
+        }
+        medians = [
+            f"{name} {', '.join(told(found, one.form) for found in by_batch.values())}"
+            for name, by_batch in each.items()
+        ]
+        yield f"{one.name}, by batch ({', '.join(map(str, races))}): {'; '.join(medians)}.".capitalize()
         for name in INSERTS[1:]:
-            pairs = zip(served[name].runs, served["static"].runs, strict=True)
-            ratios = [ours.peak / static.peak for ours, static in pairs]
-            what = f"Peak of memory, {name} over static, batch of {batch}"
-            yield verdict(what, ratios, Claim("comparable, taken as within 10%", 0.9, 1.1), source="paper")
+            ratios: dict[float, list[float]] = {
+                batch: [
+                    ours / theirs if theirs else math.inf
+                    for ours, theirs in zip(found, each["static"][batch], strict=True)
+                ]
+                for batch, found in each[name].items()
+            }
+            yield by_rate(f"{one.name}, {name} over static".capitalize(), ratios, one.claim, source="paper", by="batch")
 
 
-def draw(
-    setting: Setting, say: Say, number: str, what: What, head: str, compare: Callable[[Mapping[str, Course]], str]
-) -> Drawn:
+def draw(setting: Setting, say: Say, number: str, what: What, head: str, compared: Sequence[Compared]) -> Drawn:
     """Draw one quantity over the run of each contender."""
 
     def panels(races: Races) -> list[Panel]:
@@ -85,34 +105,30 @@ def draw(
 
     say.expect((not setting.virtual) + len(setting.batches))
     setting.raced = races = setting.raced or setting.races(say, INSERTS, panels)
-    compared = (
-        f"batch of {batch}: {compare({name: one.run for name, one in served.items()})}"
-        for batch, served in races.items()
-    )
-    claims = tuple(comparable(races)) if what == "used" else ()
-    return Drawn(panels(races), steps=STEPS, compared="; ".join(compared), claims=claims)
+    return Drawn(panels(races), steps=STEPS // EVERY, claims=tuple(verdicts(races, compared)))
 
 
 def _panel(title: str, served: Mapping[str, Raced[Course]], what: What, head: str) -> Panel:
+    """Return the runs of one round, in which all contenders have the same queries."""
     columns = [Column(f"{head}\n{name}", "measured", name, "{:,}", axis="y") for name in served]
-    last = max(one.run.seconds for one in served.values())
+    number = served["static"].middle
+    runs = {name: one.runs[number] for name, one in served.items()}
+    last = max(course.seconds for course in runs.values())
     points = []
     for step in range(1, STEPS + 1):
         second = last if step == STEPS else last * step / STEPS
-        values = {name: getattr(one.run.at(second), what) for name, one in served.items()}
+        values = {name: getattr(run.at(second), what) for name, run in runs.items()}
         points.append(Point({"second": second}, values, {}))
-    return Panel(title, (Column("at\ns", "at", "second"), *columns), tuple(points))
+    return Panel(title, (Column("at\ns", "at", "second"), *columns), tuple(points), EVERY)
 
 
-def _figure(
-    number: str, shows: str, what: What, head: str, compare: Callable[[Mapping[str, Course]], str]
-) -> Experiment:
+def _figure(number: str, shows: str, what: What, head: str, compared: Sequence[Compared]) -> Experiment:
     shows = f"{shows} over time, static batches against Baton"
     make = partial(Setting, "second")
     experiment = spec("Baton", number, shows, lambda conditions: conditions.once("courses", make), takes=TAKES)
-    return experiment(partial(draw, number=number, what=what, head=head, compare=compare))
+    return experiment(partial(draw, number=number, what=what, head=head, compared=compared))
 
 
-FIG_6 = _figure("6", "queries completed", "completed", "completed", partial(shares_of, longest_wait))
-FIG_7 = _figure("7", "tokens generated", "tokens", "tokens", partial(shares_of, straightness))
-FIG_8 = _figure("8", "KV memory in use", "used", "KV tokens", memory_of)
+FIG_6 = _figure("6", "queries completed", "completed", "completed", STEPS_6)
+FIG_7 = _figure("7", "tokens generated", "tokens", "tokens", PHASES_7)
+FIG_8 = _figure("8", "KV memory in use", "used", "KV tokens", MEMORY_8)

@@ -24,3 +24,4 @@ TABLE_2: Mapping[int, Mapping[str, float]] = {
     8: {"static": 50.07, "baton": 31.08},
     10: {"static": 40.45, "baton": 30.99},
 }
+FITTED_TO = (2, 10)  # batches of Table 2 whose static times are used in the fit of `minifuse/papers/baton/machine.py`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal
 
 import minifuse.papers.baton.paper as paper
@@ -18,7 +18,7 @@ from minifuse.papers.baton.queries import LONG, SHORTER, Query, first_set, reque
 from minifuse.papers.contest import Bench, Raced, ignore, known, text_model
 from minifuse.papers.experiment import Conditions, Panel, Say
 from minifuse.papers.page import notes
-from minifuse.simulate.cost import Hardware, hardware
+from minifuse.simulate.cost import hardware
 from minifuse.techniques import technique
 
 EMBEDDED = "baton embed"  # embeds newcomers, but computes their prompts in their rows: between 4.1 and 4.2
@@ -40,8 +40,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     PREFETCHED: ("baton-pd", {"memory.prefetch": APART}),
 }
 OTHERS = ("orca", "vllm")  # re-batch too, in this project without rectangles
-FITTED_TO = (min(paper.TABLE_2), max(paper.TABLE_2))  # batches of Table 2 whose static times are used in the fit
-CONCATENATED = 3.0  # how often the KV of a context is moved if each iteration concatenates it: read, written, read
 BLOCK = 16  # tokens of vllm's blocks
 MOST_REQUESTS = 10_000
 TAKES = ("model", "requests")
@@ -76,31 +74,6 @@ SCALES: dict[Which, dict[str, _Scale]] = {
 Races = dict[int, dict[str, Raced[Course]]]  # by batch, then by contender
 
 
-@cache
-def fixed_costs() -> tuple[float, float]:
-    """Fit a framework's fixed costs to two times of Table 2, those of static batches of 2 and of 10.
-
-    They are the seconds of an iteration, and of a row of an iteration, beyond moving weights and KV and arithmetic. KV
-    is concatenated in each iteration. Static batches run to the cap.
-    """
-    setting = Setting("second", Conditions(scale="paper", rounds=1))
-    bare = replace(hardware(setting.machine), overhead_s=0.0, kv_traffic=CONCATENATED)
-    setting.settings = replace(setting.settings, hardware=bare)
-    sums = []  # of each time: its iterations, their rows, and the seconds that are left for both
-    for batch in FITTED_TO:
-        course = setting.serve_queries(TO_CAP, batch, setting.queries(batch))
-        sums.append((len(course.ended_s), course.rows, paper.TABLE_2[batch]["static"] - course.seconds))
-    (iterations, rows, left_s), (fewer, others, less_s) = sums
-    iteration_s = (left_s * others - less_s * rows) / (iterations * others - fewer * rows)
-    return iteration_s, (left_s - iterations * iteration_s) / rows
-
-
-def of_framework(machine: str) -> Hardware:
-    """Return a machine with the fixed costs of the paper's framework."""
-    iteration_s, row_s = fixed_costs()
-    return replace(hardware(machine), overhead_s=iteration_s, row_s=row_s, kv_traffic=CONCATENATED)
-
-
 class Setting(Bench[TextSource]):
     """Serves a set of queries on a machine.
 
@@ -114,6 +87,8 @@ class Setting(Bench[TextSource]):
         super().__init__(conditions, text_model(conditions, scale.model), self.machine)
         self.check_requests(MOST_REQUESTS)
         self.first = which == "first"
+        # Whether to show the paper's numbers: not beside other queries, or a model that the user chose.
+        self.is_papers = conditions.requests is None and conditions.model is None
         self.num_queries = conditions.requests or scale.queries or paper.SIZES[which]
         self.batches = scale.batches
         self.raced: Races | None = None  # what several figures show, when it is complete
@@ -135,7 +110,7 @@ class Setting(Bench[TextSource]):
         if not self.virtual:
             return {"": self}
         other = copy(self)
-        other.settings = replace(self.settings, hardware=of_framework(self.machine))
+        other.settings = replace(self.settings, hardware=f"{self.machine}-framework")
         return {", by the data sheet": self, ", with a framework's fixed costs": other}
 
     def queries(self, batch: int, number: int = 0) -> list[Query]:

@@ -16,9 +16,7 @@ from minifuse.papers.baton.queries import SHORTER
 from minifuse.papers.baton.setting import (
     APART,
     BESIDE,
-    CONCATENATED,
     EMBEDDED,
-    FITTED_TO,
     OTHERS,
     PREFETCHED,
     RELEASED,
@@ -29,17 +27,23 @@ from minifuse.papers.baton.setting import (
     Races,
     Setting,
     Which,
-    fixed_costs,
 )
 from minifuse.papers.experiment import Experiment, Panel, Point, Say
 from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec, tables
 from minifuse.papers.verdict import Claim, verdict
+from minifuse.simulate.cost import hardware
 
 Published = Mapping[int, Mapping[str, float]]  # seconds, by batch and contender
 Pair = tuple[int, str, str]  # batch, contender and baseline
 
-PAIRS_1 = (("baton-pd", "baton"), ("baton-pd", "static"), ("baton-pd", "pd"), ("baton", "static"))
+PAIRS_1 = (
+    ("baton-pd", "baton"),
+    ("baton-pd", "static"),
+    ("baton-pd", "pd"),
+    ("baton", "static"),
+    ("pd", "static"),
+)
 CLAIMS_1 = [(batch, *pair) for batch in paper.TABLE_1 for pair in PAIRS_1]
 CLAIMS_2 = [
     (batch, *pair)
@@ -53,6 +57,7 @@ IN_PAPER = {EMBEDDED: "baton", TO_CAP: "static"}  # the paper's names for what m
 def draw(setting: Setting, say: Say, number: str, published: Published, claims: Sequence[Pair]) -> Drawn:
     """Run all contenders in turns, at every batch size, on each machine."""
     machines, panels, judged = setting.machines(), list[Panel](), list[str]()
+    published = published if setting.is_papers else {}
     say.expect((not setting.virtual) + len(machines) * len(setting.batches))
     contenders = (
         *VARIANTS,
@@ -64,33 +69,35 @@ def draw(setting: Setting, say: Say, number: str, published: Published, claims: 
         title = f"Table {number}: the {'first' if setting.first else 'second'} set of queries{where}"
         races = one.races(say, contenders, partial(_panels, title, one, published))
         panels += _panels(title, one, published, races)
-        judged += [f"{claim(races, *pair, published)[:-1]}{where}." for pair in claims]
+        judged += [f"{claim(races, *pair, published)[:-1]}{where}." for pair in claims if published]
         found.append(races)
-    iterations = {
-        batch: {name: len(one.run.ended_s) for name, one in served.items()} for batch, served in found[0].items()
-    }
     return Drawn(
         panels,
-        claims=tuple(judged),
+        claims=tuple(judged) or ("Not compared: the paper has other queries, or another model.",),
         seconds=tuple(absolute(found[-1], published, setting.first)) if setting.virtual else (),
-        fixed=fixed_costs() if setting.virtual else (),
-        concatenated=CONCATENATED,
+        framework=hardware(f"{setting.machine}-framework"),
         second=not setting.first,
         apart=APART,
         shortest=SHORTER[0],
         longest=SHORTER[1],
         bounds={batch: bound(batch, *SHORTER) for batch in paper.TABLE_2},
-        saved={batch: counts["static"] / counts["orca"] for batch, counts in iterations.items()},
+        saved={
+            batch: median(
+                len(static.ended_s) / len(orca.ended_s)
+                for static, orca in zip(served["static"].runs, served["orca"].runs, strict=True)
+            )
+            for batch, served in found[0].items()
+        },
         over={ours: {name: over(found[0], ours, name) for name in OTHERS} for ours in ("baton", "baton-pd")},
     )
 
 
 def absolute(races: Races, published: Published, first: bool) -> Iterator[str]:
-    """Yield the verdicts on the seconds of the machine with a framework's fixed costs, but for those of the fit."""
+    """Yield the verdicts on seconds with a framework's fixed costs, except the fitted ones."""
     for batch, served in races.items():
         for name, theirs in published.get(batch, {}).items():
             ours = name if first else {"static": TO_CAP, "baton": EMBEDDED}[name]
-            if ours == TO_CAP and batch in FITTED_TO:
+            if ours == TO_CAP and batch in paper.FITTED_TO:
                 continue
             seconds, claimed = served[ours].rounds_s, Claim.about(theirs, "{:,.1f} s", WITHIN)
             yield verdict(
@@ -106,22 +113,16 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
     """Return two panels by batch size and contender: times, then work and memory."""
     points = []
     for batch, served in races.items():
-        seconds = published.get(batch, {}) if setting.conditions.requests is None else {}
+        seconds = published.get(batch, {})
         for name, one in served.items():
-            course, theirs, gains = one.run, seconds.get(name), one.over(served["static"])
+            theirs, gains = seconds.get(name), one.over(served["static"])
+            costs = [_work(setting, course) for course in one.runs]
             measured = {
-                "seconds": course.seconds,
+                "seconds": median(one.rounds_s),
                 "seconds_rounds": one.rounds_s,
                 "gain": median(gains),
                 "gain_rounds": gains,
-                "idle_share": course.idle_share,
-                "iterations": len(course.ended_s),
-                "apart_share": course.apart_s / course.seconds,
-                "link_share": course.link_s / course.seconds,
-                "peak": course.peak,
-                "mean_used": course.mean_used,
-                "copied_mb": _insertion_mb(setting, course, course.embedded),
-                "cleared_mb": _insertion_mb(setting, course, course.cleared),
+                **{key: median(values) for key in costs[0] if (values := [one[key] for one in costs if key in one])},
             }
             in_paper = {"seconds": theirs, "gain": seconds["static"] / theirs if theirs else None}
             points.append(Point({"name": f"{batch} {name}", "batch": batch, "contender": name}, measured, in_paper))
@@ -129,9 +130,20 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
     return Panel(title, times, tuple(points)), Panel(f"{title}: work and memory", work, tuple(points))
 
 
-def _insertion_mb(setting: Setting, course: Course, tokens: int) -> float | None:
-    """Return the mean megabytes of these tokens per insertion."""
-    return tokens * setting.slot_bytes / course.insertions / 1e6 if course.insertions else None
+def _work(setting: Setting, course: Course) -> dict[str, float]:
+    """Return the work and the memory of a run; megabytes are of an insertion in the mean."""
+    found = {
+        "idle_share": course.idle_share,
+        "iterations": len(course.ended_s),
+        "apart_share": course.apart_s / course.seconds,
+        "link_share": course.link_s / course.seconds,
+        "peak": course.peak,
+        "mean_used": course.mean_used,
+    }
+    if course.insertions:
+        insertion_mb = setting.slot_bytes / course.insertions / 1e6
+        found |= {"copied_mb": course.embedded * insertion_mb, "cleared_mb": course.cleared * insertion_mb}
+    return found
 
 
 def bound(batch: int, shortest: int, longest: int) -> float:
