@@ -98,12 +98,13 @@ def by_rate(
     return f"{what}, by {by}: {'; '.join(each) or 'undecided at every rate'} ({source}: {claim.text})."
 
 
-def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str]) -> str:
+def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str], form: str = "{:.2f}x") -> str:
     """Compare the gain of each point with the paper's, if the paper gives one.
 
     Args:
         key: the key of the gain; the gains of all rounds are in `<key>_rounds`.
         name: returns a name for a point.
+        form: the format of the gains.
 
     Returns:
         Sentences that tell how many points agree, and name the others. Without a number of the paper, one that says so.
@@ -116,7 +117,7 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], st
         rounds = point.measured.get(f"{key}_rounds", (gain,))
         limit = point.measured.get("limit")
         best = "" if limit is None or gain >= published else f", {limit:.2f}x if no request slowed another down"
-        text = f"{name(point.at)} ({told(rounds)}; paper {published}x{best})"
+        text = f"{name(point.at)} ({told(rounds, form)}; paper {form.format(published)}{best})"
         judged[Claim.about(published).judge(rounds)].append(text)
     others: Mapping[str, list[str]] = {name: found for name, found in judged.items() if found and name != "agrees"}
     num_all = sum(map(len, judged.values()))

@@ -59,6 +59,6 @@ def test_points_that_agree_are_counted_and_the_others_named() -> None:
     ]
     assert against_paper(points, "speedup", lambda at: f"{at['ms']} ms") == (
         "The speed-up agrees with the paper's, within 10%, at 1 of 4 points. "
-        "Below: 1 ms (1.00x; paper 2.0x, 3.00x if no request slowed another down). "
-        "Above: 3 ms (4.00x; paper 2.0x). Undecided: 6 ms (2.00x (1.50x to 2.10x); paper 2.0x)."
+        "Below: 1 ms (1.00x; paper 2.00x, 3.00x if no request slowed another down). "
+        "Above: 3 ms (4.00x; paper 2.00x). Undecided: 6 ms (2.00x (1.50x to 2.10x); paper 2.00x)."
     )

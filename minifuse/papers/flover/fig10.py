@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Any
 
 import minifuse.papers.flover.paper as paper
 from minifuse.core.request import Request
@@ -13,7 +14,7 @@ from minifuse.papers.experiment import Conditions, Plot, Say
 from minifuse.papers.flover.machine import PROMPT
 from minifuse.papers.flover.setting import Setting, experiment, gains
 from minifuse.papers.page import Drawn, tables
-from minifuse.papers.verdict import against_paper
+from minifuse.papers.verdict import Claim, against_paper, verdict
 from minifuse.parallel.config import shard_config
 from minifuse.workload.laws import Arrival
 
@@ -25,10 +26,11 @@ POINTS = {
 }
 TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
 SMALL = "random:small"
+LINK_TOLERANCE = 0.05  # of 1.09 times: a gain that does not grow is no agreement
 
 
 def make(conditions: Conditions, tokens: int, crowds: Iterable[tuple[int, float]]) -> Setting:
-    """Make the setting: in real time of a small model, in virtual time of contexts as long as needed.
+    """Make the setting: in real time a small model, in virtual time long contexts.
 
     Raises:
         UsageError: the model or the KV of a point is too large, or a point's GPUs cannot share the model.
@@ -73,8 +75,16 @@ def figure(setting: Setting, say: Say) -> Drawn:
         [plot.panel for plot in plots],
         beyond=", ".join(beyond),
         verdicts=[
-            f"{plot.title}. {against_paper(plot.points, key, lambda at: at['name'])}" for plot in plots for key in keys
-        ],
+            text
+            for plot in plots
+            for key in keys
+            for text in (
+                f"{plot.title}. {against_paper(plot.points, key, lambda at: at['name'])}",
+                *_slower_link(plot, key),
+            )
+        ]
+        if setting.virtual
+        else (),
     )
 
 
@@ -104,8 +114,25 @@ def _plot(setting: Setting, say: Say, where: str, points: Iterable[paper.Distrib
     return plot
 
 
+def _slower_link(plot: Plot, key: str) -> Iterator[str]:
+    """Judge whether the gain grows with a slower link, for runs that differ in nothing else."""
+    found: dict[tuple[Any, ...], dict[Any, Sequence[float]]] = {}
+    for point in plot.points:
+        at = tuple(point.at[name] for name in ("gpus", "requests", "longest"))
+        found.setdefault(at, {})[point.at["link"]] = point.measured[f"{key}_rounds"]
+    for by_link in found.values():
+        if by_link.keys() == {"intra", "inter"} and any(point.paper[key] for point in plot.points):
+            ratios = [inter / intra for inter, intra in zip(by_link["inter"], by_link["intra"], strict=True)]
+            claim = Claim.about(paper.GAINS_10[1].gain / paper.GAINS_10[0].gain, tolerance=LINK_TOLERANCE)
+            noun = key.replace("_", " ")
+            yield verdict(f"{plot.title}. The {noun} between nodes over that within", ratios, claim, source="paper")
+
+
 def _drawn(setting: Setting, point: paper.Distributed, number: int) -> list[Request]:
-    """Make a round's requests; in real time they arrive at once, so that the messages depend on no clock."""
+    """Make a round's requests.
+
+    In real time they arrive at once, so that the messages depend on no clock.
+    """
     interval = setting.seconds(paper.INTERVAL) if setting.virtual else 0.0
     arrivals = Arrival(interval).times(point.requests, setting.rng("arrivals"))
     return setting.requests(arrivals, setting.lengths(point.longest, point.requests, number))

@@ -8,7 +8,7 @@ from itertools import product
 
 import minifuse.papers.flover.paper as paper
 from minifuse.core.request import Request
-from minifuse.papers.experiment import Plot, Say, Values
+from minifuse.papers.experiment import Plot, Point, Say, Values
 from minifuse.papers.flover.setting import Setting, experiment
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
@@ -57,7 +57,12 @@ def figure(setting: Setting, say: Say) -> Drawn:
         [plot.panel for plot in plots],
         left_out=len(BATCHES[scale]) < 4,
         batches=" and ".join(map(str, BATCHES[scale])),
-        verdicts=[f"{plot.title}. {against_paper(plot.points, 'speedup', _name)}" for plot in plots],
+        instances=setting.about_instances(),
+        verdicts=[
+            f"{plot.title}. {said}{against_paper(points, 'speedup', _name)}"
+            for plot in plots
+            for said, points in _by_claim(plot.points)
+        ],
     )
 
 
@@ -77,9 +82,18 @@ def _plot(setting: Setting, say: Say, where: str, axes: Sequence[tuple[int, int,
             "requests": count,
             "batch": batch,
         }
-        published = {"r_p": paper.R_P_7[interval], "speedup": paper.SPEEDUP_7[interval].get(count)}
+        sequential = paper.AS_SEQUENTIAL if interval == paper.SEQUENTIAL_7 else None
+        speedup = paper.SPEEDUP_7.get(interval, {}).get(count, sequential)
+        published = {"r_p": paper.R_P_7[interval], "speedup": speedup}
         plot.add(at, measured, setting.published(published))
     return plot
+
+
+def _by_claim(points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
+    """Divide the points into those with a number of the paper and those with words."""
+    words = [point for point in points if point.at["interval_ms"] == paper.SEQUENTIAL_7]
+    numbers = [point for point in points if point not in words]
+    return [("", numbers), ("Almost sequential, for which 1.0x is ours: ", words)]
 
 
 def _name(at: Values) -> str:

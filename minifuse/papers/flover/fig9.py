@@ -61,15 +61,20 @@ def figure(setting: Setting, say: Say) -> Drawn:
         for plot, key in keys:
             judged = against_paper(plot.points, key, lambda at: f"lengths {at['paper_lengths']}")
             verdicts.append(f"{plot.title}. {judged}")
-    speeds = setting.throughput
     return Drawn(
         [plot.panel for plot in plots],
         wider=wider,
         rows=REQUESTS_B,
-        cost=REQUESTS_B * speeds[1] / speeds[REQUESTS_B],
+        cost=[f"{_rows_cost(one):.2f}{where}" for where, one in machines.items()],
+        instances=setting.about_instances(),
         widest=plots[1].points[-1],
         verdicts=verdicts,
     )
+
+
+def _rows_cost(setting: Setting) -> float:
+    """Return how many times as long an iteration of Fig. 9b's requests takes as one of a single request."""
+    return REQUESTS_B * setting.throughput[1] / setting.throughput[REQUESTS_B]
 
 
 def _plots(setting: Setting, say: Say, where: str, wider: int | None) -> tuple[Plot, Plot]:

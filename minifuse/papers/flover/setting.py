@@ -18,10 +18,10 @@ from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
 from minifuse.papers.contest import Bench, Raced, text_model
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
-from minifuse.papers.flover.machine import PROMPT, calibrated, fitted
+from minifuse.papers.flover.machine import PROMPT, by_context, calibrated
 from minifuse.papers.flover.outcome import Outcome, observe
 from minifuse.papers.page import Draw, notes, spec
-from minifuse.simulate.cost import hardware
+from minifuse.simulate.cost import Hardware, hardware
 from minifuse.workload.laws import Uniform
 
 BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is measured
@@ -55,6 +55,7 @@ class Setting(Bench[TextSource]):
         self.tokens = conditions.tokens or tokens
         self.alone_s = 0.0  # until `start`
         self.throughput: dict[int, float] = {}  # tokens/s of the fused stream, by its batch
+        self.by_machine: dict[str, Setting] = {"": self}
         most = self.source.config.max_context - PROMPT
         for prompts, share in (*crowds, (MOST, 1.0)):
             longest = self.length(share * paper.TOKENS)
@@ -92,14 +93,22 @@ class Setting(Bench[TextSource]):
     def machines(self) -> dict[str, Setting]:
         """Return the settings to measure a figure in, by their addition to its title.
 
-        In virtual time, a second one is the machine fitted to Fig. 8.
+        In virtual time, two others are the machine fitted to Fig. 8, and the one whose rows cost as much as their
+        context.
         """
-        if not self.virtual:
-            return {"": self}
+        if self.virtual:
+            self.by_machine = {
+                ", one number calibrated": self,
+                ", fitted to Fig. 8": self._on(paper.FITTED),
+                ", fitted, by context": self._on(by_context()),
+            }
+        return self.by_machine
+
+    def _on(self, machine: str | Hardware) -> Setting:
         other = copy(self)
-        other.settings = replace(self.settings, hardware=fitted())
+        other.settings = replace(self.settings, hardware=machine)
         other.measure()
-        return {", one number calibrated": self, ", fitted to Fig. 8": other}
+        return other
 
     def with_ranks(self, ranks: int, link: str) -> Setting:
         """Return a setting of several GPUs, the slowest of whose connections is `link` (see `paper.LINKS`)."""
@@ -194,7 +203,7 @@ class Setting(Bench[TextSource]):
         return self.outcome("fusion", requests, count * max(request.max_length for request in requests), options)
 
     def instances(self, requests: Sequence[Request]) -> Outcome:
-        """Serve by concurrent instances, one for each request, so that no request waits for another."""
+        """Serve by concurrent instances, one for each request."""
         count = sum(1 for _ in groupby(requests, key=lambda request: request.group or request.id))
         kv_tokens = sum(request.max_cached for request in requests)
         return self.outcome("instances", requests, kv_tokens, {"batching.instances": count})
@@ -267,22 +276,34 @@ class Setting(Bench[TextSource]):
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on how the paper's setup was scaled, and on the throughput here."""
-        speeds, bandwidth = self.throughput, hardware(self.settings.hardware).bandwidth
+        bandwidth = hardware(self.settings.hardware).bandwidth
         return notes(
             "flover/setting",
             setting=self,
             paper=paper,
             terabytes=bandwidth / 1e12,
             of_sheet=bandwidth / hardware(paper.MACHINE).bandwidth,
-            fitted=fitted(),
-            batches=list(speeds),
-            speeds=list(speeds.values()),
-            gain=speeds[MOST] / speeds[1],
+            fitted=hardware(paper.FITTED),
+            by_context=by_context(),
+            batches=BATCHES,
+            speeds=[
+                f"{', '.join(f'{speed:,.0f}' for speed in one.throughput.values())}{where}"
+                for where, one in self.by_machine.items()
+            ],
         )
+
+    def about_instances(self) -> tuple[str, ...]:
+        """Return a note on concurrent instances, and on how much faster fusion may be."""
+        together = {where: hardware(one.settings.hardware).together for where, one in self.by_machine.items()}
+        most = {where: one.throughput[MOST] / one.throughput[1] for where, one in self.by_machine.items()}
+        bounds = [f"{most[where] / factor:.1f} times{where}" for where, factor in together.items()]
+        return notes("flover/instances", setting=self, fitted=hardware(paper.FITTED), bounds=bounds, most=MOST)
 
 
 def row_bound(requests: Sequence[Request]) -> float:
-    """Bound the gain of the shuffle if requests arrive at once and iterations cost as much as their rows.
+    """Bound the gain of the shuffle if an iteration costs as much as its rows.
+
+    All requests arrive at once.
 
     >>> f"{row_bound([Request('r0', (0,), max_new_tokens=2), Request('r1', (0,), max_new_tokens=4)]):.3f}"  # 8 for 6
     '1.333'
@@ -292,7 +313,9 @@ def row_bound(requests: Sequence[Request]) -> float:
 
 
 def kv_bound(requests: Sequence[Request]) -> float:
-    """Bound it if iterations cost as much as the KV of their rows, each read up to the longest context.
+    """Bound the gain of the shuffle if an iteration costs as much as the KV of its rows.
+
+    All requests arrive at once, and each row is read up to the longest context.
 
     >>> ends = [Request("r0", (0,), max_new_tokens=2), Request("r1", (0,), max_new_tokens=4)]
     >>> f"{kv_bound(ends):.3f}"  # contexts of 2 (1 + 2 + 3 + 4) for 2 (1 + 2) + 3 + 4
@@ -308,7 +331,7 @@ BOUNDS: Mapping[str, Callable[[Sequence[Request]], float]] = {"row_bound": row_b
 
 
 def gains(key: str, rounds: Sequence[float]) -> Values:
-    """Return a gain as values of a point: the median, all rounds, and their range."""
+    """Return a gain as values of a point: the median, and all rounds."""
     return {key: median(rounds), f"{key}_rounds": rounds}
 
 

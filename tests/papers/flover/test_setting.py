@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+import minifuse.papers.flover.paper as paper
 from minifuse.papers.contest import half_precision
 from minifuse.papers.experiment import Conditions, Say
-from minifuse.papers.flover.machine import calibrated, fitted
+from minifuse.papers.flover.machine import by_context, calibrated, fitted
 from minifuse.papers.flover.setting import Setting
 from minifuse.simulate.cost import hardware
 
@@ -26,10 +27,20 @@ def test_the_calibrated_machine_takes_the_papers_time_alone() -> None:
     assert (calibrated().flops, calibrated().memory) == (hardware("a100-40g").flops, 40e9)
 
 
-def test_the_fitted_machine_takes_the_papers_time_alone_and_its_fig_8() -> None:
+def test_the_named_machine_is_the_fit() -> None:
+    named, found = hardware(paper.FITTED), fitted()
+    assert [named.bandwidth, named.row_s, named.together] == pytest.approx(
+        [found.bandwidth, found.row_s, found.together], rel=5e-4
+    )
+    of_sheet = hardware(paper.MACHINE)
+    assert replace(named, bandwidth=of_sheet.bandwidth, row_s=0.0, together=1.0) == of_sheet
+
+
+@pytest.mark.parametrize("machine", [paper.FITTED, by_context()], ids=["fitted", "by context"])
+def test_the_fitted_machines_take_the_papers_time_alone_and_its_fig_8(machine: Any) -> None:
     """1 / speed-up is linear in the iterations: 10.86 + 0.469 n ms, and 160.6 s for all instances."""
     setting = started(tokens=512)
-    setting.settings = replace(setting.settings, hardware=fitted())
+    setting.settings = replace(setting.settings, hardware=machine)
     setting.measure()
     assert setting.alone_s == pytest.approx(5.8, rel=1e-3)
     rows_s = 32 / setting.throughput[32] - 1 / setting.throughput[1]
@@ -81,12 +92,13 @@ def test_the_contenders_get_the_same_requests_and_all_the_room_they_need(monkeyp
 
 def test_the_notes_give_the_scaling_and_the_throughput_of_batches() -> None:
     setting = started(tokens=64)
-    how, yields, share = setting.notes()
+    how, yields = setting.notes()
     assert "One number is calibrated: its memory bandwidth" in how
     assert yields.startswith("tokens/s of the fused stream at batch 1, 2, 4, 8, 16, 32: ")
     speeds = list(setting.throughput.values())
     assert speeds == sorted(speeds)
-    assert f"{speeds[-1] / speeds[0]:.1f} times" in yields
+    share, bound = setting.about_instances()
+    assert f"{speeds[-1] / speeds[0]:.1f} times" in bound
     assert "evenly" in share
 
 
