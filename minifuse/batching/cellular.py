@@ -129,10 +129,12 @@ class Cellular(Batching):
         self.workers = self.options.workers
         self.depth = self.options.max_tasks
         self.max_batches = _max_batches(self.options)
-        self.batch_sizes = _batch_sizes(self.options)
-        for most in (self.options.max_batch, *self.max_batches.values()):
+        limits = (self.options.max_batch, *self.max_batches.values())
+        given = _batch_sizes(self.options)
+        self.batch_sizes = tuple([size for size in given if size <= max(limits)]) or given
+        for most in limits:
             self.supported(most)
-        self.priorities = _parts(self.options.priorities)
+        self.priorities = _priorities(self.options)
         self.types: dict[str, CellType] = {}
         self.processor = RequestProcessor(self.enqueue)
         self.waiting: dict[str, int] = {}  # the arrival number of each request that has not started
@@ -296,6 +298,15 @@ class Cellular(Batching):
 def _parts(text: str | None) -> list[str]:
     """Split a text at its commas."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _priorities(options: Cellular.Options) -> list[str]:
+    """Parse the types from the highest priority to the lowest; raise `UsageError` if one is named twice."""
+    found = _parts(options.priorities)
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"batching.priorities has {twice!r} twice: give every type once.")
+    return found
 
 
 def _batch_sizes(options: Cellular.Options) -> tuple[int, ...]:

@@ -93,7 +93,10 @@ class Options(ModelOptions):
         str, _model("--numerics", "reference: the same bits from all techniques, slowly", choices=("fast", "reference"))
     ] = "fast"
     tensor_parallel: Annotated[
-        int | None, _model("--tensor-parallel", "ranks that share the model: 1, or torchrun's", "N", parse=whole())
+        int | None,
+        _model(
+            "--tensor-parallel", "ranks that share the model: 1, torchrun's, or any in virtual time", "N", parse=whole()
+        ),
     ] = None
     kv_memory: Annotated[int | None, _model("--kv-memory", KV_MEMORY, "SIZE", parse=parse_size)] = None
     prompts: Annotated[str | None, _workload("--prompts", "requests as JSON lines (- is standard input)", "FILE")] = (

@@ -76,7 +76,7 @@ class FigureOptions:
     rates: Annotated[tuple[float, ...] | None, option("--rates", RATES, "LIST", parse=_rates)] = None
     requests: Annotated[
         int | None,
-        _count("--requests", "of a figure of latency against throughput", parse=whole(MIN_REQUESTS, MAX_REQUESTS)),
+        _count("--requests", "of each run, where their number can be chosen", parse=whole(MIN_REQUESTS, MAX_REQUESTS)),
     ] = None
     conversations: Annotated[
         str | None, option("--conversations", "lengths of ShareGPT's conversations, from its JSON", "FILE")
@@ -87,7 +87,8 @@ class FigureOptions:
     ] = None
     seed: Annotated[int, _count("--seed", "of arrivals, lengths and weights", parse=whole(0))] = 0
     out: Annotated[
-        Path | None, option("--out", "also write NAME.json and NAME.md to this folder", "DIR", parse=writable_folder)
+        Path | None,
+        option("--out", "also write NAME.json, NAME.md and NAME.png to this folder", "DIR", parse=writable_folder),
     ] = None
     json: Annotated[bool, json_switch()] = False
 

@@ -296,6 +296,7 @@ def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
         ({"batch_sizes": "8,16", "max_batch": "4"}, "batch_sizes is '8,16': give a size from 1 to 4"),
         ({"batch_sizes": "1,2", "min_batch": "4"}, "batch_sizes is '1,2': give a size from 4 to 64"),
         ({"batch_sizes": "4,8", "max_batches": "leaf=2"}, "batch_sizes is '4,8': give a size from 1 to 2"),
+        ({"priorities": "leaf,encoder,leaf"}, "priorities has 'leaf' twice"),
         ({"max_batch": "9", "min_batch": "5", "max_batches": "leaf=4"}, "min_batch is 5 and the smallest maximum 4"),
     ],
 )

@@ -20,6 +20,7 @@ FIGURE = ("reproduce", "batchmaker-fig2.5", "--scale", "quick")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path.parent / "matplotlib"))  # which writes a list of fonts
     return tmp_path
 
 

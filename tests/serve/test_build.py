@@ -243,7 +243,7 @@ def test_cells_are_materialised_for_the_supported_sizes_when_the_engine_is_built
     sizes: list[tuple[int, ...]] = []
     monkeypatch.setattr(CellRunner, "materialise", lambda self, found: sizes.append(found))
     source = resolve("lstm:hidden=4,vocab=8")
-    for options in ({}, {"batching.batch_sizes": "4,1"}):
+    for options in ({}, {"batching.batch_sizes": "4,1,1000000"}):
         settings = Settings(dtype="float64", kv_memory=2**12, stage_options=options)
         build_engine(resolve_run(technique("cellular"), source, settings), source.load("float64"))
     assert sizes == [(), (1, 4)]

@@ -126,7 +126,7 @@ class ShapedOptions:
     )
     shrink: bool = option(
         True,
-        "compute no row behind the last that runs, no column before the first; off: a batch's to its end, if they fit",
+        "release rows behind the last that runs, and columns before the first; off: keep them while they fit",
     )
     host: int | None = option(
         None, "KV tokens that the host has room for; none: as many as the device", minimum=0, maximum=10**8
@@ -167,13 +167,23 @@ class Shaped(Memory):
         self.limit = int(threshold * capacity + ROUNDING) - fetched  # slots of the batch and of prefilled prompts
         self.longest = int(batch * threshold * capacity + ROUNDING)  # slots of a row, at most
         self.slots = int(batch * capacity + ROUNDING)  # slots of all rows
+        if batch <= 0:
+            raise UsageError(
+                f"memory.prefill is {prefill:g} and memory.prefetch {prefetch:g}, and together they leave no memory "
+                "for rows: give less than 1 in all."
+            )
         if self.longest < 1:
             raise UsageError(
                 f"The memory holds {capacity} KV tokens, of which {self._parts} leaves "
-                "no row a single one: give a higher threshold, or more --kv-memory."
+                f"no row a single one: give {'a higher threshold, or ' if threshold < 1 else ''}more --kv-memory."
             )
         self.scales = threshold < 1
         self.host_capacity = capacity if self.options.host is None else self.options.host
+        if prefetch and not self.host_capacity:
+            raise UsageError(
+                f"memory.prefetch is {prefetch:g} and memory.host 0, which leaves nothing to fetch from: leave out "
+                "memory.prefetch, or give room on the host."
+            )
         self.books = Places[Extent | Runs]()
         self.window = Window(1, self.longest, embed=self.options.insert == "embed", shrink=self.options.shrink)
         self.prefilled = Prefilled(self.slots, int(prefill * threshold * capacity + ROUNDING))

@@ -52,11 +52,17 @@ class Slots(Memory):
             8, "prompts in memory at once; each has an equal part of the KV memory", minimum=1, batch_size=True
         )
         shuffle: bool = option(True, "gather the running requests' slots when one leaves a hole")
-        shrink: bool = option(True, "give up slots at an end of the region; without shuffle, off is Flover's Fig. 5")
+        shrink: bool = option(
+            True, "give up slots at an end of the region; off, which needs shuffle=off: keep them (Fig. 5)"
+        )
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
         self.options = self.Options() if options is None else options
+        if self.options.shuffle and not self.options.shrink:
+            raise UsageError(
+                "memory.shrink is off and memory.shuffle on, which gathers the region: turn memory.shuffle off, too."
+            )
         self.books = Places[Extent]()
         self.slots: int = self.options.slots
         self.width: int = capacity // self.slots

@@ -108,6 +108,10 @@ class TextScenario(Scenario):
         if settings.get("memory.preemption", "swap") != "swap":
             settings.pop("memory.host", None)  # there is no host tier
             settings.pop("memory.transfer", None)
+        if settings.get("memory.shuffle"):
+            settings.pop("memory.shrink", None)  # the shuffle gathers the region anyway
+        if settings.get("memory.host") == 0:
+            settings.pop("memory.prefetch", None)  # there is nothing to fetch from
         if settings.get("batching.prompts") == "worker":
             settings |= {"memory.threshold": 1.0, "batching.preempt": False}  # no sequence is evicted
         if settings.get("memory.turns") == "layers":

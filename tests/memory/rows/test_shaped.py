@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from minifuse.attention import backend
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.batching import Decoupled, Iteration
-from minifuse.core.errors import LawBroken
+from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.measured import measured_of
 from minifuse.core.plan import Extent, Plan, Proposal, Work
 from minifuse.core.report import Ran
@@ -98,6 +98,23 @@ def test_prompts_wait_on_the_host_when_others_need_their_place() -> None:
     moves = {plan.step: [(m.kind, m.num_tokens) for m in plan.moves] for plan in plans if plan.moves}
     assert list(moves.values()) == [[("swap_out", 5)], [("embed", 2)], [("swap_in", 5)], [("embed", 4)]]
     assert all(tuple(s.answer) == expected_answer("llama", s.request) for s in engine.finished.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"prefill": 0.6, "prefetch": 0.4},
+            "prefill is 0.6 and memory.prefetch 0.4, and together they leave no memory",
+        ),
+        ({"prefetch": 0.1, "host": 0}, "prefetch is 0.1 and memory.host 0, which leaves nothing to fetch from"),
+        ({"prefill": 0.9}, "leaves no row a single one: give more --kv-memory"),
+        ({"prefill": 0.5, "threshold": 0.1}, "leaves no row a single one: give a higher threshold, or more"),
+    ],
+)
+def test_parts_of_memory_that_leave_none_for_rows_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Embedded(9, Embedded.Options(**options))
 
 
 def _with_fetches(seconds_per_transfer: float, *requests: Request, **options: Any) -> Observation:

@@ -223,6 +223,12 @@ def test_slots_divide_memory_equally() -> None:
         Slots(3, Slots.Options(4))
 
 
+def test_a_region_that_is_gathered_cannot_keep_its_size() -> None:
+    with refusal(UsageError, "memory.shrink is off", "memory.shuffle on", "turn memory.shuffle off"):
+        Slots(43, Slots.Options(4, shrink=False))
+    Slots(43, Slots.Options(4, shuffle=False, shrink=False))
+
+
 def test_a_request_that_never_fits_is_refused() -> None:
     memory = _slots(2)
     memory.check(asks("fits", 8, 3))
