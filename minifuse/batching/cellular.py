@@ -301,7 +301,7 @@ def _parts(text: str | None) -> list[str]:
 
 
 def _priorities(options: Cellular.Options) -> list[str]:
-    """Parse the types from the highest priority to the lowest; raise `UsageError` if one is named twice."""
+    """Parse the types in order of priority; raise `UsageError` if one is named twice."""
     found = _parts(options.priorities)
     twice = next((name for name in found if found.count(name) > 1), None)
     if twice is not None:

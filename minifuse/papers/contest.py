@@ -261,7 +261,7 @@ class Raced(Generic[T]):
 
     @property
     def middle(self) -> int:
-        """The number of the round of median duration; of an even number, the shorter of the two middle rounds."""
+        """The number of the round of median duration, or of the shorter middle one."""
         return self.rounds_s.index(median_low(self.rounds_s))
 
     @property

@@ -20,7 +20,7 @@ RULE = set("|-: ")
 
 
 def agreement(agrees: bool | Sequence[bool]) -> str:
-    """Return the words for whether a finding agrees with the paper, in one round or in each.
+    """Say whether a finding agrees with the paper, in one round or in each.
 
     >>> agreement(True), agreement([True, False]), agreement([False, False])
     ('agrees', 'undecided', 'does not agree')

@@ -76,7 +76,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
             axes.set_xscale("log")
             _plain(axes.xaxis)
     axes.set_ylabel(_common(columns))
-    if columns[0].log:
+    if any(column.log for column in columns):
         axes.set_yscale("log")
         _plain(axes.yaxis)
     axes.set_title(panel.title, fontsize=9)

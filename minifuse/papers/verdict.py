@@ -88,7 +88,7 @@ def by_rate(
     source: str = "thesis",
     by: str = "requests/s",
 ) -> str:
-    """Return a sentence that judges a claim at each rate, or at each value of another axis.
+    """Return a sentence that judges a claim at each value of an axis.
 
     Args:
         found: the values of all rounds, by requests per second.

@@ -58,7 +58,7 @@ class ServedText(ServedModel):
             self._check_model(model)
 
     def _check_settings(self) -> None:
-        """Raise `UsageError` if the numerics do not suit ranks, or the machine cannot hold the model."""
+        """Raise `UsageError` if numerics and ranks do not fit, or model and machine."""
         source, settings, ranks = self.source, self.settings, self.settings.tensor_parallel
         if settings.numerics == "reference" and ranks > 1:
             raise UsageError(

@@ -77,9 +77,8 @@ class Hardware:
         return self.wide_flops if self.wide_flops is not None and element >= 4 else self.flops
 
 
-# Public profiles of an A100 report 1.2 to 1.3 times the roofline for products of a decode iteration, 1.3 to 2.7 for
-# attention of single tokens, and 3.7 (96 tokens behind 3,584) to 5.7 (a prompt of 2,688) for that of prompts. The
-# machine "-profiled" has the middles, which are ours.
+# How much slower than their rooflines the operators of "-profiled" are. These are assumptions: no profile of the
+# thesis' machine is known.
 PROFILED = Slower(products=1.25, decode=2.0, prefill=4.7)
 
 # Fitted to the times that papers tell: "-flover" to Flover's Fig. 8 (`minifuse/papers/flover/machine.py`), "-framework"
@@ -187,7 +186,7 @@ class Roofline:
         return self._bound(plan.num_computed, len(plan.work), context, pairs, moved) + self._fixed(rows)
 
     def _products(self, computed: int, sampled: int, moved: float = 0.0) -> float:
-        """Return the seconds of the products of tokens and weights, and of the moves beside them."""
+        """Return the seconds of products of tokens and weights, and of moves beside them."""
         slower = 1.0 if self.machine.slower is None else self.machine.slower.products
         return slower * self._bound(computed, sampled, 0, 0, moved)
 

@@ -32,7 +32,7 @@ class Copied:
         self.copies[first] = self.copies.get(first, 0) + 1
 
     def drop(self, run: Extent, first: int) -> None:
-        """Free a run, now or when the plans have run that copy slots of it from `first` on."""
+        """Free a run once the plans that copy slots from `first` on have run."""
         if first not in self.copies:
             self.free.free(*run)
         else:

@@ -18,9 +18,9 @@ class Flight(NamedTuple):
 
 
 class Fetched:
-    """Fetches runs of the host to slots [offset, offset + size) of the device, one at a time.
+    """Fetches runs of the host to a part of the device, one at a time.
 
-    Until a run has landed, its sequence can be swapped in from the host. Then, or if the sequence ends, what lands is
+    This part has the slots [offset, offset + size). Until a run has landed, its sequence can be swapped in from the host. Then, or if the sequence ends, what lands is
     dropped.
 
     >>> host = HostRuns(8)
@@ -85,7 +85,11 @@ class Fetched:
         self.away.ran(moves)
 
     def embed(self, name: str) -> Extent:
-        """Free a sequence's slots when the next plan has run. Returns them, for that plan to copy."""
+        """Free a sequence's slots when the next plan, which copies them, has run.
+
+        Returns:
+            The slots.
+        """
         self.copied.begin(self.places[name].offset)
         return self.give_back(name)
 

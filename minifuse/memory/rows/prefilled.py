@@ -53,7 +53,11 @@ class Prefilled:
         return Rectangle(first, len(lengths), width, 0, width)
 
     def embed(self, name: str) -> Extent:
-        """Free a sequence's row when the next plan has run. Returns its prompt's slots, for that plan to copy."""
+        """Free a sequence's row when the next plan, which copies it, has run.
+
+        Returns:
+            The slots of the prompt.
+        """
         self.copied.begin(self.rows[name].place.offset)
         return self.give_back(name)
 

@@ -342,7 +342,7 @@ class Shaped(Memory):
 
     @property
     def used(self) -> int:
-        """Count the slots in use of `limit`: the window's columns in every computed row, and prefilled prompts."""
+        """Count the slots in use: the window in every computed row, and prefilled prompts."""
         return self.window.height * self.window.width + self.prefilled.num_used
 
     def usage(self) -> KVUsage:

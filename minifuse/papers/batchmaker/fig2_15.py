@@ -71,7 +71,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _with_lstms_scheduling(setting: Setting, say: Say) -> str:
-    """Judge the share of the ideal if a task of a tree is scheduled as fast as one of an LSTM."""
+    """Judge the share of the ideal if scheduling takes as long as for the LSTM."""
     say("scheduling and gathering as fast as for the LSTM")
     other, one_size = setting.with_lstms_scheduling(CELLULAR), (paper.TREE_BATCH,)
     load = at_once(other, say, (CELLULAR,), "identical-trees", one_size)

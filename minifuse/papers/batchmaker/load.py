@@ -71,7 +71,7 @@ RIVALS = (
 
 
 def tree_contenders(bench: Setting) -> tuple[Contender, ...]:
-    """Return cellular batching and its rivals; only in virtual time do these pay for their host."""
+    """Return cellular batching and its rivals, which pay for their host in virtual time only."""
     return (CELLULAR, *(RIVALS if bench.virtual else MERGED))
 
 

@@ -151,7 +151,7 @@ class Setting(Bench[CellSource]):
             self.scheduling = self.slowdown
 
     def with_lstms_scheduling(self, contender: Contender) -> Setting:
-        """Return a setting with the same peak, where only the device is slower than for the LSTM.
+        """Return a setting of equal peak, where only the device is slower than the LSTM's.
 
         Args:
             contender: cellular batching, whose tasks are scheduled.
@@ -165,7 +165,7 @@ class Setting(Bench[CellSource]):
         return other
 
     def _capacity(self, contender: Contender) -> float:
-        """Return the throughput of trees like TreeBank's, all at once, in batches of up to 64."""
+        """Return the throughput of TreeBank's trees, all at once, in batches of up to 64."""
         return self.run(contender, paper.TREE_BATCH, "treebank", CALIBRATED, math.inf, 0)["steady"]
 
     def host_node_s(self, contender: HostBound) -> float:

@@ -56,7 +56,7 @@ def deepest_fall(course: Course) -> float:
 
 
 class Compared(NamedTuple):
-    """A measure of a course, and how the paper compares Baton's with that of static batches."""
+    """A measure of a course, and how the paper compares Baton with static batches."""
 
     name: str
     of: Callable[[Course], float]

@@ -13,9 +13,9 @@ from minifuse.simulate.cost import hardware
 
 @cache
 def fixed_costs() -> tuple[float, float]:
-    """Fit a framework's costs to the times of static batches of 2 and of 10, on the first draw of the queries.
+    """Fit a framework's costs to the times of static batches of 2 and of 10.
 
-    Static batches run to the cap, and KV is concatenated in each iteration: it is read, written, and read.
+    The queries are those of the first draw. Static batches run to the cap, and KV is concatenated in each iteration: it is read, written, and read.
 
     Returns:
         The seconds of an iteration, and of a row of an iteration, beyond moving weights and KV and arithmetic.

@@ -131,7 +131,7 @@ def _panels(title: str, setting: Setting, published: Published, races: Races) ->
 
 
 def _work(setting: Setting, course: Course) -> dict[str, float]:
-    """Return the work and the memory of a run; megabytes are of an insertion in the mean."""
+    """Return the work and memory of a run, and the mean megabytes of an insertion."""
     found = {
         "idle_share": course.idle_share,
         "iterations": len(course.ended_s),

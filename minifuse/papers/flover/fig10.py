@@ -115,7 +115,7 @@ def _plot(setting: Setting, say: Say, where: str, points: Iterable[paper.Distrib
 
 
 def _slower_link(plot: Plot, key: str) -> Iterator[str]:
-    """Judge whether the gain grows with a slower link, for runs that differ in nothing else."""
+    """Judge how much the gain grows with a slower link alone."""
     found: dict[tuple[Any, ...], dict[Any, Sequence[float]]] = {}
     for point in plot.points:
         at = tuple(point.at[name] for name in ("gpus", "requests", "longest"))

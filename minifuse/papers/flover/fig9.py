@@ -73,7 +73,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 
 def _rows_cost(setting: Setting) -> float:
-    """Return how many times as long an iteration of Fig. 9b's requests takes as one of a single request."""
+    """Divide the time of an iteration of Fig. 9b's rows by a single row's."""
     return REQUESTS_B * setting.throughput[1] / setting.throughput[REQUESTS_B]
 
 

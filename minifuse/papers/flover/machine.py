@@ -61,7 +61,7 @@ def fitted() -> Hardware:
 
 @cache
 def by_context() -> Hardware:
-    """Return the fitted machine with the whole cost of a row in proportion to its context.
+    """Return the fitted machine whose rows cost in proportion to their context.
 
     Fig. 8 fits this machine as well.
 

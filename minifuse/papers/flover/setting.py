@@ -120,7 +120,7 @@ class Setting(Bench[TextSource]):
         return other
 
     def published(self, values: Values) -> Values:
-        """Return the paper's values of a point; without them if the user asked for another model."""
+        """Return the paper's values of a point, or none if the user chose another model."""
         return values if self.is_papers else dict.fromkeys(values)
 
     def of_tokens(self, tokens: int) -> Setting:
@@ -313,7 +313,7 @@ def row_bound(requests: Sequence[Request]) -> float:
 
 
 def kv_bound(requests: Sequence[Request]) -> float:
-    """Bound the gain of the shuffle if an iteration costs as much as the KV of its rows.
+    """Bound the gain of the shuffle if an iteration costs as much as its KV.
 
     All requests arrive at once, and each row is read up to the longest context.
 

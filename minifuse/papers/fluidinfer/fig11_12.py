@@ -148,7 +148,7 @@ def cuts(curves: Curves) -> Bounds:
 
 
 def larger_models(servers: Servers, gains: Callable[[Curves], Bounds]) -> list[str]:
-    """Judge on each machine whether the gain grows from a model to the next larger one."""
+    """Judge on each machine whether the gain grows with the size of the model."""
     machines: dict[tuple[str, int], list[Server]] = {}
     for server in servers:
         if server.swept is not None and not server.fast_link:

@@ -114,7 +114,7 @@ class Server(Bench[TextSource]):
         return int(PROMPTS * self.scale.lengths)
 
     def _enough(self) -> int:
-        """Return a number of requests that fill the device's KV memory, if at most `MOST` do."""
+        """Count the requests that fill the device's KV memory, if at most `MOST` do."""
         fill = math.ceil(FILLS * self.tokens / sum(MEANS[1:])) if self.virtual else 0
         return fill if self.scale.requests < fill <= MOST else self.scale.requests
 

@@ -14,7 +14,7 @@ from minifuse.workload.conversations import MEANS, Lengths
 
 
 class _Open(NamedTuple):
-    """A conversation that may go on; the one that has been ready for longest goes on first."""
+    """A conversation that may go on; the one ready for longest goes on first."""
 
     ready_s: float  # a reaction time after its last answer
     number: int
@@ -26,7 +26,7 @@ class _Open(NamedTuple):
 
 
 class Cold(Crowd):
-    """Requests that arrive as a Poisson process from the beginning of the run, each a turn of a conversation.
+    """Makes requests as a Poisson process, each a turn of a conversation, from time 0 on.
 
     The conversation that has been ready for longest goes on. If none is ready, a new one begins. The measured period is
     the whole run. The thesis (3.6.1) draws arrivals of requests, and has a user reply no earlier than a reaction time
@@ -37,7 +37,7 @@ class Cold(Crowd):
     """
 
     def period(self, rate: float, count: int) -> Period:
-        """Return the period in which about `count` requests arrive at `rate` requests per second: the whole run."""
+        """Return the period of the whole run, in which about `count` requests arrive."""
         return Period(0.0, count / rate)
 
     def requests(self, rate: float, count: int, mean_turns: float = MEANS[0]) -> list[Request]:

@@ -258,7 +258,7 @@ def _unfolded(scene: Scene, out: Tensor) -> Tensor:
 
 
 def _mask(scene: Scene, future: Tensor) -> Tensor:
-    """[1 or S, 1, rows, longest]: added to the scores; rows are aligned for wide loads."""
+    """[1 or S, 1, rows, longest]: added to the scores; rows are aligned."""
     num_heads, num_kv_heads = scene.heads
     rows = future.repeat_interleave(num_heads // num_kv_heads, 1)
     wide = torch.zeros((*rows.shape[:2], -(-rows.shape[2] // 16) * 16), dtype=scene.q.dtype, device=scene.device)

@@ -112,7 +112,7 @@ def _not_in_the_thesis(
 
 
 def on_device(sweep: Sweep, most: float) -> str:
-    """Judge by how much p90 is below vllm's without a host cache, at each rate below vllm's capacity."""
+    """Judge how far p90 without a host cache is below vllm's, below its capacity."""
     ours, vllm = sweep.curves["device"], sweep.curves["vllm"]
     found = {
         outcome["offered"]: [1 - mine / theirs for mine, theirs in outcome.beside(vllm.points[rate], "p90")]
@@ -124,7 +124,7 @@ def on_device(sweep: Sweep, most: float) -> str:
 
 
 def by_host(serving: Serving, say: Say, title: str, capacity: float) -> Panel:
-    """Measure Pensieve at one rate with several sizes of the host; the last is the thesis' system memory."""
+    """Measure Pensieve at one rate with parts of the thesis' system memory as host."""
     rate = HOST_SHARE * capacity
     contenders = {part: on_host(f"host_{part:g}", int(part * serving.host_tokens)) for part in HOSTS}
     title = f"{title}, not in the thesis: the host's size at {shown(rate)} requests/s"

@@ -88,7 +88,7 @@ def by_cost(serving: Serving, say: Say, sweep: Sweep, own: float, rate: float) -
 
 
 def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
-    """Judge recomputed tokens, their cost, hit rates and p90 against LRU, at each load where LRU recomputes."""
+    """Judge the policy against LRU, at each load where LRU recomputes."""
     ours, lru = sweep.curves[name], sweep.curves["lru"]
     whose = f"{ours.contender.head} against LRU"
     pairs = [(ours.points[rate], one) for rate, one in lru.points.items() if rate in ours.points]
@@ -114,7 +114,7 @@ def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
 
 
 def at_equal_hits(ours: Curve, lru: Curve) -> str:
-    """Judge the loads at which the hit rate falls to `HIT_RATE`, and tell the recomputed tokens and p90 there."""
+    """Judge the loads at which the hit rate falls to `HIT_RATE`."""
     found = [[_at_hits(curve.of_round(n)) for curve in (ours, lru)] for n in range(len(lru.last.rounds))]
     factors = [one["offered"] / other["offered"] for one, other in found if one and other]
     what = f"requests/s at a hit rate of {HIT_RATE:.0%}, {ours.contender.head} over LRU"
@@ -128,7 +128,7 @@ def at_equal_hits(ours: Curve, lru: Curve) -> str:
 
 
 def _at_hits(curve: Curve) -> dict[str, float] | None:
-    """Return the values of a round where its hit rate falls to `HIT_RATE`; None if it does not."""
+    """Return the values of a round where its hit rate falls to `HIT_RATE`, or None."""
     outcomes = list(curve.points.values())
     misses = [1 - outcome["hits"] for outcome in outcomes]
     level = 1 - HIT_RATE

@@ -165,7 +165,7 @@ def _settings(conditions: Conditions) -> Settings:
 
 @spec("Pensieve", "3.3", "prefill behind a history, computed again or kept, against 200 steps of generation", _settings)
 def figure(settings: Settings, say: Say) -> Drawn:
-    """Measure every history of every model; in virtual time, also on machines with less arithmetic rate."""
+    """Measure every history of every model, in virtual time also with slower arithmetic."""
     say.expect(sum(len(setting.histories) + (len(REACHED) if setting.virtual else 1) for setting in settings))
     panels: list[Panel] = []
     models: list[str] = []
@@ -189,7 +189,7 @@ def figure(settings: Settings, say: Say) -> Drawn:
 
 
 def _measured(setting: Setting, say: Say) -> list[Panel]:
-    """Measure one model: a panel by history and, in virtual time, one by the arithmetic rate."""
+    """Measure one model by history, and in virtual time by the rate of arithmetic."""
     if not setting.virtual:
         say("warming up")
         setting.load()

@@ -220,7 +220,7 @@ class TextBooks(Books):
             self.twins.setdefault(source, []).append(target)
 
     def _leave_device(self, copy: Slot) -> None:
-        """Move the owners of a device slot to its copy on the host, which a plan is about to fetch."""
+        """Move a device slot's owners to its copy on the host, which will be fetched."""
         for slot in [slot for slot, twins in self.twins.items() if copy in twins]:
             del self.twins[slot]
             self._relocate([*self.slots], slot, copy)
