@@ -169,7 +169,8 @@ def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | N
 def steady_rate(ended_s: Iterable[float]) -> float | None:
     """Return requests per second of the middle half of the completions.
 
-    It is None if these end at once. The run's beginning, when batches fill up, and its end, when they run empty, do not count.
+    It is None if these end at once. The run's beginning, when batches fill up, and its end, when they run empty, do not
+    count.
 
     >>> steady_rate([1.0, 2.0, 2.5, 3.0, 3.5, 4.0, 6.0, 9.0])  # four requests end after 2.0 s and until 4.0 s
     2.0

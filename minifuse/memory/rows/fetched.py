@@ -20,8 +20,8 @@ class Flight(NamedTuple):
 class Fetched:
     """Fetches runs of the host to a part of the device, one at a time.
 
-    This part has the slots [offset, offset + size). Until a run has landed, its sequence can be swapped in from the host. Then, or if the sequence ends, what lands is
-    dropped.
+    This part has the slots [offset, offset + size). Until a run has landed, its sequence can be swapped in from the
+    host. Then, or if the sequence ends, what lands is dropped.
 
     >>> host = HostRuns(8)
     >>> host.ran(host.swap_out("a", Extent(0, 5), 5))

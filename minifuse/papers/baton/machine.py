@@ -15,7 +15,8 @@ from minifuse.simulate.cost import hardware
 def fixed_costs() -> tuple[float, float]:
     """Fit a framework's costs to the times of static batches of 2 and of 10.
 
-    The queries are those of the first draw. Static batches run to the cap, and KV is concatenated in each iteration: it is read, written, and read.
+    The queries are of the first draw. Static batches run to the cap. Each iteration concatenates KV, which is then read,
+    written, and read.
 
     Returns:
         The seconds of an iteration, and of a row of an iteration, beyond moving weights and KV and arithmetic.

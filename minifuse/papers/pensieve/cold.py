@@ -26,7 +26,7 @@ class _Open(NamedTuple):
 
 
 class Cold(Crowd):
-    """Makes requests as a Poisson process, each a turn of a conversation, from time 0 on.
+    """Makes requests as a Poisson process from time 0 on, each a conversation's turn.
 
     The conversation that has been ready for longest goes on. If none is ready, a new one begins. The measured period is
     the whole run. The thesis (3.6.1) draws arrivals of requests, and has a user reply no earlier than a reaction time
