@@ -53,12 +53,9 @@ def figure(setting: Setting, say: Say) -> Drawn:
         load = sweep(setting, say, contenders, "wmt15", where=where)
         published: dict[str, Values] = {
             "one": {"max_batch": paper.DECODER_BATCH_13},
-            "two": {
-                "max_batch": paper.DECODER_BATCH_13,
-                "peak": paper.PEAK_13.get(workers) if setting.virtual else None,
-            },
+            "two": {"max_batch": paper.DECODER_BATCH_13, "peak": paper.PEAK_13.get(workers)},
         }
-        panels += load.panels("Fig. 2.13", where, published, f", {where}")
+        panels += load.panels("Fig. 2.13", where, setting.published(published), f", {where}")
         verdicts += _verdicts(load, where)
         if setting.virtual:
             rounds, claim = load.curves["two"].peaks, Claim.about(paper.PEAK_13[workers], "{:,.0f} requests/s")

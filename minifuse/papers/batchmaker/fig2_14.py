@@ -67,7 +67,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         ]
     return Drawn(
         (
-            *load.panels("Fig. 2.14", "trees like TreeBank's", PUBLISHED),
+            *load.panels("Fig. 2.14", "trees like TreeBank's", setting.published(PUBLISHED)),
             equal,
             equal_panel(even, "Fig. 2.14"),
         ),

@@ -119,9 +119,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
         points.append(Point({"request": request, "length": length, "arrival": arrival}, measured, published))
     steps = [Point({"time": now}, {f"{name}_task": tasks[name].get(now) for name in tasks}, {}) for now in range(until)]
     columns, task_columns = tables("batchmaker/fig2_5")
-    title = "Fig. 2.5: . not here, w waits, # is computed, - waits for its batch to end"
     panels = (
-        Panel(title, columns, tuple(points)),
+        Panel("Fig. 2.5: when each request ends", columns, tuple(points)),
         Panel("Fig. 2.5: the requests computed at each time", task_columns, tuple(steps)),
     )
     graph, cellular = lives["graph"], lives["cellular"]

@@ -37,7 +37,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     equal = sweep(setting, say, PADDED, "wmt15", (small,), most=few)
     ours, baselines = best.curves["cellular"], [best.curves[name] for name in BASELINES]
     panels = (
-        *best.panels("Fig. 2.7a", "each with its best largest batch", PUBLISHED),
+        *best.panels("Fig. 2.7a", "each with its best largest batch", setting.published(PUBLISHED)),
         *equal.panels("Fig. 2.7b", f"batches of up to {small}"),
     )
     return Drawn(

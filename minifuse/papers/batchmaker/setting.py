@@ -18,7 +18,7 @@ from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.papers.contest import Bench, uncollected
 from minifuse.papers.curve import Contender, Served, latencies, rate_while, steady_rate
-from minifuse.papers.experiment import Conditions, Experiment, Say
+from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.page import Draw, Drawn, notes, spec
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.trace.metrics import RunningMetrics
@@ -139,6 +139,11 @@ class Setting(Bench[CellSource]):
         self.scheduling = 1.0  # seconds of scheduling and gathering, as a multiple of an LSTM task's
         self._held: dict[tuple[str, bool, int], list[int]] = {}
         self._host_node_s: dict[str, float] = {}  # contender -> seconds of the host
+
+    @property
+    def fewer(self) -> bool:
+        """Whether there are fewer requests at low rates."""
+        return self.least < 1
 
     def start(self, say: Say) -> None:
         """Make the model; in virtual time, it has no weights."""
@@ -311,6 +316,12 @@ class Setting(Bench[CellSource]):
             requests=self.num_requests,
             paper_hidden=paper.HIDDEN,
         )
+
+    def published(self, values: Mapping[str, Values]) -> dict[str, Values]:
+        """Return the thesis' values by contender; in real time, only limits of batches."""
+        if self.virtual:
+            return dict(values)
+        return {key: {"max_batch": one["max_batch"]} for key, one in values.items()}
 
     def about(self) -> tuple[str, ...]:
         """Return notes on the contenders, and on the machine that was fitted to them."""

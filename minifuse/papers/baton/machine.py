@@ -15,7 +15,7 @@ from minifuse.simulate.cost import hardware
 def fixed_costs() -> tuple[float, float]:
     """Fit a framework's costs to the times of static batches of 2 and of 10.
 
-    The queries are of the first draw. Static batches run to the cap. Each iteration concatenates KV, which is then read,
+    The queries are of the first draw. Static batches run to the cap. Each iteration concatenates KV: it is read,
     written, and read.
 
     Returns:

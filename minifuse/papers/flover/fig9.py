@@ -9,7 +9,7 @@ from statistics import median
 import minifuse.papers.flover.paper as paper
 from minifuse.core.request import Request
 from minifuse.papers.experiment import Conditions, Plot, Say, Values
-from minifuse.papers.flover.setting import Setting, experiment
+from minifuse.papers.flover.setting import Setting, by_machine, experiment
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import against_paper
 from minifuse.workload.laws import Arrival
@@ -65,7 +65,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         [plot.panel for plot in plots],
         wider=wider,
         rows=REQUESTS_B,
-        cost=[f"{_rows_cost(one):.2f}{where}" for where, one in machines.items()],
+        cost=by_machine({where: f"{_rows_cost(one):.2f}" for where, one in machines.items()}),
         instances=setting.about_instances(),
         widest=plots[1].points[-1],
         verdicts=verdicts,

@@ -286,18 +286,31 @@ class Setting(Bench[TextSource]):
             fitted=hardware(paper.FITTED),
             by_context=by_context(),
             batches=BATCHES,
-            speeds=[
-                f"{', '.join(f'{speed:,.0f}' for speed in one.throughput.values())}{where}"
-                for where, one in self.by_machine.items()
-            ],
+            speeds=by_machine(
+                {
+                    where: ", ".join(f"{speed:,.0f}" for speed in one.throughput.values())
+                    for where, one in self.by_machine.items()
+                }
+            ),
         )
 
     def about_instances(self) -> tuple[str, ...]:
         """Return a note on concurrent instances, and on how much faster fusion may be."""
         together = {where: hardware(one.settings.hardware).together for where, one in self.by_machine.items()}
         most = {where: one.throughput[MOST] / one.throughput[1] for where, one in self.by_machine.items()}
-        bounds = [f"{most[where] / factor:.1f} times{where}" for where, factor in together.items()]
-        return notes("flover/instances", setting=self, fitted=hardware(paper.FITTED), bounds=bounds, most=MOST)
+        bounds = {where: f"{most[where] / factor:.1f} times" for where, factor in together.items()}
+        return notes(
+            "flover/instances", setting=self, fitted=hardware(paper.FITTED), bounds=by_machine(bounds), most=MOST
+        )
+
+
+def by_machine(texts: Mapping[str, str]) -> str:
+    """Join texts, each with the machine that it belongs to (see `Setting.machines`).
+
+    >>> by_machine({"": "7"}), by_machine({", fitted": "7", ", other": "8"})
+    ('7', '7 (fitted); 8 (other)')
+    """
+    return "; ".join(text + (f" ({where.removeprefix(', ')})" if where else "") for where, text in texts.items())
 
 
 def row_bound(requests: Sequence[Request]) -> float:

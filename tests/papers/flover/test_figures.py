@@ -58,7 +58,7 @@ def test_fig_8_has_the_papers_totals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert points[0].measured["overlap"] == pytest.approx(0.913, abs=0.05)
     assert [point.measured.get("speedup") is not None for point in points] == [True, False]
     bounds = next(note for note in finding.notes if "at most so many times as fast" in note)
-    assert bounds.split("above: ")[1].startswith("24.3 times, one number calibrated, 12.1 times, fitted to Fig. 8")
+    assert bounds.split("above: ")[1].startswith("24.3 times (one number calibrated); 12.1 times (fitted to Fig. 8);")
     assert sum("The overlap agrees with the paper's, within 10%" in note for note in finding.notes) == 3
 
 
