@@ -480,7 +480,7 @@ for name, colour in COLOURS.items():
     panels[1].plot(sizes, times[name], "o-", color=colour)
 for name in ("baton", "baton-pd"):
     panels[2].plot(sizes, [a / b for a, b in zip(times["static"], times[name])], "o-", color=COLOURS[name])
-panels[2].plot(sizes, [1.94, 1.89, 1.66, 1.61, 1.31], "s--", color="black", markersize=4, label="Baton, table 2")
+panels[2].plot(sizes, [1.94, 1.87, 1.66, 1.61, 1.31], "s--", color="black", markersize=4, label="Baton, table 2")
 for axes, unit, title in zip(
     panels,
     ("% of the tokens computed", "s", "times as fast as static"),
@@ -642,8 +642,11 @@ plt.show()
 #   count behind the release.
 # - Baton's PD draws decoding batches at random from what was prefilled, and so does `pd`: the prompt's tokens are the
 #   seed, so that a run can be repeated exactly.
-# - The experiments decouple the prompts "asynchronously" (5.1). Here they are iterations of the same worker, and delay
-#   the batch. So a prompt adds an iteration to the gaps of those that run.
+# - The experiments decouple the prompts "asynchronously" (5.1). By default they are iterations of the same worker here,
+#   and delay the batch: a prompt adds an iteration to the gaps of the running sequences. `batching.prompts=worker`
+#   computes them on a worker of its own; in virtual time both share the device.
+# - KV that waits on the host is "prefetchable" (4.2). `memory.prefetch` gives a part of the device to KV that is copied
+#   there before its sequence joins; the paper does not measure it.
 # - Interruption (in the paper *preemption*) and scaling of the batch are described (4.3) and not measured. Both are
 #   built here; `memory.threshold` is the second.
 #
