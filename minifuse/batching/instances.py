@@ -7,7 +7,7 @@ from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.plan import Proposal, Reason, Room, Work
+from minifuse.core.plan import Plan, Proposal, Reason, Room, Work
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 
@@ -47,14 +47,23 @@ class Instances(QueuePolicy):
         self.workers = self.options.instances
         self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # instance -> its prompts
         self.instance: dict[str, int] = {}  # prompt that is served -> its instance
-        self.idle = set(range(self.workers))  # instances without a request
+        self.idle = set(range(self.workers))  # instances without a request or a plan
+        self.in_flight = set[int]()  # instances with a plan
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
         if (worker := self.instance.pop(sequence.id, None)) is not None:
             del self.serving[worker][sequence.id]
-            if not self.serving[worker]:
-                self.idle.add(worker)
+            self._leave(worker)
+
+    def commit(self, plan: Plan, now: float) -> None:
+        self.in_flight.discard(plan.worker)
+        self._leave(plan.worker)
+
+    def _leave(self, worker: int) -> None:
+        """Mark an instance as idle, unless it has a request, or the plan of an aborted one."""
+        if not self.serving[worker] and worker not in self.in_flight:
+            self.idle.add(worker)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         if not self.idle:
@@ -76,4 +85,6 @@ class Instances(QueuePolicy):
             self.instance[sequence.id] = worker
             self.idle.discard(worker)
         work = tuple([Work(name, *span) for name, one in mine.items() for span in memory.missing(one)])
+        if work:
+            self.in_flight.add(worker)
         return Proposal(work, admit, (reason,) if reason else (), room=room)

@@ -115,7 +115,7 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], st
         if not isinstance(published, float) or not isinstance(gain, float):
             continue
         rounds = point.measured.get(f"{key}_rounds", (gain,))
-        limit = point.measured.get("limit")
+        limit = point.measured.get("limit") if key == "speedup" else None
         best = "" if limit is None or gain >= published else f", {limit:.2f}x if no request slowed another down"
         text = f"{name(point.at)} ({told(rounds, form)}; paper {form.format(published)}{best})"
         judged[Claim.about(published).judge(rounds)].append(text)
@@ -124,10 +124,9 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], st
     noun = key.replace("_", " ").replace("speedup", "speed-up")
     if not num_all:
         return f"Not compared: the paper has no {noun} for these points."
-    start = f"The {noun} agrees with the paper's, within {TOLERANCE:.0%}, at"
     return " ".join(
         [
-            f"{start} {len(judged['agrees'])} of {num_all} points.",
+            f"{noun.capitalize()}: {len(judged['agrees'])} of {num_all} points agree with the paper's, within {TOLERANCE:.0%}.",
             *(f"{name.capitalize()}: {'; '.join(found)}." for name, found in others.items()),
         ]
     )

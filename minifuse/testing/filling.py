@@ -62,8 +62,13 @@ class FillBooks:
         return list(units.values())
 
     def _is_full(self, proposal: Proposal) -> bool:
+        """Return whether the iteration has no tokens left, or the batch no place.
+
+        A worker whose request was aborted is busy until its plan ends: such a plan takes a place.
+        """
         planned = sum(work.num_tokens for work in proposal.work)
-        return planned >= self.tokens or len(self._units(self.waiting.running.values())) >= self.places
+        taken = max(len(self._units(self.waiting.running.values())), self.waiting.num_plans)
+        return planned >= self.tokens or taken >= self.places
 
     def _is_apart(self, proposal: Proposal, memory: Memory) -> bool:
         """Return whether only prompts run while a sequence waits to compute a single token.

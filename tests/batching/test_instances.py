@@ -53,6 +53,20 @@ def test_a_request_waits_for_a_free_instance() -> None:
     assert started == {"a": 0.0, "b": 0.0, "c": 2.0}
 
 
+def test_an_instance_is_taken_until_the_plan_of_an_aborted_request_has_ended() -> None:
+    """Plans of worker 0 take 5 s; its request is aborted after 1 s, when worker 1 proposes its next plan."""
+    engine = make_engine("instances", settings={"batching.instances": 2}, cost=lambda plan: 1.0 if plan.worker else 5.0)
+    for name in "abc":
+        engine.submit(asks(name, 2, 4))
+    steps = engine.turn()
+    engine.abort("a")
+    steps += list(engine.run())
+    started = {work.sequence: step.started_s for step in reversed(steps) for work in step.plan.work}
+    assert started == {"a": 0.0, "b": 0.0, "c": 4.0}  # when b has ended: its worker is free before the other
+    told = [(step.started_s, reason.code) for step in steps for reason in step.plan.reasons if reason.sequence == "c"]
+    assert told == [(at, "batch-full") for at in (1.0, 2.0, 3.0)]
+
+
 def test_instances_in_threads_give_the_oracles_tokens() -> None:
     """The first plans of three instances meet at a barrier, so they really run at the same time."""
     engine = make_engine("instances", model="llama")

@@ -58,7 +58,7 @@ def test_points_that_agree_are_counted_and_the_others_named() -> None:
         point(6, 2.0, 2.0, 1.5, 2.0, 2.1),
     ]
     assert against_paper(points, "speedup", lambda at: f"{at['ms']} ms") == (
-        "The speed-up agrees with the paper's, within 10%, at 1 of 4 points. "
+        "Speed-up: 1 of 4 points agree with the paper's, within 10%. "
         "Below: 1 ms (1.00x; paper 2.00x, 3.00x if no request slowed another down). "
         "Above: 3 ms (4.00x; paper 2.00x). Undecided: 6 ms (2.00x (1.50x to 2.10x); paper 2.00x)."
     )
