@@ -124,9 +124,10 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], st
     noun = key.replace("_", " ").replace("speedup", "speed-up")
     if not num_all:
         return f"Not compared: the paper has no {noun} for these points."
+    agree = f"{len(judged['agrees'])} of {num_all} points agree with the paper's, within {TOLERANCE:.0%}"
     return " ".join(
         [
-            f"{noun.capitalize()}: {len(judged['agrees'])} of {num_all} points agree with the paper's, within {TOLERANCE:.0%}.",
+            f"{noun.capitalize()}: {agree}.",
             *(f"{name.capitalize()}: {'; '.join(found)}." for name, found in others.items()),
         ]
     )
