@@ -131,8 +131,9 @@ def draw_lengths(asked: Asked, number: int, seed: int = 0) -> Lengths:
     """Draw prompt and answer lengths of conversation `number`; repeat while it is too long.
 
     With a `correlation` r, the logarithm of a length deviates from its mean by sqrt(r) times a normal deviate that all
-    prompts of the conversation share (all answers another one), plus sqrt(1 - r) times its own. So each length keeps
-    its law, and the logarithms of two lengths have the correlation r.
+    prompts of the conversation share (all answers another one), plus sqrt(1 - r) times its own. So the logarithms of
+    two lengths have the correlation r, and their law is the same but for its mean. That is raised by up to a tenth,
+    because more conversations are then too long.
 
     Raises:
         UsageError: none of `TRIES` draws has enough turns and is short enough.
