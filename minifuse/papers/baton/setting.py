@@ -60,12 +60,12 @@ class _Scale:
 SCALES: dict[Which, dict[str, _Scale]] = {
     "first": {
         "quick": _Scale("small", 1 / 200, (4,), 6),
-        "cpu": _Scale("small", 1 / 32, tuple(paper.TABLE_1)),
+        "cpu": _Scale("small", 1 / 64, tuple(paper.TABLE_1)),
         "paper": _Scale(paper.MODEL, 1, tuple(paper.TABLE_1)),
     },
     "second": {
         "quick": _Scale("small", 1 / 16, (2,), 4),
-        "cpu": _Scale("small", 1, tuple(paper.TABLE_2)),
+        "cpu": _Scale("small", 1 / 2, tuple(paper.TABLE_2)),
         "paper": _Scale(paper.MODEL, 1, tuple(paper.TABLE_2)),
     },
 }

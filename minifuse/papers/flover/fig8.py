@@ -17,9 +17,9 @@ from minifuse.workload.laws import Arrival
 
 REQUESTS = paper.REQUESTS_8
 # By scale, in the paper's milliseconds.
-INTERVALS = {"quick": (20, 200, 1000), "cpu": paper.INTERVALS_8, "paper": paper.INTERVALS_8}
-RACED = {**INTERVALS, "cpu": (*paper.SPEEDUP_8, 1000, 5000)}  # the intervals at which instances run, too
-TOKENS = {"quick": 16, "cpu": 64, "paper": paper.TOKENS}
+INTERVALS = {"quick": (20, 200, 1000), "cpu": (20, 100, 400, 1000, 5000), "paper": paper.INTERVALS_8}
+RACED = {**INTERVALS, "cpu": (20, 100, 400)}  # the intervals at which instances run, too
+TOKENS = {"quick": 16, "cpu": 32, "paper": paper.TOKENS}
 CROWD = (REQUESTS, 1.0)
 JUDGED = {"speedup": "{:.2f}x", "overlap": "{:.1%}", "iterations_per_token": "{:.2f}"}
 LLAMA = "random:llama-7b"  # the size is ours

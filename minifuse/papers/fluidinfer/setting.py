@@ -63,7 +63,7 @@ class _Scale:
 
 SCALES = {
     "quick": _Scale(("small",), (("cpu", 1),), 0.05, 16, (0.5, 1.5)),
-    "cpu": _Scale(("small",), (("cpu", 1),), 0.25, 60, (0.5, 1.0, 1.5, 2.5)),
+    "cpu": _Scale(("small",), (("cpu", 1),), 0.25, 40, (0.5, 1.0, 2.0)),
     "paper": _Scale(paper.MODELS, paper.MACHINES, 1.0, 500, (0.7, 1.0, 1.4, 2.0, 3.0)),
 }
 

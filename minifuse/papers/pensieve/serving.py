@@ -73,7 +73,7 @@ SMALL = {"opt": "small-opt", "llama": "small"}
 FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
     "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, (0.5, 1.5), SMALL),
-    "cpu": _Scale(0.125, FEW, 1 / 48, 60, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
+    "cpu": _Scale(0.125, FEW, 1 / 48, 40, (0.7, 1.3), SMALL, remembered=1.5, at_once=100),
     "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 600, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
