@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from minifuse.execute.timing import take_turns
-from minifuse.papers.experiment import SHARE, Column, Conditions, Panel, Point, Values
+from minifuse.papers.experiment import RANGE, SHARE, Column, Conditions, Panel, Point, Values
 from minifuse.papers.numbers import shown
 from minifuse.techniques import Technique, mix, technique
 
@@ -254,10 +254,10 @@ def rates_of(conditions: Conditions, shares: Sequence[float], capacity: float) -
     return offered(given, capacity) if given else tuple(share * capacity for share in shares)
 
 
-def _drawn(key: str, name: str) -> Column:
+def _drawn(key: str, name: str, form: str | None) -> Column:
     """Return a contender's column; p90 is drawn over the contender's throughput."""
-    column = Column("", "measured", f"{key}_{name}")
-    if name != "p90_ms":
+    column = Column("", "measured", f"{key}_{name}", form)
+    if name != "p90_ms" or form == RANGE:
         return column
     return replace(column, axis="y", log=True, over=f"{key}_throughput", over_head="requests/s")
 
@@ -289,7 +289,7 @@ def curve_panel(
                 measured |= values(curve.points[rate], key)
         points.append(Point(at(rate), measured, {}))
     own = [
-        replace(_drawn(key, name), head=f"{curve.contender.head}\n{head}", form=form)
+        replace(_drawn(key, name, form), head=f"{curve.contender.head}\n{head}")
         for key, curve in curves.items()
         for head, name, form in columns
     ]

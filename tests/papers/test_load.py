@@ -120,6 +120,8 @@ def test_a_sweep_chooses_batches_then_offers_every_contender_the_same_requests()
     assert [point.measured["max_batch"] for point in points] == [8, 8, 8]
     assert [point.measured["p90_ms"] for point in points] == [1.0, 4.0, 4.0]
     assert points[0].paper == {"peak": 5.0}
+    drawn = [column.head for column in loaded_panel.columns if column.axis == "y"]
+    assert drawn == ["cellular\np90 ms", "longest\np90 ms", "bucket\np90 ms"]  # not their ranges
     first = loaded_panel.points[0]
     assert (first.at["share"], first.measured["longest_p90_ms"]) == (0.25, 4.0)
 
