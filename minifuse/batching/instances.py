@@ -61,7 +61,7 @@ class Instances(QueuePolicy):
         self._leave(plan.worker)
 
     def _leave(self, worker: int) -> None:
-        """Mark an instance as idle, unless it has a request, or the plan of an aborted one."""
+        """Mark an instance as idle if it has neither a request nor a plan."""
         if not self.serving[worker] and worker not in self.in_flight:
             self.idle.add(worker)
 

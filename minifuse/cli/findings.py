@@ -47,8 +47,9 @@ def show(row: Experiment, finding: Finding) -> None:
         out.width = PIPE_WIDTH
     out.print(Text.assemble((row.name, "bold"), f": {row.shows} ({row.paper}, {row.figure})."), soft_wrap=True)
     for panel in finding.panels:
-        rows = [[column.cell(point) for column in panel.filled] for point in panel.listed]
-        tables = cut_to(out.width, [column.head for column in panel.filled], rows, named=False)
+        columns = panel.filled
+        rows = [[column.cell(point) for column in columns] for point in panel.listed]
+        tables = cut_to(out.width, [column.head for column in columns], rows, named=False)
         out.print("", Text(panel.title, "bold"), *tables, sep="\n")
     out.print()
     for note in finding.notes:
@@ -67,9 +68,10 @@ def _markdown(row: Experiment, finding: Finding, source: dict[str, Any], shown: 
     lines = [f"# {row.name}: {row.paper}, {row.figure}", "", f"{row.shows[:1].upper()}{row.shows[1:]}.", ""]
     lines += [f"![{row.name}]({shown})", ""] if shown else []
     for panel in finding.panels:
-        heads = [" ".join(column.head.split()) for column in panel.filled]
+        columns = panel.filled
+        heads = [" ".join(column.head.split()) for column in columns]
         lines += [f"## {panel.title}", "", _row(heads), _row(["---:"] * len(heads))]
-        lines += [_row([column.cell(point) for column in panel.filled]) for point in panel.listed]
+        lines += [_row([column.cell(point) for column in columns]) for point in panel.listed]
         lines.append("")
     return "\n".join([*lines, *(f"- {note}" for note in (*finding.notes, where)), ""])
 

@@ -45,7 +45,8 @@ def _across(panel: Panel) -> Column:
 
 def _named(panel: Panel) -> bool:
     """Whether bars are drawn over names."""
-    return any(isinstance(_across(panel).value(point), str) for point in panel.points)
+    across = _across(panel)
+    return any(isinstance(across.value(point), str) for point in panel.points)
 
 
 def _draw(axes: Axes, panel: Panel) -> None:

@@ -102,7 +102,7 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], st
     """Compare the gain of each point with the paper's, if the paper gives one.
 
     Args:
-        key: the key of the gain; the gains of all rounds are in `<key>_rounds`.
+        key: the key of the gain; the gains of all rounds are in `<key>_rounds`, its limit, if any, in `<key>_limit`.
         name: returns a name for a point.
         form: the format of the gains.
 
@@ -115,7 +115,7 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], st
         if not isinstance(published, float) or not isinstance(gain, float):
             continue
         rounds = point.measured.get(f"{key}_rounds", (gain,))
-        limit = point.measured.get("limit") if key == "speedup" else None
+        limit = point.measured.get(f"{key}_limit")
         best = "" if limit is None or gain >= published else f", {limit:.2f}x if no request slowed another down"
         text = f"{name(point.at)} ({told(rounds, form)}; paper {form.format(published)}{best})"
         judged[Claim.about(published).judge(rounds)].append(text)

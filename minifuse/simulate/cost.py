@@ -81,27 +81,21 @@ class Hardware:
 # thesis' machine is known.
 PROFILED = Slower(products=1.25, decode=2.0, prefill=4.7)
 
-# Fitted to the times that papers tell: "-flover" to Flover's Fig. 8 (`minifuse/papers/flover/machine.py`), "-framework"
-# to two times of Baton's Table 2 (`minifuse/papers/baton/machine.py`).
 HARDWARE: dict[str, Hardware] = {
     "cpu": Hardware(bandwidth=30e9, flops=150e9, overhead_s=500e-6, masked=True),
     "v100": Hardware(0.9e12, 125e12, 50e-6, wide_flops=15.7e12, memory=16e9, link=16e9),
     "a100-40g": Hardware(1.555e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9, link=32e9),
-    "a100-40g-flover": Hardware(
-        1.0835e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9, link=32e9, row_s=0.3579e-3, together=1.156
-    ),
     "a100-80g": Hardware(1.935e12, 312e12, 50e-6, wide_flops=19.5e12, memory=80e9, link=32e9),  # the PCIe card
-    "a100-80g-profiled": Hardware(1.935e12, 312e12, 50e-6, wide_flops=19.5e12, memory=80e9, link=32e9, slower=PROFILED),
     "rtx-a6000": Hardware(0.768e12, 155e12, 50e-6, wide_flops=38.7e12, memory=48e9, link=32e9),
     "rtx-4090": Hardware(1.008e12, 165e12, 50e-6, wide_flops=82.6e12, memory=24e9, link=32e9),
-    "rtx-a6000-framework": Hardware(
-        0.768e12, 155e12, 37.67e-3, wide_flops=38.7e12, memory=48e9, link=32e9, row_s=1.159e-3, kv_traffic=3.0
-    ),
-    "rtx-4090-framework": Hardware(
-        1.008e12, 165e12, 37.67e-3, wide_flops=82.6e12, memory=24e9, link=32e9, row_s=1.159e-3, kv_traffic=3.0
-    ),
     "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9, link=64e9),
 }
+HARDWARE["a100-80g-profiled"] = replace(HARDWARE["a100-80g"], slower=PROFILED)
+# Fitted to the times that papers tell: "-flover" to Flover's Fig. 8 (`minifuse/papers/flover/machine.py`), "-framework"
+# to two times of Baton's Table 2 (`minifuse/papers/baton/machine.py`).
+HARDWARE["a100-40g-flover"] = replace(HARDWARE["a100-40g"], bandwidth=1.0835e12, row_s=0.3579e-3, together=1.156)
+for _machine in ("rtx-a6000", "rtx-4090"):
+    HARDWARE[f"{_machine}-framework"] = replace(HARDWARE[_machine], overhead_s=37.67e-3, row_s=1.159e-3, kv_traffic=3.0)
 
 
 def hardware(name: str | Hardware) -> Hardware:

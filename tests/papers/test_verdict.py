@@ -46,7 +46,7 @@ def test_a_peak_of_each_round_counts() -> None:
 
 def test_points_that_agree_are_counted_and_the_others_named() -> None:
     def point(at: int, here: float | None, published: float | None, *rounds: float) -> Point:
-        measured = {"speedup": here, "limit": 3.0, **({"speedup_rounds": rounds} if rounds else {})}
+        measured = {"speedup": here, "speedup_limit": 3.0, **({"speedup_rounds": rounds} if rounds else {})}
         return Point({"ms": at}, measured, {"speedup": published})
 
     points = [

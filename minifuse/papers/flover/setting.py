@@ -226,8 +226,8 @@ class Setting(Bench[TextSource]):
 
         Returns:
             The contenders' outcomes of all rounds, and a point's values: overall latencies, gains of fusion, and the
-            medians of their `BOUNDS`. `limit` is the speed-up over instances that would be reached if every request,
-            from its arrival on, took only as long as it does alone.
+            medians of their `BOUNDS`. `speedup_limit` is the speed-up over instances that would be reached if every
+            request, from its arrival on, took only as long as it does alone.
         """
         draws = [draw(number) for number in range(self.rounds)]
         contenders: dict[str, Callable[[int], Outcome]] = {"fusion": lambda number: self.fusion(draws[number])}
@@ -253,7 +253,8 @@ class Setting(Bench[TextSource]):
         if instances:
             values |= gains("speedup", raced["fusion"].over(raced["instances"]))
             seconds = zip(draws, raced["alone"].rounds_s, raced["instances"].rounds_s, strict=True)
-            values["limit"] = median(separate_s / self._least(drew, alone_s) for drew, alone_s, separate_s in seconds)
+            limits = [separate_s / self._least(drew, alone_s) for drew, alone_s, separate_s in seconds]
+            values["speedup_limit"] = median(limits)
         return raced, values
 
     def _least(self, requests: Sequence[Request], alone_s: float) -> float:

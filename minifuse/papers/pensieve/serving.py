@@ -107,7 +107,8 @@ class Serving(Bench[TextSource]):
         self.check_requests(MOST_REQUESTS)
         self.memory = scale.memory[family]
         self.num_requests = conditions.requests or scale.requests
-        self.min_turns, self.correlation = min_turns, 0.0
+        self.min_turns = min_turns
+        self.correlation = 0.0
         self.found = [scale_lengths(lengths, scale.lengths) for lengths in found if len(lengths) >= min_turns]
         if found and not self.found:
             raise UsageError(
