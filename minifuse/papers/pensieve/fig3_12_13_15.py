@@ -1,7 +1,8 @@
 """Pensieve's Figures 3.12, 3.13 and 3.15 (3.6.2, 3.6.4): normalized latency against throughput.
 
 Figure 3.12 has one GPU, Figure 3.13 larger models on four GPUs, Figure 3.15 conversations of five turns or more. In
-virtual time Figure 3.12 also has runs that start cold, and other sizes of the host; the thesis describes neither.
+virtual time Figure 3.12 also has what the thesis does not tell: runs that start cold, and for its first model a machine
+whose operators are slower, lengths that depend on each other, and other sizes of the host.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ EUROSYS, EUROSYS_CLAIM = "abstract of EuroSys 2025", Claim("1.14x to 3.0x", 1.14
 # four GPUs hold. The rates stay below saturation, where runs can be compared.
 OTHER_13 = {"cpu": {"shares": (0.7, 1.1)}}
 
+VARIED = "opt-13b-16k"  # the model that Fig. 3.12 also measures under assumptions of ours
 PROFILED = "a100-80g-profiled"
 HOSTS = (0.0, 0.25, 0.5, 1.0)  # parts of the thesis' system memory that the host's tier has
 HOST_SHARE = 1.3  # of vllm's capacity: the rate at which the host's size is varied
@@ -59,13 +61,15 @@ def draw(
     """Measure latency against throughput of all contenders; draw a panel for each model.
 
     Args:
-        more: whether runs that start cold and other sizes of the host follow, in virtual time.
+        more: whether cold runs follow, and those of `_under_our_assumptions` for `VARIED`, in virtual time.
     """
     more = more and servings[0].virtual
-    reports = [serving.num_reports() + more * (1 + 4 * serving.num_reports()) for serving in servings]
-    say.expect(sum(reports))
+    varied = [more and serving.published == VARIED for serving in servings]
+    sweeps = [1 + more + 3 * vary for vary in varied]
+    reports = [num * serving.num_reports() for num, serving in zip(sweeps, servings, strict=True)]
+    say.expect(sum(reports) + sum(varied))
     panels, verdicts = [], []
-    for part, serving in zip("abcd", servings, strict=False):
+    for part, serving, vary in zip("abcd", servings, varied, strict=False):
         contenders = CONTENDERS if serving.virtual else IN_REAL_TIME
         claim = Claim.about(gains[serving.published])
         title = f"Fig. {figure}{part}: {serving.title}"
@@ -78,36 +82,33 @@ def draw(
             verdicts.append(sweep.verdict("pensieve", "vllm", EUROSYS_CLAIM, EUROSYS))
         if more:
             verdicts.append(on_device(sweep, CUTS_12[serving.published]))
-            found, said = _not_in_the_thesis(serving, say, title, sweep.capacity, claim)
-            panels += found
-            verdicts += said
+            others = [serving.sweep(say, f"{title}, cold", (PENSIEVE, VLLM), capacity=sweep.capacity, cold=True)]
+            if vary:
+                others += _under_our_assumptions(serving, say, title)
+            panels += [other.panel() for other in others]
+            verdicts += [other.verdict("pensieve", "vllm", claim) for other in others]
+            if vary:
+                panels.append(by_host(serving, say, title, sweep.capacity))
     return Drawn(
         panels,
         verdicts=verdicts,
         more=more,
         cold_s=servings[0].scale.cold * servings[0].crowd().asked.reaction,
         correlation=CORRELATION,
+        varied=VARIED.removesuffix("-16k").upper(),
         profiled=PROFILED,
         slower=hardware(PROFILED).slower,
     )
 
 
-def _not_in_the_thesis(
-    serving: Serving, say: Say, title: str, capacity: float, claim: Claim
-) -> tuple[list[Panel], list[str]]:
-    """Measure what the thesis does not tell.
-
-    That is: cold runs, a machine whose operators are slower, lengths that depend on each other, and the host's size.
-    """
+def _under_our_assumptions(serving: Serving, say: Say, title: str) -> list[Sweep]:
+    """Measure on a machine whose operators are slower, and with lengths that depend on each other."""
     profiled, correlated = serving.on(PROFILED), serving.correlating(CORRELATION)
-    sweeps = [serving.sweep(say, f"{title}, cold", (PENSIEVE, VLLM), capacity=capacity, cold=True)]
-    sweeps.append(profiled.sweep(say, f"{title}, {PROFILED}", (PENSIEVE, VLLM)))
-    slower = sweeps[-1].capacity
-    sweeps.append(profiled.sweep(say, f"{title}, {PROFILED}, cold", (PENSIEVE, VLLM), capacity=slower, cold=True))
-    sweeps.append(correlated.sweep(say, f"{title}, correlated lengths", (PENSIEVE, VLLM)))
-    panels = [sweep.panel() for sweep in sweeps]
-    return [*panels, by_host(serving, say, title, capacity)], [
-        sweep.verdict("pensieve", "vllm", claim) for sweep in sweeps
+    slower = profiled.sweep(say, f"{title}, {PROFILED}", (PENSIEVE, VLLM))
+    return [
+        slower,
+        profiled.sweep(say, f"{title}, {PROFILED}, cold", (PENSIEVE, VLLM), capacity=slower.capacity, cold=True),
+        correlated.sweep(say, f"{title}, correlated lengths", (PENSIEVE, VLLM)),
     ]
 
 
