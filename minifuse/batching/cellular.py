@@ -130,10 +130,11 @@ class Cellular(Batching):
         self.depth = self.options.max_tasks
         self.max_batches = _max_batches(self.options)
         limits = (self.options.max_batch, *self.max_batches.values())
-        given = _batch_sizes(self.options)
-        self.batch_sizes = tuple([size for size in given if size <= max(limits)]) or given
+        self.batch_sizes = _batch_sizes(self.options)
         for most in limits:
             self.supported(most)
+        # A runner prepares a graph for each size that a type can use.
+        self.batch_sizes = tuple([size for size in self.batch_sizes if size <= max(limits)])
         self.priorities = _priorities(self.options)
         self.types: dict[str, CellType] = {}
         self.processor = RequestProcessor(self.enqueue)

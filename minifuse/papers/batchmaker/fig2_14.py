@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.load import (
-    CELLULAR,
     MERGED,
     RIVALS,
     Load,
@@ -18,7 +17,7 @@ from minifuse.papers.batchmaker.load import (
     sweep,
     tree_contenders,
 )
-from minifuse.papers.batchmaker.setting import Setting, experiment
+from minifuse.papers.batchmaker.setting import CELLULAR, Setting, experiment
 from minifuse.papers.curve import run_rounds
 from minifuse.papers.experiment import Panel, Point, Say, Values
 from minifuse.papers.numbers import told

@@ -7,7 +7,6 @@ from functools import partial
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.ideal import against_ideal
 from minifuse.papers.batchmaker.load import (
-    CELLULAR,
     at_once,
     equal_caps,
     equal_panel,
@@ -16,7 +15,7 @@ from minifuse.papers.batchmaker.load import (
     sweep,
     tree_contenders,
 )
-from minifuse.papers.batchmaker.setting import Setting, experiment
+from minifuse.papers.batchmaker.setting import CELLULAR, Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables
 
@@ -73,7 +72,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
 def _with_lstms_scheduling(setting: Setting, say: Say) -> str:
     """Judge the share of the ideal if scheduling takes as long as for the LSTM."""
     say("scheduling and gathering as fast as for the LSTM")
-    other, one_size = setting.with_lstms_scheduling(CELLULAR), (paper.TREE_BATCH,)
+    other, one_size = setting.with_lstms_scheduling(), (paper.TREE_BATCH,)
     load = at_once(other, say, (CELLULAR,), "identical-trees", one_size)
     ideal = against_ideal(other, load, paper.TREE_BATCH, partial(ideal_s, other, paper.TREE_BATCH))
     what = f"Share of the ideal if they are not slowed, and the device {other.slowdown:.2f} times"

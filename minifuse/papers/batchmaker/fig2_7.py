@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import BASELINES, PADDED, higher_peak, lower_p90, num_reports, sweep
+from minifuse.papers.batchmaker.load import BASELINES, PADDED, best_p90, higher_peak, lower_p90, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Say, Values
@@ -55,13 +55,11 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 def _absolute(ours: Curve, baselines: Sequence[Curve]) -> list[str]:
     """Judge throughput and latencies by the thesis' own numbers."""
-    lowest = ours.points[min(ours.points)].each("p90")
-    theirs = [
-        min(rounds) for rounds in zip(*(one.points[min(one.points)].each("p90") for one in baselines), strict=True)
-    ]
-    moderate = {rate: one.each("p90") for rate, one in ours.points.items() if rate < paper.FLAT_7}
+    lowest, best = ours.points[min(ours.points)].each("p90"), best_p90(baselines)
     growth = {
-        rate: [p90 / least for p90, least in zip(rounds, lowest, strict=True)] for rate, rounds in moderate.items()
+        rate: [p90 / least for p90, least in zip(one.each("p90"), lowest, strict=True)]
+        for rate, one in ours.points.items()
+        if rate < paper.FLAT_7
     }
     found = [
         ("Peak of cellular batching", ours.peaks, Claim.about(paper.PEAK_7, "{:,.0f} requests/s"), "{:,.0f}"),
@@ -71,13 +69,9 @@ def _absolute(ours: Curve, baselines: Sequence[Curve]) -> list[str]:
             Claim.about(paper.P90_7, "{:g} ms"),
             "{:.3g} ms",
         ),
-        ("The better baseline's", _ms(theirs), Claim.about(paper.BASELINE_P90_7, "{:g} ms"), "{:.3g} ms"),
+        ("The better baseline's", _ms(best[min(best)]), Claim.about(paper.BASELINE_P90_7, "{:g} ms"), "{:.3g} ms"),
     ]
-    slow = {
-        rate: [min(seconds) for seconds in zip(*(one.points[rate].each("p90") for one in baselines), strict=True)]
-        for rate in sorted(set.intersection(*(set(one.points) for one in baselines)))
-        if rate >= paper.FLAT_7
-    }
+    slow = {rate: rounds for rate, rounds in best.items() if rate >= paper.FLAT_7}
     return [
         *(verdict(what, rounds, claim, told(rounds, form)) for what, rounds, claim, form in found),
         by_rate(

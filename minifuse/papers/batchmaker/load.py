@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.setting import HostBound, Setting
+from minifuse.papers.batchmaker.setting import CELLULAR, HostBound, Setting
 from minifuse.papers.curve import ALIKE, Contender, Curve, Outcome, Served, curve_panel, load_at, offered, run_rounds
 from minifuse.papers.experiment import RANGE, Panel, Point, Say, Values
 from minifuse.papers.numbers import shown, told
@@ -40,7 +40,6 @@ def merged(key: str, head: str, per: str) -> Contender:
     return Contender(key, head, "graph-merged", {"batching.per": per, "batching.overlap": True})
 
 
-CELLULAR = Contender("cellular", "cellular", "cellular")
 BASELINES = ("longest", "bucket")
 PADDED = (CELLULAR, *(padded(pad, pad, pad) for pad in BASELINES))
 MERGED = (merged("operator", "per operator", "operator"), merged("cell", "per cell", "cell"))
@@ -322,9 +321,22 @@ def cuts(ours: Curve, *baselines: Curve) -> dict[float, list[float]]:
 
     Only moderate rates count.
     """
-    parts = {}
-    for rate, outcome in ours.points.items():
-        theirs = [curve.points[rate].each("p90") for curve in baselines if rate in curve.points]
-        if theirs and rate < MODERATE * max(curve.peak for curve in baselines):
-            parts[rate] = [1 - mine / min(rest) for mine, *rest in zip(outcome.each("p90"), *theirs, strict=True)]
-    return parts
+    return {
+        rate: [1 - mine / best for mine, best in zip(ours.points[rate].each("p90"), rounds, strict=True)]
+        for rate, rounds in best_p90(baselines).items()
+        if rate in ours.points and rate < MODERATE * max(curve.peak for curve in baselines)
+    }
+
+
+def best_p90(baselines: Sequence[Curve]) -> dict[float, list[float]]:
+    """Return the lowest p90 of several baselines, in seconds, by rate and round.
+
+    Only rates that all of them were offered count.
+    """
+    first, *others = baselines
+    each = {
+        rate: [one.each("p90"), *(curve.points[rate].each("p90") for curve in others)]
+        for rate, one in first.points.items()
+        if all(rate in curve.points for curve in others)
+    }
+    return {rate: list(map(min, zip(*rounds, strict=True))) for rate, rounds in each.items()}

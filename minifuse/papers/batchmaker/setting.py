@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 CALIBRATED = 1280  # trees served at once to fit the machine to the thesis' peaks: 20 sets of 64
+CELLULAR = Contender("cellular", "cellular", "cellular")
 STEADY = 5  # least number of runs of a computation that is timed by itself; the median counts
 
 
@@ -152,20 +153,16 @@ class Setting(Bench[CellSource]):
         self.model: CellModel = self.source.load(self.dtype, device, self.conditions.seed)
         if self.virtual and self.kind == "treelstm":
             say("fitting the machine to the peak of cellular batching")
-            self.slowdown = self._capacity(Contender("cellular", "cellular", "cellular")) / paper.PEAK_14
+            self.slowdown = self._capacity(CELLULAR) / paper.PEAK_14
             self.scheduling = self.slowdown
 
-    def with_lstms_scheduling(self, contender: Contender) -> Setting:
-        """Return a setting of equal peak, where only the device is slower than the LSTM's.
-
-        Args:
-            contender: cellular batching, whose tasks are scheduled.
-        """
+    def with_lstms_scheduling(self) -> Setting:
+        """Return a setting of equal peak, where only the device is slower than the LSTM's."""
         other = copy(self)
         other.slowdown, other.scheduling = 1.0, 0.0
-        device_s = 1 / other._capacity(contender)
+        device_s = 1 / other._capacity(CELLULAR)
         other.scheduling = 1.0
-        scheduling_s = 1 / other._capacity(contender) - device_s
+        scheduling_s = 1 / other._capacity(CELLULAR) - device_s
         other.slowdown = (1 / paper.PEAK_14 - scheduling_s) / device_s
         return other
 

@@ -6,22 +6,19 @@ Figure 11 shows the normalized latency, Figure 12 the latency bound: the largest
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
 
 import minifuse.papers.fluidinfer.paper as paper
 from minifuse.papers.curve import OFFERED, Curve, Outcome, Served, curve_panel, load_at, never, rates_of
-from minifuse.papers.equal_latency import equal_latency
-from minifuse.papers.equal_latency import gains as load_gains
+from minifuse.papers.equal_latency import equal_latency, gains
 from minifuse.papers.experiment import RANGE, Column, Experiment, Panel, Point, Say, Values
 from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Curves, Server, Servers
 from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec
-from minifuse.papers.verdict import Claim, by_rate
-from minifuse.papers.verdict import verdict as judged
+from minifuse.papers.verdict import Claim, by_rate, verdict
 
 Bounds = list[tuple[float, float]]  # the least and the most that a gain may be, in each round
 
@@ -33,31 +30,49 @@ MORE = (
 )
 
 
-def draw(
-    servers: Servers,
-    say: Say,
-    number: str,
-    latency: str,
-    head: str,
-    verdict: Callable[[Server, Curves], list[str]],
-    gains: Callable[[Curves], Bounds],
-) -> Drawn:
-    """Draw a panel for each server; in real time, also the simulator's error.
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a figure shows of the runs, which both figures share.
 
-    Args:
-        latency: the name of the latency that the figure shows; both figures show the same runs.
-        verdict: judges the curves of one server.
-        gains: returns fluid's gain over vllm in each round.
+    Attributes:
+        latency: the name of the latency.
+        head: the latency's column.
+        judge: judges the curves of one server.
+        gains: bounds fluid's gain over vllm in each round.
     """
-    panels, verdicts = [], []
-    for server in servers:
-        server.swept = curves, simulated = server.swept or _sweep(server, say)
-        panels.append(_panel(f"Fig. {number}: {server.title}", curves, latency, head))
-        verdicts += verdict(server, curves)
-        say.keep(panels[-1])
-        if not server.virtual:
-            panels.append(_errors(f"Fig. {number}: the simulator against the run", curves, simulated, latency))
-    return Drawn(panels, verdicts=[*verdicts, *larger_models(servers, gains)])
+
+    number: str
+    shows: str
+    latency: str
+    head: str
+    judge: Callable[[Server, Curves], list[str]]
+    gains: Callable[[Curves], Bounds]
+
+    def draw(self, servers: Servers, say: Say) -> Drawn:
+        """Draw a panel for each server; in real time, also the simulator's error."""
+        panels, verdicts, swept = [], [], {}
+        for server in servers:
+            server.swept = curves, simulated = server.swept or _sweep(server, say)
+            swept[server] = curves
+            panels.append(_panel(f"Fig. {self.number}: {server.title}", curves, self.latency, self.head))
+            verdicts += self.judge(server, curves)
+            say.keep(panels[-1])
+            if not server.virtual:
+                title = f"Fig. {self.number}: the simulator against the run"
+                panels.append(_errors(title, curves, simulated, self.latency))
+        return Drawn(panels, verdicts=[*verdicts, *larger_models(swept, self.gains)])
+
+    def experiment(self) -> Experiment:
+        """Return the figure's experiment."""
+        decorate = spec(
+            "FluidInfer",
+            self.number,
+            self.shows,
+            lambda conditions: conditions.once("servers", Servers.of),
+            takes=("model", "rates", "requests"),
+            page="verdicts",
+        )
+        return decorate(self.draw)
 
 
 def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
@@ -136,7 +151,7 @@ def lower_bound(server: Server, curves: Curves) -> list[str]:
 
 def factors(curves: Curves) -> Bounds:
     """Bound the loads of fluid relative to vllm's, at equal normalized latency."""
-    found = load_gains(curves["fluid"], curves[VLLM.key], "rate", "normalized_s")
+    found = gains(curves["fluid"], curves[VLLM.key], "rate", "normalized_s")
     return [(0.0, 0.0) if one is None else (one.least, one.most) for one in found]
 
 
@@ -147,61 +162,41 @@ def cuts(curves: Curves) -> Bounds:
     return [(mean, mean) for mean in map(fmean, zip(*rates, strict=True))]
 
 
-def larger_models(servers: Servers, gains: Callable[[Curves], Bounds]) -> list[str]:
+def larger_models(swept: Mapping[Server, Curves], bounds: Callable[[Curves], Bounds]) -> list[str]:
     """Judge on each machine whether the gain grows with the size of the model."""
     machines: dict[tuple[str, int], list[Server]] = {}
-    for server in servers:
-        if server.swept is not None and not server.fast_link:
+    for server in swept:
+        if not server.fast_link:
             machines.setdefault((server.name, server.count), []).append(server)
     found = []
-    for (name, count), models in machines.items():
-        bounds = [gains(server.swept[0]) for server in models if server.swept is not None]
-        pairs = [pair for small, large in pairwise(bounds) for pair in zip(small, large, strict=True)]
+    for (name, count), servers in machines.items():
+        by_model = [bounds(swept[server]) for server in servers]
+        pairs = [pair for small, large in pairwise(by_model) for pair in zip(small, large, strict=True)]
         if not pairs:
             continue
         least = [large[0] / small[1] if small[1] else 1.0 for small, large in pairs]
         most = [large[1] / small[0] if small[0] else math.inf for small, large in pairs]
-        names = [server.title.partition(",")[0] for server in models]
-        told_each = [told([one[0] for one in each]) for each in bounds]
+        names = [server.title.partition(",")[0] for server in servers]
+        told_each = [told([one[0] for one in each]) for each in by_model]
         text = ("" if least == most else "at least ") + ", ".join(map(" ".join, zip(names, told_each, strict=True)))
         claim = Claim("more for larger models", 1.0)
-        found.append(judged(f"{count} x {name}, gain of fluid over vllm by model", least, claim, text, "paper", most))
+        found.append(verdict(f"{count} x {name}, gain of fluid over vllm by model", least, claim, text, "paper", most))
     return found
 
 
-def _figure(
-    number: str,
-    shows: str,
-    latency: str,
-    head: str,
-    verdict: Callable[[Server, Curves], list[str]],
-    gains: Callable[[Curves], Bounds],
-) -> Experiment:
-    takes = ("model", "rates", "requests")
-    experiment = spec(
-        "FluidInfer",
-        number,
-        shows,
-        lambda conditions: conditions.once("servers", Servers.of),
-        takes=takes,
-        page="verdicts",
-    )
-    return experiment(partial(draw, number=number, latency=latency, head=head, verdict=verdict, gains=gains))
-
-
-FIG_11 = _figure(
+FIG_11 = Shown(
     "11",
     "normalized latency against the rate of requests, part by part",
     "normalized_s",
     "ms/\ntoken",
     higher_load,
     factors,
-)
-FIG_12 = _figure(
+).experiment()
+FIG_12 = Shown(
     "12",
     "the largest gap between two tokens of a request, against the rate of requests",
     "bound_s",
     "bound\nms",
     lower_bound,
     cuts,
-)
+).experiment()
