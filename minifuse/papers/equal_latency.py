@@ -74,10 +74,13 @@ def equal_latency(
     exceeds the level, the ratio is 0.
     """
     found, whole = gains(ours, baseline, load, latency), gain(ours, baseline, load, latency)
-    least, most = ([0.0 if one is None else getattr(one, end) for one in found] for end in ("least", "most"))
-    rounds = ", ".join("never that low" if one is None else str(one) for one in found)
-    exact = least == most and len(found) > 1
-    text = f"{median(least):.2f}x (by round {rounds})" if exact else f"by round {rounds}" if len(found) > 1 else rounds
+    least = [0.0 if one is None else one.least for one in found]
+    most = [0.0 if one is None else one.most for one in found]
+    text = ", ".join("never that low" if one is None else str(one) for one in found)
+    if len(found) > 1:
+        text = f"by round {text}"
+        if least == most:
+            text = f"{median(least):.2f}x ({text})"
     if whole is not None:
         text += f", {shown(whole.here)} against {shown(whole.there)} requests/s at {whole.level_s * 1e3:.3g} ms a token"
     text += f"; peaks {shown(ours.peak)} and {shown(baseline.peak)}"
