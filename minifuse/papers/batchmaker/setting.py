@@ -275,7 +275,7 @@ class Setting(Bench[CellSource]):
     def about(self) -> tuple[str, ...]:
         """Return notes on the contenders, and on the machine that was fitted to them."""
         if self.kind != "treelstm":
-            return notes("batchmaker/padded")
+            return notes("batchmaker/padded", fullest=self.virtual)
         host = [f"{1e6 * seconds:.3g} us for {head}" for head, seconds in self._host_node_s.items()]
         return notes("batchmaker/merged", setting=self, paper=paper, host=host)
 
