@@ -35,8 +35,9 @@ class GraphPadded(QueuePolicy):
     """Serves buckets of requests of similar length in turn; pads a batch to one graph.
 
     Buckets take turns, without a timeout: whenever a worker is idle, the next bucket that has requests starts a batch
-    of them. All requests of a batch return when it ends; later arrivals wait. With buckets of width w, bucket i takes
-    chains whose first segment, the input, has a length in (w i, w i + w]. The length of the answer is not known.
+    of them (ours: or the bucket that has most of them). All requests of a batch return when it ends; later arrivals
+    wait. With buckets of width w, bucket i takes chains whose first segment, the input, has a length in (w i, w i + w].
+    The length of the answer is not known.
 
     >>> # width 10: lengths 3 and 8 are in bucket 0, padded to 10, and 21 is in bucket 2, padded to 30
     """
@@ -55,6 +56,11 @@ class GraphPadded(QueuePolicy):
             "bucket",
             "inputs are padded to their bucket's longest, as a graph made beforehand is, or to the batch's longest",
             choices=("bucket", "longest"),
+        )
+        turn: str = option(
+            "round-robin",
+            "the bucket that starts the next batch: the next one that has requests, or the one that has most",
+            choices=("round-robin", "fullest"),
         )
         workers: int = option(1, "workers, each of which runs one batch at a time", minimum=1, maximum=64)
 
@@ -89,11 +95,14 @@ class GraphPadded(QueuePolicy):
             bucket.discard(sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        """Propose a batch of the next bucket that has requests."""
+        """Propose a batch of the bucket whose turn it is."""
         order = sorted([bucket for bucket, waiting in self.buckets.items() if waiting])
         if not order:
             return Proposal()
-        bucket = next((bucket for bucket in order if bucket > self.last), order[0])
+        if self.options.turn == "fullest":
+            bucket = max(order, key=lambda one: len(self.buckets[one]))
+        else:
+            bucket = next((one for one in order if one > self.last), order[0])
         self.ready = self.buckets[bucket]
         fill = Fill(self, now, memory, [])
         fill.admit()

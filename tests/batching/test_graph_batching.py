@@ -73,6 +73,13 @@ def test_round_robin_over_buckets() -> None:
     assert [names for *_, names in scene.batches] == [["a0"], ["b"], ["c"], ["a1"], ["a2"]]
 
 
+def test_the_fullest_bucket_first() -> None:
+    """The bucket of length 3 has most requests, then both have one, and the shorter goes first."""
+    graphs = {f"a{i}": (lstm(1), 0.0) for i in range(2)} | {f"c{i}": (lstm(3), 0.0) for i in range(3)}
+    scene = graph_batching(GraphPadded, graphs, max_batch=2, bucket_width=1, turn="fullest")
+    assert [names for *_, names in scene.batches] == [["c0", "c1"], ["a0", "a1"], ["c2"]]
+
+
 def test_each_segment_of_a_type_is_padded_and_the_second_to_the_longest_in_the_batch() -> None:
     graphs = {"a": (chain("e", "e", "d"), 0.0), "b": (chain("e", "d", "d"), 0.0)}
     scene = graph_batching(GraphPadded, graphs, bucket_width=2)
@@ -146,7 +153,8 @@ GRAPHS = st.one_of(
 def test_padded_batches_of_any_chains(arrivals: list[tuple[CellGraph, float]], data: st.DataObject) -> None:
     graphs = {f"r{i}": item for i, item in enumerate(arrivals)}
     width, pad = data.draw(st.integers(1, 8)), data.draw(st.sampled_from(["bucket", "longest"]))
-    scene = graph_batching(GraphPadded, graphs, max_batch=data.draw(st.integers(1, 5)), bucket_width=width, pad=pad)
+    max_batch, turn = data.draw(st.integers(1, 5)), data.draw(st.sampled_from(["round-robin", "fullest"]))
+    scene = graph_batching(GraphPadded, graphs, max_batch=max_batch, bucket_width=width, pad=pad, turn=turn)
     for step in scene.steps:
         batch = [segments(graphs[name][0].topology) or () for name in step.plan.sequences]
         first = max(len(parts[0]) for parts in batch)

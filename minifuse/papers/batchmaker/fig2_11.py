@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.ideal import against_ideal
-from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
+from minifuse.papers.batchmaker.load import BASELINES, Load, num_reports, padded_contenders, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import ALIKE
 from minifuse.papers.experiment import Panel, Point, Say
@@ -29,7 +30,7 @@ LOST = 1 - paper.SHARE_11
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure lengths of growing variance; at a fixed length, also the ideal."""
     say.expect(len(paper.DATASETS_11) * num_reports(setting) + 1)
-    loads = {workload: sweep(setting, say, PADDED, workload) for workload in paper.DATASETS_11}
+    loads = {workload: sweep(setting, say, padded_contenders(setting), workload) for workload in paper.DATASETS_11}
     panels: list[Panel] = []
     for workload, load in loads.items():
         name = workload.removeprefix("wmt15:").replace("=", " ")
@@ -50,7 +51,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     size = max(ideals, key=lambda size: ideals[size])
     ours = fixed.curves["cellular"]
     ideal = against_ideal(setting, fixed, size, partial(ideal_s, setting, size))
-    gains = [load.curves["cellular"].over(load.stronger(*BASELINES)) for load in loads.values()]
+    gains = _gains(loads, *BASELINES)
     return Drawn(
         panels,
         sweeps=[note for load in loads.values() for note in load.notes()],
@@ -59,12 +60,22 @@ def figure(setting: Setting, say: Say) -> Drawn:
         near=ideal.judged("Share of the ideal at a fixed length", paper.NEAR_11),
         theirs_lost=LOST,
         gathering=max(outcome["gathering_share"] for outcome in ours.points.values()),
-        gains=[f"{name.removeprefix('wmt15:')} {told(gain)}" for name, gain in zip(loads, gains, strict=True)],
+        gains=_told(gains),
+        fullest=_told(_gains(loads, "fullest")) if setting.virtual else (),
         grows=[
             all(after > (1 + ALIKE) * before for before, after in pairwise(of_round))
-            for of_round in zip(*gains, strict=True)
+            for of_round in zip(*gains.values(), strict=True)
         ],
     )
+
+
+def _gains(loads: Mapping[str, Load], *baselines: str) -> dict[str, list[float]]:
+    """Return the gains in peak throughput over the better of several baselines, by workload."""
+    return {name: load.curves["cellular"].over(load.stronger(*baselines)) for name, load in loads.items()}
+
+
+def _told(gains: Mapping[str, Sequence[float]]) -> list[str]:
+    return [f"{name.removeprefix('wmt15:')} {told(gain)}" for name, gain in gains.items()]
 
 
 def ideal_s(setting: Setting, rows: int) -> float:

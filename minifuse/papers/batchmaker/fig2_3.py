@@ -12,7 +12,8 @@ from statistics import median
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.load import best_size
-from minifuse.papers.batchmaker.setting import STEADY, Setting, experiment, how_fitted
+from minifuse.papers.batchmaker.machine import how_fitted
+from minifuse.papers.batchmaker.setting import STEADY, Setting, experiment
 from minifuse.papers.experiment import Conditions, Panel, Point, Say, Values
 from minifuse.papers.page import Drawn, tables
 

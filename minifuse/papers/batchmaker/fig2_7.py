@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import BASELINES, PADDED, best_p90, higher_peak, lower_p90, num_reports, sweep
+from minifuse.papers.batchmaker.load import (
+    BASELINES,
+    PADDED,
+    against_fullest,
+    best_p90,
+    higher_peak,
+    lower_p90,
+    num_reports,
+    padded_contenders,
+    sweep,
+)
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Say, Values
@@ -28,12 +38,13 @@ PUBLISHED: dict[str, Values] = {
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure latency against throughput: (a) with the best batch-size limits, (b) with 64.
 
-    There are no more requests in (b) than for the choice of batch-size limits in (a).
+    In virtual time (a) also has padded batching that serves the fullest bucket first. There are no more requests in (b)
+    than for the choice of batch-size limits in (a).
     """
     small = min(paper.SMALL_BATCH_7, max(setting.sizes))
     few = min(setting.num_requests, setting.choosing)
     say.expect(num_reports(setting) + num_reports(setting, (small,)))
-    best = sweep(setting, say, PADDED, "wmt15")
+    best = sweep(setting, say, padded_contenders(setting), "wmt15")
     equal = sweep(setting, say, PADDED, "wmt15", (small,), most=few)
     ours, baselines = best.curves["cellular"], [best.curves[name] for name in BASELINES]
     panels = (
@@ -48,9 +59,19 @@ def figure(setting: Setting, say: Say) -> Drawn:
             lower_p90("LSTM,", ours, baselines, paper.CUTS_7),
             *(_absolute(ours, baselines) if setting.virtual else ()),
         ),
+        at_once=_at_once(ours, max(baselines, key=lambda curve: curve.capacity)),
+        fullest=against_fullest("LSTM", ours, best.curves["fullest"], paper.GAIN_7, paper.CUTS_7)
+        if setting.virtual
+        else (),
         equal=equal.notes("2.7b"),
         few=few,
     )
+
+
+def _at_once(ours: Curve, baseline: Curve) -> str:
+    """Judge the throughput of all requests at once, where every bucket is full."""
+    gains = [here / there for here, there in zip(ours.capacities, baseline.capacities, strict=True)]
+    return verdict("LSTM, throughput of all requests at once", gains, paper.GAIN_7, told(gains))
 
 
 def _absolute(ours: Curve, baselines: Sequence[Curve]) -> list[str]:

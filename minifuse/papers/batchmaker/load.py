@@ -42,6 +42,7 @@ def merged(key: str, head: str, per: str) -> Contender:
 
 BASELINES = ("longest", "bucket")
 PADDED = (CELLULAR, *(padded(pad, pad, pad) for pad in BASELINES))
+FULLEST = padded("fullest", "fullest", "longest", turn="fullest")  # ours: buckets do not take turns
 MERGED = (merged("operator", "per operator", "operator"), merged("cell", "per cell", "cell"))
 WIDE_ROWS = 1024  # 64 complete trees of 16 leaves have as many leaves: the largest batch of a merged set
 WIDE_CELLULAR = Contender(
@@ -67,6 +68,11 @@ RIVALS = (
         peak=paper.PEAK_14 / paper.TIMES_FOLD_14,
     ),
 )
+
+
+def padded_contenders(bench: Setting) -> tuple[Contender, ...]:
+    """Return cellular and padded batching; in virtual time, also of the fullest bucket first."""
+    return (*PADDED, FULLEST) if bench.virtual else PADDED
 
 
 def tree_contenders(bench: Setting) -> tuple[Contender, ...]:
@@ -314,6 +320,12 @@ def higher_peak(what: str, ours: Curve, baseline: Curve, claim: Claim) -> str:
 def lower_p90(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) -> str:
     """Judge by how much our p90 is below the baselines', at every moderate rate."""
     return by_rate(f"{what} how much lower p90 is at moderate load", cuts(ours, *baselines), claim, "{:.1%}")
+
+
+def against_fullest(what: str, ours: Curve, fullest: Curve, gain: Claim, cut: Claim) -> list[str]:
+    """Judge the thesis' claims against padded batches of the fullest bucket, a baseline of ours."""
+    what = f"{what} against the fullest bucket first (ours),"
+    return [higher_peak(what, ours, fullest, gain), lower_p90(what, ours, [fullest], cut)]
 
 
 def cuts(ours: Curve, *baselines: Curve) -> dict[float, list[float]]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import minifuse.papers.batchmaker.paper as paper
@@ -14,13 +13,13 @@ from minifuse.core.places import State
 from minifuse.core.plan import Plan, Work
 from minifuse.core.request import Request
 from minifuse.execute.timing import timed
-from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource, resolve_cells
+from minifuse.papers.batchmaker.machine import fitted, how_fitted, scheduling_s, slowed
 from minifuse.papers.contest import Bench, uncollected
 from minifuse.papers.curve import Contender, Served, latencies, rate_while, steady_rate
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.page import Draw, Drawn, notes, spec
-from minifuse.simulate.cost import Hardware, hardware
+from minifuse.simulate.cost import Hardware
 from minifuse.trace.metrics import RunningMetrics
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
@@ -60,58 +59,11 @@ SCALES = {
 }
 
 
-@cache
-def fitted() -> Hardware:
-    """Fit the V100's overhead and arithmetic rate to two times of an LSTM step.
-
-    Both batches are bound by arithmetic: seconds = overhead + flops / rate.
-
-    >>> f"{fitted().wide_flops / 1e12:.1f} TFLOPS, {fitted().overhead_s * 1e6:.0f} us"
-    '12.5 TFLOPS, 99 us'
-    """
-    row_flops = 2 * CellConfig("lstm", paper.HIDDEN).sizes["lstm"]
-    (few, few_us), (many, many_us) = paper.STEP_US.items()
-    row_s = (many_us - few_us) * 1e-6 / (many - few)
-    return replace(hardware(paper.MACHINE), wide_flops=row_flops / row_s, overhead_s=few_us * 1e-6 - few * row_s)
-
-
-def scheduling_s() -> float:
-    """Return the seconds that scheduling and gathering add to a task (2.7.3)."""
-    return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6  # 250 us instead of 185
-
-
-def slowed(machine: Hardware, factor: float) -> Hardware:
-    """Return a machine on which everything on the device takes `factor` times as long."""
-    assert machine.wide_flops is not None
-    return replace(
-        machine,
-        bandwidth=machine.bandwidth / factor,
-        wide_flops=machine.wide_flops / factor,
-        overhead_s=machine.overhead_s * factor,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class HostBound(Contender):
     """A contender whose host builds and merges graphs, fitted to its peak in the thesis."""
 
     peak: float = 0.0  # requests per second
-
-
-def how_fitted() -> tuple[str, ...]:
-    """Return a note that tells which numbers of the V100 were fitted to which times."""
-    machine, sheet = fitted(), hardware(paper.MACHINE)
-    assert machine.wide_flops is not None
-    assert sheet.wide_flops is not None
-    return notes(
-        "batchmaker/fitted",
-        paper=paper,
-        times=" and ".join(f"{us:g} us at batch {batch}" for batch, us in paper.STEP_US.items()),
-        teraflops=machine.wide_flops / 1e12,
-        of_sheet=machine.wide_flops / sheet.wide_flops,
-        overhead_us=machine.overhead_s * 1e6,
-        scheduling_us=scheduling_s() * 1e6,
-    )
 
 
 class Setting(Bench[CellSource]):
@@ -323,7 +275,7 @@ class Setting(Bench[CellSource]):
     def about(self) -> tuple[str, ...]:
         """Return notes on the contenders, and on the machine that was fitted to them."""
         if self.kind != "treelstm":
-            return notes("batchmaker/padded")
+            return notes("batchmaker/padded", fullest=self.virtual)
         host = [f"{1e6 * seconds:.3g} us for {head}" for head, seconds in self._host_node_s.items()]
         return notes("batchmaker/merged", setting=self, paper=paper, host=host)
 

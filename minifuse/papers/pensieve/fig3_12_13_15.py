@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import RANGE, Column, Panel, Point, Say
 from minifuse.papers.numbers import shown
 from minifuse.papers.page import Drawn
@@ -39,7 +40,8 @@ OTHER_13 = {"cpu": {"shares": (0.7, 1.1)}}
 
 VARIED = "opt-13b-16k"  # the model that Fig. 3.12 also measures under assumptions of ours
 PROFILED = "a100-80g-profiled"
-HOSTS = (0.0, 0.25, 0.5, 1.0)  # parts of the thesis' system memory that the host's tier has
+QUARTER = 0.25
+HOSTS = (0.0, QUARTER, 0.5, 1.0)  # parts of the thesis' system memory that the host's tier has
 HOST_SHARE = 1.3  # of vllm's capacity: the rate at which the host's size is varied
 HOST_COLUMNS = (
     Column("host\nGB a GPU", "at", "host_gb", "{:g}", axis="x"),
@@ -70,7 +72,7 @@ def draw(
     say.expect(sum(reports) + sum(varied))
     panels, verdicts = [], []
     for part, serving, vary in zip("abcd", servings, varied, strict=False):
-        contenders = CONTENDERS if serving.virtual else IN_REAL_TIME
+        contenders = (*CONTENDERS, _with_host(serving, QUARTER)) if serving.virtual else IN_REAL_TIME
         claim = Claim.about(gains[serving.published])
         title = f"Fig. {figure}{part}: {serving.title}"
         sweep = serving.sweep(say, title, contenders)
@@ -80,6 +82,9 @@ def draw(
         ]
         if serving.virtual:
             verdicts.append(sweep.verdict("pensieve", "vllm", EUROSYS_CLAIM, EUROSYS))
+            verdicts.append(
+                sweep.verdict(contenders[-1].key, "vllm", claim, "thesis, without the size of the host's tier")
+            )
         if more:
             verdicts.append(on_device(sweep, CUTS_12[serving.published]))
             others = [serving.sweep(say, f"{title}, cold", (PENSIEVE, VLLM), capacity=sweep.capacity, cold=True)]
@@ -124,10 +129,15 @@ def on_device(sweep: Sweep, most: float) -> str:
     return by_rate(what, found, Claim(f"up to {most:.0%}", 0.0, most), "{:.1%}")
 
 
+def _with_host(serving: Serving, part: float) -> Contender:
+    """Return Pensieve with a part of the thesis' system memory as host."""
+    return on_host(f"host_{part:g}", int(part * serving.host_tokens), f"pensieve {part * HOST_BYTES / 1e9:g} GB")
+
+
 def by_host(serving: Serving, say: Say, title: str, capacity: float) -> Panel:
     """Measure Pensieve at one rate with parts of the thesis' system memory as host."""
     rate = HOST_SHARE * capacity
-    contenders = {part: on_host(f"host_{part:g}", int(part * serving.host_tokens)) for part in HOSTS}
+    contenders = {part: _with_host(serving, part) for part in HOSTS}
     title = f"{title}, not in the thesis: the host's size at {shown(rate)} requests/s"
     sweep = serving.sweep(say, title, list(contenders.values()), capacity=capacity, rate=rate)
     points = []

@@ -290,6 +290,7 @@ def test_latency_against_throughput() -> None:
         assert measured["pensieve_recomputed"] < measured["stateless_recomputed"]
         assert measured["device_host_hits"] == 0 < measured["pensieve_device_hits"]
     assert sum("(thesis: " in note for note in finding.notes) == 13
+    assert sum("requests/s of pensieve 55 GB over vllm at equal p90" in note for note in finding.notes) == 2
     assert sum("(abstract of EuroSys 2025: 1.14x to 3.0x)" in note for note in finding.notes) == 2
     assert finding.facts["models"][0]["device_tokens"] * 4 == pytest.approx(
         finding.facts["models"][1]["device_tokens"], rel=0.01
