@@ -76,9 +76,10 @@ def equal_latency(
     found, whole = gains(ours, baseline, load, latency), gain(ours, baseline, load, latency)
     least = [0.0 if one is None else one.least for one in found]
     most = [0.0 if one is None else one.most for one in found]
-    text = ", ".join("never that low" if one is None else str(one) for one in found)
+    each = ["never that low" if one is None else str(one) for one in found]
+    text = each[0]
     if len(found) > 1:
-        text = f"by round {text}"
+        text = f"in every round {text}" if len(set(each)) == 1 else f"by round {', '.join(each)}"
         if least == most:
             text = f"{median(least):.2f}x ({text})"
     if whole is not None:

@@ -95,7 +95,7 @@ def by_rate(
         by: the name of the axis.
     """
     each = [f"{claim.judge(rounds)} at {shown(rate)}, {told(rounds, form)}" for rate, rounds in found.items()]
-    return f"{what}, by {by}: {'; '.join(each) or 'undecided at every rate'} ({source}: {claim.text})."
+    return f"{what}, by {by}: {'; '.join(each) or 'undecided, as no rate tells'} ({source}: {claim.text})."
 
 
 def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str], form: str = "{:.2f}x") -> str:

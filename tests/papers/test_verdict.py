@@ -34,7 +34,7 @@ def test_peaks_and_latencies_are_judged_by_their_numbers() -> None:
     )
     assert ": below at 10, 50.0%" in lower_p90("", ours, [theirs], Claim.near(0.87))
     loaded = curve(15.0, {10.0: values(10.0, 0.04)}, "padded")
-    assert ": undecided at every rate (thesis" in lower_p90("", ours, [loaded], Claim.near(0.28))
+    assert ": undecided, as no rate tells (thesis" in lower_p90("", ours, [loaded], Claim.near(0.28))
     assert [shown(rate) for rate in (0.1234, 999.0, 12345.6)] == ["0.123", "999", "12,346"]
 
 

@@ -177,8 +177,10 @@ def larger_models(swept: Mapping[Server, Curves], bounds: Callable[[Curves], Bou
         least = [large[0] / small[1] if small[1] else 1.0 for small, large in pairs]
         most = [large[1] / small[0] if small[0] else math.inf for small, large in pairs]
         names = [server.title.partition(",")[0] for server in servers]
-        told_each = [told([one[0] for one in each]) for each in by_model]
-        text = ("" if least == most else "at least ") + ", ".join(map(" ".join, zip(names, told_each, strict=True)))
+        lowest = [[one[0] for one in each] for each in by_model]
+        gains_told = [told(each) if any(each) else "not known" for each in lowest]
+        text = ", ".join(map(" ".join, zip(names, gains_told, strict=True)))
+        text += "" if least == most else ", lower bounds"
         claim = Claim("more for larger models", 1.0)
         found.append(verdict(f"{count} x {name}, gain of fluid over vllm by model", least, claim, text, "paper", most))
     return found
@@ -188,7 +190,7 @@ FIG_11 = Shown(
     "11",
     "normalized latency against the rate of requests, part by part",
     "normalized_s",
-    "ms/\ntoken",
+    "ms/token",
     higher_load,
     factors,
 ).experiment()
