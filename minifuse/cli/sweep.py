@@ -217,6 +217,9 @@ def _check_axes(options: SweepOptions) -> None:
     defaults = {one.name: one.default for one in fields(Options)}
     known = [name.replace("_", "-") for name in defaults if name not in NOT_VARIED]
     rows = [technique(name) for name in options.techniques]
+    for name in stage_options(options.set):
+        if not any(name in row.option_names for row in rows):
+            raise UsageError(f"--set gives {name}, which none of these techniques has: leave it out.")
     for name in names:
         field = name.replace("-", "_")
         if names.count(name) > 1 or name in stage_options(options.set):

@@ -125,6 +125,7 @@ def test_in_real_time_and_of_cells(minifuse: Cli) -> None:
         (("orca", "--prompts", "-"), "--prompts is -, which can be read only once"),
         (("orca", "--latency", "ttft"), '--latency is "ttft"'),
         (("orca", "--clock", "virtual", "--vary", "hardware=cpu,tpu"), "There is no hardware 'tpu'"),
+        (("orca", "--set", "memory.host=3"), "--set gives memory.host, which none of these techniques has"),
         (("orca", "--workload", "crowd", "--model", "random:small"), "crowd"),
         (("orca", "--vary", "model=tiny,lstm:hidden=8"), "orca"),
     ],
