@@ -29,6 +29,7 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served
 from minifuse.serve.settings import Settings
+from minifuse.serve.sweep import sweep
 from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique, mix, technique
 from minifuse.trace.log import Trace
@@ -59,5 +60,6 @@ __all__ = [
     "resolve",
     "resolve_run",
     "serve",
+    "sweep",
     "technique",
 ]

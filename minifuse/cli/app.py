@@ -25,6 +25,7 @@ from minifuse.cli.replay import replay
 from minifuse.cli.reproduce import reproduce
 from minifuse.cli.run import run
 from minifuse.cli.serve import serve
+from minifuse.cli.sweep import sweep
 from minifuse.cli.trace import trace
 from minifuse.cli.tutorial import tutorial
 from minifuse.parallel.torchrun import torchrun
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "serve": serve,
     "bench": bench,
     "compare": compare,
+    "sweep": sweep,
     "check": check,
     "trace": trace,
     "replay": replay,

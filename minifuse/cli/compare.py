@@ -94,7 +94,7 @@ def _compare(options: CompareOptions, page: Page, runs: list[ResolvedRun], workl
         name = run.row.name
         try:
             if options.clock == "real":
-                _warm_up(run, workload, model)
+                warm_up(run, workload, model)
             results.append(_result(options, run, workload, model, page.trace(name), results))
         except BrokenPipeError:
             raise
@@ -128,7 +128,7 @@ def _result(
     return Result(run, served, metrics.result(options.goodput), unlike, groups, engine.trace.failure)
 
 
-def _warm_up(run: ResolvedRun, workload: Workload, model: Any) -> None:
+def warm_up(run: ResolvedRun, workload: Workload, model: Any) -> None:
     """Serve a few requests without showing them, so that the measured run starts warm."""
     requests = [
         replace(request, max_new_tokens=max(1, min(request.max_new_tokens, WARM_UP_TOKENS)), arrival_s=0.0)

@@ -94,6 +94,11 @@ def takes(
     return decorate
 
 
+def parsed(options: type[Any], name: str, text: str) -> Any:
+    """Parse the text of one option's value, as the command line does; errors are those of its parser."""
+    return get_type_hints(options, include_extras=True)[name].__metadata__[0].parser(text)
+
+
 def _kind(default: Any) -> Any:
     """Return the type that typer parses: a switch, several texts, or one text."""
     if isinstance(default, bool):

@@ -13,7 +13,7 @@ from minifuse.core.request import FinishReason
 from minifuse.execute.cores import usable_cores
 from minifuse.show.figures import in_bytes, in_time, plain
 from minifuse.show.summary import LABEL_WIDTH
-from minifuse.trace.metrics import Groups, Metrics
+from minifuse.trace.metrics import Groups, Metrics, flat_metrics
 
 BUSY = 0.25  # tables mention cores used by other processes from this number on
 
@@ -179,6 +179,12 @@ def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str, width
     return cut_to(width, heads, cells)
 
 
+def sweep_tables(rows: Iterable[tuple[str, Metrics]], kind: str, width: int) -> list[Table]:
+    """Make a line for each run of a sweep: its label, and its metrics."""
+    cells = [[label, *_figures(metrics, COLUMNS[kind])] for label, metrics in rows]
+    return cut_to(width, ["\nrun", *_heads(COLUMNS[kind])], cells)
+
+
 GROUP_LEGEND = {
     "transformer": "TTFT, ITL (between two tokens), queue (arrival to first start), norm.: ms.",
     "cells": "e2e, queue (arrival to first start): ms.",
@@ -254,13 +260,8 @@ def _heads(columns: Sequence[Column]) -> list[str]:
 
 def _figures(metrics: Metrics, columns: Sequence[Column]) -> list[str]:
     """Write the metrics of these columns, with a dash for each missing metric."""
-    figures = []
-    for _, path, factor in columns:
-        value: Any = metrics
-        for name in path.split("."):
-            value = None if value is None else value.get(name)
-        figures.append(_number(value, factor))
-    return figures
+    flat = flat_metrics(metrics)
+    return [_number(flat.get(path), factor) for _, path, factor in columns]
 
 
 def _number(value: float | None, factor: float) -> str:

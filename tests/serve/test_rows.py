@@ -142,7 +142,8 @@ def test_the_examples_of_the_library_page_run(tmp_path: Path, monkeypatch: pytes
     lines = printed.getvalue().splitlines()
     assert lines[0] == "['3 4 5 6 7 8 9', '2 5 7', 'fox fish queen']"
     assert [line.split()[:2] for line in lines[1:4]] == [[f"r{i}", "stop"] for i in range(3)]
-    assert [line.split()[:2] for line in lines[-12:-8]] == [[a, b] for a in ("static", "orca") for b in ("1ms", "20ms")]
+    points = [[name, rate] for name in ("static", "orca") for rate in ("50", "1000") for _ in range(2)]
+    assert [line.split()[:2] for line in lines[-16:-8]] == points
     assert lines[-8] == "{'ask': 'length', 'long': 'aborted'}"
     assert list(ast.literal_eval(lines[-7])) == ["ask", "other", "again"]
     assert lines[-6:-2] == ["{}", "['ok', '2 5 7']", "{}", "['ann 17']"]

@@ -1,0 +1,327 @@
+"""`minifuse sweep`: runs a grid of techniques, rates, seeds and options."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+from minifuse.cli.compare import warm_up
+from minifuse.cli.declare import argument, option, parsed, takes, whole
+from minifuse.cli.failures import told
+from minifuse.cli.files import refuse_overwriting, writable_file
+from minifuse.cli.options import Options, refuse_contradictions, stage_options
+from minifuse.cli.plugin import load_plugin, plugins
+from minifuse.cli.requests import make_workload
+from minifuse.cli.run import load_weights
+from minifuse.cli.status import Status
+from minifuse.cli.streams import print_result
+from minifuse.cli.tables import sweep_tables
+from minifuse.cli.text import console, tell, time_left
+from minifuse.core.errors import MachineError, MinifuseError, UsageError
+from minifuse.ctrl_c import INTERRUPTED
+from minifuse.execute.cores import usable_cores
+from minifuse.io.parsing import MANY, all_of, check_word, parse_float, parse_int, unknown
+from minifuse.model.source import resolve
+from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import ResolvedRun, resolve_run
+from minifuse.serve.run import serve
+from minifuse.serve.sweep import ERROR, Row, Values, points_of
+from minifuse.serve.sweep import sweep as run_points
+from minifuse.show.load import Loaded, draw_load, knee
+from minifuse.techniques import for_model, technique
+from minifuse.trace.metrics import LATENCIES, RunningMetrics, flat_metrics
+from minifuse.workload.laws import Arrival
+
+SCHEMA = "minifuse.sweep/1"
+RATES = "requests (of --workload sharegpt, conversations) per second: 0.5,1,2; Poisson, or by the law of --arrival"
+VARY = "values of another option: requests=100,400, hardware=a100-40g,h200, batching.max_batch=8,64; repeatable"
+OUT = "a row for each run; runs that it already holds are not repeated"
+PICTURE = "draw throughput against latency here, each technique's knee marked; needs --rates"
+PROCESSES = "runs at a time: the machine's cores; in real time 1"
+DRAWN = "latency of the picture and the knees: normalized_latency_s.p99, of cells e2e_s.p99"
+LATENCY = {"transformer": "normalized_latency_s.p99", "cells": "e2e_s.p99"}
+THROUGHPUT = "throughput.requests_per_s"
+POISSON = Arrival(cv=1.0)
+METRICS = [f"{name}.{statistic}" for name in LATENCIES for statistic in ("mean", "p50", "p90", "p99", "max")]
+# Options that no axis may name, with what to give instead.
+NOT_VARIED = {
+    "seed": "--seeds",
+    "arrival": "--rates",
+    "set": "STAGE.OPTION=V,V",
+    **dict.fromkeys(("by", "json", "ignore_eos"), ""),
+}
+
+
+def _rates(text: str, flag: str) -> tuple[float, ...]:
+    return tuple([parse_float(part, f"A rate of {flag}", 1e-6, 1e9) for part in text.split(",")])
+
+
+def _seeds(text: str, flag: str) -> tuple[int, ...]:
+    return tuple([parse_int(part, f"A seed of {flag}", 0, MANY) for part in text.split(",")])
+
+
+def _metric(text: str, flag: str) -> str:
+    check_word(text, flag, METRICS)
+    return text
+
+
+def _axis(text: str, flag: str) -> str:
+    name, _, values = text.partition("=")
+    if not name or not all(values.split(",")):
+        raise UsageError(f'{flag} is "{text}": give an option and its values, such as requests=100,400.')
+    return text
+
+
+_grid, _output = partial(option, panel="Grid"), partial(option, panel="Output")
+
+
+@dataclass(frozen=True)
+class SweepOptions(Options):
+    """The options of `sweep`: those of a run, and the values that differ from run to run."""
+
+    techniques: Annotated[Sequence[str], argument("TECHNIQUE", "one or more, see minifuse list")] = ()
+    rates: Annotated[tuple[float, ...] | None, _grid("--rates", RATES, "LIST", parse=_rates)] = None
+    seeds: Annotated[tuple[int, ...] | None, _grid("--seeds", "of requests: 0", "LIST", parse=_seeds)] = None
+    vary: Annotated[Sequence[str], _grid("--vary", VARY, "NAME=V,V", parse=_axis)] = ()
+    processes: Annotated[int | None, _grid("--processes", PROCESSES, "N", parse=whole(1, 1024))] = None
+    out: Annotated[Path | None, _output("--out", OUT, "FILE.csv", parse=writable_file)] = None
+    picture: Annotated[Path | None, _output("--picture", PICTURE, "FILE.png", parse=writable_file)] = None
+    latency: Annotated[str | None, _output("--latency", DRAWN, "METRIC", parse=_metric)] = None
+
+    @property
+    def varied(self) -> dict[str, list[str]]:
+        """Return the values of --vary, as typed, by option."""
+        return {name: values.split(",") for name, _, values in (text.partition("=") for text in self.vary)}
+
+    @property
+    def grid(self) -> dict[str, Sequence[Any]]:
+        """Return the values of each axis; an option that was given once has one value."""
+        fixed = {
+            one.name.replace("_", "-"): [getattr(self, one.name)]
+            for one in fields(Options)
+            if one.name not in ("json", "seed", "set") and getattr(self, one.name) != one.default
+        }
+        fixed |= {name: [value] for name, value in stage_options(self.set).items()}
+        rates = {"rate": self.rates} if self.rates else {}
+        return {"technique": self.techniques, **fixed, **self.varied, **rates, "seed": self.seeds or (0,)}
+
+    def at(self, values: Values) -> SweepOptions:
+        """Return the options of one point of the grid."""
+        varied = {name: values[name] for name in self.varied}
+        settings = [f"{name}={value}" for name, value in varied.items() if "." in name]
+        changed = {
+            field: parsed(SweepOptions, field, value)
+            for field, value in ((name.replace("-", "_"), value) for name, value in varied.items() if "." not in name)
+        }
+        if "rate" in values:
+            changed["arrival"] = replace(self.arrival or POISSON, mean_s=1 / values["rate"])
+        return replace(self, set=(*self.set, *settings), seed=values["seed"], **changed)
+
+
+@takes(SweepOptions, without=("seed", "by"))
+def sweep(options: SweepOptions) -> int:
+    """Run techniques at several rates, seeds and values of options, and keep a row for each run.
+
+    \b
+        minifuse sweep orca vllm --clock virtual --hardware a100-80g --model random:llama-7b --dtype float16 \\
+            --rates 1,4,16 --seeds 0,1,2 --out sweep.csv --picture sweep.png
+
+    A run that fails is named, and the others go on. After Ctrl-C the same command goes on with the runs that are not
+    yet in --out.
+    """
+    points = points_of(options.grid)
+    kind = _check(options, points)
+    default = min(len(usable_cores()), len(points)) if options.clock == "virtual" else 1
+    begin = partial(_begin, [str(path) for path in plugins()])
+    began, done = time.perf_counter(), 0
+    with Status("sweep") as status:
+
+        def on_row(row: Row, left: int) -> None:
+            nonlocal done
+            done += 1
+            status.say(_label(options, row), f" ({left} left{time_left(done, done + left, began)})")
+            if error := row.get(ERROR):
+                tell(f"error: {_label(options, row)} failed: {error}")
+
+        try:
+            rows = run_points(
+                _Run(options),
+                options.grid,
+                options.out,
+                processes=options.processes or default,
+                begin=begin,
+                on_row=on_row,
+            )
+        except KeyboardInterrupt:
+            kept = (
+                "the runs that had ended are lost without --out"
+                if options.out is None
+                else f"{options.out} keeps the runs that had ended"
+            )
+            tell(f"error: Interrupted: {kept}: run it again.")
+            return INTERRUPTED
+    good = [row for row in rows if not row.get(ERROR)]
+    latency = options.latency or LATENCY[kind]
+    curves = _curves(options, good, latency) if options.rates else {}
+    if options.picture is not None and curves:
+        _draw(curves, latency, options.picture)
+    if options.json:
+        knees = {name: None if (found := knee(points)) is None else found._asdict() for name, points in curves.items()}
+        print_result(json.dumps({"schema": SCHEMA, "latency": latency, "knees": knees, "rows": rows}, default=str))
+    elif good:
+        _show(options, good, kind, curves, latency)
+    return int(len(good) < len(rows))
+
+
+def _check(options: SweepOptions, points: Sequence[Values]) -> str:
+    """Refuse what cannot run before the first run does; return the kind of the models."""
+    if not options.techniques or len(set(options.techniques)) < len(options.techniques):
+        given = " ".join(options.techniques) or "no technique"
+        raise UsageError(f"sweep was given {given}: name different techniques of minifuse list.")
+    if options.clock == "real" and (options.processes or 1) > 1:
+        raise UsageError(
+            f"--processes is {options.processes}, and runs in real time slow each other down: leave it out, or add "
+            "--clock virtual."
+        )
+    if options.prompts == "-":
+        raise UsageError("--prompts is -, which can be read only once: give a file.")
+    if options.rates and options.arrival is not None and options.arrival.mean_s == 0:
+        raise UsageError("--rates and --arrival none are both given: leave one of them out.")
+    if options.picture is not None and len(options.rates or ()) < 2:
+        raise UsageError("--picture is given without several --rates: give these, such as --rates 1,2,4.")
+    _check_axes(options)
+    refuse_overwriting([("--out", options.out), ("--picture", options.picture)], [options.model, options.prompts])
+    first = points[0]
+    kinds = [
+        _Run(options).resolved(point)[1].source.kind
+        for point in points
+        if point["seed"] == first["seed"] and point.get("rate") == first.get("rate")
+    ]
+    make_workload(options.at(first), resolve(options.at(first).model))
+    if len(set(kinds)) > 1:
+        raise UsageError(f"--vary model names models of {all_of(sorted(set(kinds)))}: give models of one kind.")
+    return str(kinds[0])
+
+
+def _check_axes(options: SweepOptions) -> None:
+    """Refuse axes of --vary that no run can have, or that are given elsewhere, too."""
+    names = [text.partition("=")[0] for text in options.vary]
+    defaults = {one.name: one.default for one in fields(Options)}
+    known = [name.replace("_", "-") for name in defaults if name not in NOT_VARIED]
+    rows = [technique(name) for name in options.techniques]
+    for name in stage_options(options.set):
+        if not any(name in row.option_names for row in rows):
+            raise UsageError(f"--set gives {name}, which none of these techniques has: leave it out.")
+    for name in names:
+        field = name.replace("-", "_")
+        if names.count(name) > 1 or name in stage_options(options.set):
+            raise UsageError(f"{name} is given twice: give it once, all its values in one --vary.")
+        if "." in name:
+            lacking = [row.name for row in rows if name not in row.option_names]
+            if lacking:
+                raise UsageError(f"--vary gives {name}, which {all_of(lacking)} lacks: leave one of them out.")
+        elif NOT_VARIED.get(field):
+            raise UsageError(f"--vary gives {name}: give {NOT_VARIED[field]} instead.")
+        elif name not in known:
+            raise unknown("option to vary", name, known)
+        elif getattr(options, field) != defaults[field]:
+            raise UsageError(f"--{name} and --vary {name} are both given: leave one of them out.")
+    if "max-batch" in names and (unbounded := [row.name for row in rows if not row.batch_sizes]):
+        raise UsageError(f"--vary gives max-batch, and {all_of(unbounded)} has no batch size: leave one of them out.")
+
+
+class _Run:
+    """Serves the requests of one point, and returns its metrics."""
+
+    def __init__(self, options: SweepOptions) -> None:
+        self.options = options
+        self.loaded: dict[Any, Any] = {}  # the last model, by what it depends on
+
+    def __call__(self, **values: Any) -> dict[str, Any]:
+        try:
+            return self._metrics(values)
+        except MinifuseError:
+            raise
+        except Exception as error:
+            raise MinifuseError(told(error)[0]) from error
+
+    def resolved(self, values: Values) -> tuple[SweepOptions, ResolvedRun]:
+        """Return the options of a point, and its run; raise `UsageError` if it cannot run."""
+        options = self.options.at(values)
+        source = resolve(options.model)
+        refuse_contradictions(options, source)
+        choices = options.choices(for_model(technique(values["technique"]), source.kind), known_only=True)
+        return options, resolve_run(choices, source, options.settings)
+
+    def _metrics(self, values: Values) -> dict[str, Any]:
+        options, run = self.resolved(values)
+        workload = make_workload(options, run.source)
+        model = run.outline if run.placeholders else self._model(options, run)
+        if options.clock == "real":
+            warm_up(run, workload, model)
+        counted = RunningMetrics()
+        serve(build_engine(run, model, into=counted.read), workload.requests).whole()
+        return flat_metrics(counted.result(options.goodput))
+
+    def _model(self, options: SweepOptions, run: ResolvedRun) -> Any:
+        key = options.model, options.dtype, options.device, options.seed
+        if key not in self.loaded:
+            self.loaded = {key: load_weights(run.source, run.load)}
+        return self.loaded[key]
+
+
+def _begin(files: Sequence[str]) -> None:
+    """Prepare a new process: Ctrl-C ends it through its parent, and plugins are loaded again."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for file in files:
+        load_plugin(file)
+
+
+def _label(options: SweepOptions, values: Values, without: Sequence[str] = ()) -> str:
+    """Name a run by its technique and the values that differ from run to run."""
+    several = [axis for axis, given in options.grid.items() if len(given) > 1 and axis not in ("technique", *without)]
+    return ", ".join([str(values["technique"]), *(f"{axis} {values[axis]}" for axis in several)])
+
+
+def _curves(options: SweepOptions, rows: Sequence[Row], latency: str) -> dict[str, list[Loaded]]:
+    """Return throughput and latency by rate, the medians over seeds, for each other combination of values."""
+    found: dict[str, list[Loaded]] = {}
+    for row in rows:
+        found.setdefault(_label(options, row, ("rate", "seed")), [])
+    for name, points in found.items():
+        own = [row for row in rows if _label(options, row, ("rate", "seed")) == name and row[latency] is not None]
+        for rate, group in groupby(sorted(own, key=lambda row: float(row["rate"])), key=lambda row: row["rate"]):
+            runs = list(group)
+            values = [row[latency] for row in runs]
+            throughput = median(row[THROUGHPUT] for row in runs)
+            points.append(Loaded(rate, throughput, median(values), min(values), max(values)))
+    return found
+
+
+def _draw(curves: dict[str, list[Loaded]], latency: str, path: Path) -> None:
+    try:
+        draw_load(curves, f"{latency.replace('_s.', ' ').replace('_', ' ')}, s", path)
+    except ModuleNotFoundError as error:
+        raise MachineError(
+            f"--picture needs {error.name}, which is not installed: pip install 'minifuse[tutorials]'."
+        ) from None
+
+
+def _show(options: SweepOptions, rows: Sequence[Row], kind: str, curves: dict[str, list[Loaded]], latency: str) -> None:
+    out = console()
+    for table in sweep_tables([(_label(options, row), row) for row in rows], kind, out.width):
+        out.print(table, "", sep="\n")
+    for name, points in curves.items():
+        found = knee(points)
+        where = (
+            "no knee" if found is None else f"knee at {found.rate:g} requests/s offered, {found.throughput:.3g} served"
+        )
+        out.print(f"{name}: {where} ({latency})", soft_wrap=True)
