@@ -86,10 +86,10 @@ def _draw(axes: Axes, panel: Panel) -> None:
 
 
 def _common(columns: Sequence[Column]) -> str:
-    """Return the line of their heads that all columns share, or an empty text."""
+    """Return the lines of their heads that all columns share, joined."""
     heads = [column.head.split("\n") for column in columns]
     shared = [lines[0] for lines in zip(*heads, strict=False) if len(set(lines)) == 1]
-    return shared[0] if shared else ""
+    return " ".join(shared).replace("/ ", "/")
 
 
 def _plain(axis: Axis) -> None:

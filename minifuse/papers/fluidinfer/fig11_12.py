@@ -190,7 +190,7 @@ FIG_11 = Shown(
     "11",
     "normalized latency against the rate of requests, part by part",
     "normalized_s",
-    "ms/token",
+    "ms/\ntoken",
     higher_load,
     factors,
 ).experiment()
