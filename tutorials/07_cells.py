@@ -36,7 +36,7 @@
 # > times, as buckets that take turns rarely fill; with all requests at once 1.22 times, which agrees. Fig. 2.9 agrees:
 # > the 99th percentile of queueing is 349 times as long with the baselines (the thesis: more than 72). Fig. 2.11:
 # > above, 92.7% of the ideal, against 87%. Fig. 2.14: peaks were fitted; p90 is 31.5% below DyNet's near 1,000
-# > requests/s, which agrees, and 47.0% below Fold's: below. Fig. 2.15 agrees: 70.4% against about 70%. Fig. 2.3 was
+# > requests/s, which agrees, and 47.0% below Fold's: below. Fig. 2.15 agrees: 70.5% against about 70%. Fig. 2.3 was
 # > fitted. Fig. 2.8: not measured at the thesis' scale. All figures: `benchmarks/results/README.md`.
 # >
 # > **Errata.** A complete tree of 16 leaves has 15 internal nodes, not 31 (2.4.4). The peaks of 2.7.5, 3.1K and 2.1K
