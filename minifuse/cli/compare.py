@@ -68,7 +68,7 @@ def compare(options: CompareOptions) -> int:
 
     A technique that fails is named, and the others go on.
     """
-    rows = _techniques(options.techniques)
+    rows = distinct(options.techniques, "compare", 2)
     source = resolve(options.model)
     choices = _choices([for_model(row, source.kind) for row in rows], options)
     refuse_contradictions(options, source)
@@ -207,21 +207,27 @@ def _report_errors(options: Options, workload: Workload, runs: list[ResolvedRun]
     return max([int(bool(wrong or lost)), *(exit_code(one.served) for one in results)])
 
 
-def _techniques(names: Sequence[str]) -> list[Technique]:
+def distinct(names: Sequence[str], command: str, least: int = 1) -> list[Technique]:
+    """Find the named techniques; refuse fewer than `least`, and a name given twice."""
     rows = [technique(name) for name in names]
-    if len(set(names)) < max(2, len(names)):
-        given = " ".join(names) or "no technique"
-        raise UsageError(f"compare was given {given}: name two or more different techniques of minifuse list.")
+    if len(set(names)) < max(least, len(names)):
+        given, several = " ".join(names) or "no technique", "two or more " if least > 1 else ""
+        raise UsageError(f"{command} was given {given}: name {several}different techniques of minifuse list.")
     return rows
 
 
-def _choices(rows: list[Technique], options: Options) -> list[Choices]:
-    """Apply the stage options to each technique; refuse an option that no technique has."""
+def refuse_unknown(rows: Sequence[Technique], options: Options) -> None:
+    """Refuse an option of --set that none of the techniques has."""
     known = set().union(*(row.option_names for row in rows))
     for name in stage_options(options.set):
         if name not in known:
             which = ", ".join(sorted(known)) or "none"
             raise UsageError(f"--set gives {name}, which none of these techniques has; their options are: {which}.")
+
+
+def _choices(rows: list[Technique], options: Options) -> list[Choices]:
+    """Apply the stage options to each technique; refuse an option that no technique has."""
+    refuse_unknown(rows, options)
     found = [options.choices(row, known_only=True) for row in rows]
     unbounded = [row.name for row in rows if not row.batch_sizes]
     if options.max_batch is not None and unbounded:

@@ -95,7 +95,7 @@ def takes(
 
 
 def parsed(options: type[Any], name: str, text: str) -> Any:
-    """Parse the text of one option's value, as the command line does; errors are those of its parser."""
+    """Parse the text of an option's value, as the command line does."""
     return get_type_hints(options, include_extras=True)[name].__metadata__[0].parser(text)
 
 

@@ -8,12 +8,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-from minifuse.cli.compare import warm_up
+from minifuse.cli.compare import distinct, refuse_unknown, warm_up
 from minifuse.cli.declare import argument, option, parsed, takes, whole
 from minifuse.cli.failures import told
 from minifuse.cli.files import refuse_overwriting, writable_file
@@ -36,7 +35,7 @@ from minifuse.serve.run import serve
 from minifuse.serve.sweep import ERROR, Row, Values, points_of
 from minifuse.serve.sweep import sweep as run_points
 from minifuse.show.load import Loaded, draw_load, knee
-from minifuse.techniques import for_model, technique
+from minifuse.techniques import Technique, for_model, technique
 from minifuse.trace.metrics import LATENCIES, RunningMetrics, flat_metrics
 from minifuse.workload.laws import Arrival
 
@@ -51,13 +50,8 @@ LATENCY = {"transformer": "normalized_latency_s.p99", "cells": "e2e_s.p99"}
 THROUGHPUT = "throughput.requests_per_s"
 POISSON = Arrival(cv=1.0)
 METRICS = [f"{name}.{statistic}" for name in LATENCIES for statistic in ("mean", "p50", "p90", "p99", "max")]
-# Options that no axis may name, with what to give instead.
-NOT_VARIED = {
-    "seed": "--seeds",
-    "arrival": "--rates",
-    "set": "STAGE.OPTION=V,V",
-    **dict.fromkeys(("by", "json", "ignore_eos"), ""),
-}
+INSTEAD = {"seed": "--seeds", "arrival": "--rates", "set": "STAGE.OPTION=V,V"}  # of an axis of this name
+NO_AXES = ("by", "json", "ignore_eos", *INSTEAD)
 
 
 def _rates(text: str, flag: str) -> tuple[float, ...]:
@@ -85,7 +79,7 @@ _grid, _output = partial(option, panel="Grid"), partial(option, panel="Output")
 
 @dataclass(frozen=True)
 class SweepOptions(Options):
-    """The options of `sweep`: those of a run, and the values that differ from run to run."""
+    """The options of `sweep`: those of a run, and its grid."""
 
     techniques: Annotated[Sequence[str], argument("TECHNIQUE", "one or more, see minifuse list")] = ()
     rates: Annotated[tuple[float, ...] | None, _grid("--rates", RATES, "LIST", parse=_rates)] = None
@@ -128,7 +122,7 @@ class SweepOptions(Options):
 
 @takes(SweepOptions, without=("seed", "by"))
 def sweep(options: SweepOptions) -> int:
-    """Run techniques at several rates, seeds and values of options, and keep a row for each run.
+    """Run a grid of techniques, rates, seeds and options; keep a row for each run.
 
     \b
         minifuse sweep orca vllm --clock virtual --hardware a100-80g --model random:llama-7b --dtype float16 \\
@@ -183,9 +177,7 @@ def sweep(options: SweepOptions) -> int:
 
 def _check(options: SweepOptions, points: Sequence[Values]) -> str:
     """Refuse what cannot run before the first run does; return the kind of the models."""
-    if not options.techniques or len(set(options.techniques)) < len(options.techniques):
-        given = " ".join(options.techniques) or "no technique"
-        raise UsageError(f"sweep was given {given}: name different techniques of minifuse list.")
+    rows = distinct(options.techniques, "sweep")
     if options.clock == "real" and (options.processes or 1) > 1:
         raise UsageError(
             f"--processes is {options.processes}, and runs in real time slow each other down: leave it out, or add "
@@ -197,7 +189,8 @@ def _check(options: SweepOptions, points: Sequence[Values]) -> str:
         raise UsageError("--rates and --arrival none are both given: leave one of them out.")
     if options.picture is not None and len(options.rates or ()) < 2:
         raise UsageError("--picture is given without several --rates: give these, such as --rates 1,2,4.")
-    _check_axes(options)
+    refuse_unknown(rows, options)
+    _check_axes(options, rows)
     refuse_overwriting([("--out", options.out), ("--picture", options.picture)], [options.model, options.prompts])
     first = points[0]
     kinds = [
@@ -205,21 +198,18 @@ def _check(options: SweepOptions, points: Sequence[Values]) -> str:
         for point in points
         if point["seed"] == first["seed"] and point.get("rate") == first.get("rate")
     ]
-    make_workload(options.at(first), resolve(options.at(first).model))
+    begins = options.at(first)
+    make_workload(begins, resolve(begins.model))
     if len(set(kinds)) > 1:
         raise UsageError(f"--vary model names models of {all_of(sorted(set(kinds)))}: give models of one kind.")
     return str(kinds[0])
 
 
-def _check_axes(options: SweepOptions) -> None:
+def _check_axes(options: SweepOptions, rows: Sequence[Technique]) -> None:
     """Refuse axes of --vary that no run can have, or that are given elsewhere, too."""
     names = [text.partition("=")[0] for text in options.vary]
     defaults = {one.name: one.default for one in fields(Options)}
-    known = [name.replace("_", "-") for name in defaults if name not in NOT_VARIED]
-    rows = [technique(name) for name in options.techniques]
-    for name in stage_options(options.set):
-        if not any(name in row.option_names for row in rows):
-            raise UsageError(f"--set gives {name}, which none of these techniques has: leave it out.")
+    known = [name.replace("_", "-") for name in defaults if name not in NO_AXES]
     for name in names:
         field = name.replace("-", "_")
         if names.count(name) > 1 or name in stage_options(options.set):
@@ -228,8 +218,8 @@ def _check_axes(options: SweepOptions) -> None:
             lacking = [row.name for row in rows if name not in row.option_names]
             if lacking:
                 raise UsageError(f"--vary gives {name}, which {all_of(lacking)} lacks: leave one of them out.")
-        elif NOT_VARIED.get(field):
-            raise UsageError(f"--vary gives {name}: give {NOT_VARIED[field]} instead.")
+        elif field in INSTEAD:
+            raise UsageError(f"--vary gives {name}: give {INSTEAD[field]} instead.")
         elif name not in known:
             raise unknown("option to vary", name, known)
         elif getattr(options, field) != defaults[field]:
@@ -292,18 +282,18 @@ def _label(options: SweepOptions, values: Values, without: Sequence[str] = ()) -
 
 
 def _curves(options: SweepOptions, rows: Sequence[Row], latency: str) -> dict[str, list[Loaded]]:
-    """Return throughput and latency by rate, the medians over seeds, for each other combination of values."""
-    found: dict[str, list[Loaded]] = {}
+    """Return medians over seeds by rate, for each other combination of values."""
+    runs: dict[str, dict[float, list[Row]]] = {}
     for row in rows:
-        found.setdefault(_label(options, row, ("rate", "seed")), [])
-    for name, points in found.items():
-        own = [row for row in rows if _label(options, row, ("rate", "seed")) == name and row[latency] is not None]
-        for rate, group in groupby(sorted(own, key=lambda row: float(row["rate"])), key=lambda row: row["rate"]):
-            runs = list(group)
-            values = [row[latency] for row in runs]
-            throughput = median(row[THROUGHPUT] for row in runs)
-            points.append(Loaded(rate, throughput, median(values), min(values), max(values)))
-    return found
+        by_rate = runs.setdefault(_label(options, row, ("rate", "seed")), {})
+        if row[latency] is not None:
+            by_rate.setdefault(row["rate"], []).append(row)
+    return {name: [_loaded(rate, by_rate[rate], latency) for rate in sorted(by_rate)] for name, by_rate in runs.items()}
+
+
+def _loaded(rate: float, rows: Sequence[Row], latency: str) -> Loaded:
+    values = [row[latency] for row in rows]
+    return Loaded(rate, median(row[THROUGHPUT] for row in rows), median(values), min(values), max(values))
 
 
 def _draw(curves: dict[str, list[Loaded]], latency: str, path: Path) -> None:

@@ -1,10 +1,12 @@
 """Runs every point of a grid, and keeps a row for each in a CSV file.
 
-def measure(technique, rate):
-    ...  # build an engine, serve
-    return minifuse.flat_metrics(metrics)
+    def measure(technique, rate):
+        ...  # build an engine, serve
+        return minifuse.flat_metrics(metrics)
 
-table = minifuse.sweep(measure, {"technique": ["orca", "vllm"], "rate": [1.0, 2.0]}, "sweep.csv")
+    table = minifuse.sweep(measure, {"technique": ["orca", "vllm"], "rate": [1.0, 2.0]}, "sweep.csv")
+
+Rows are in the order of the grid.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def sweep(
     begin: Callable[[], None] | None = None,
     on_row: Callable[[Row, int], None] = lambda row, left: None,
 ) -> list[Row]:
-    """Run every point of a grid, and return a row for each, in the grid's order.
+    """Run every point of a grid, and return a row for each.
 
     Args:
         run: is called with a point's values by name, and returns its metrics. A `MinifuseError` is kept in the row, as
@@ -117,7 +119,7 @@ def _written(rows: Mapping[str, Row]) -> str:
 
 
 def _read(path: Path) -> dict[str, Row]:
-    """Read the rows of a file by the names of their points; a file that does not exist has none.
+    """Read the rows of a file by point; a missing file has none.
 
     Raises:
         UsageError: the file is not a table of a sweep.

@@ -12,7 +12,7 @@ DPI = 120
 
 
 class Loaded(NamedTuple):
-    """One rate of a curve: the median, and the least and the most of its runs."""
+    """One rate of a curve: the median, least and most of its runs."""
 
     rate: float  # offered, requests per second
     throughput: float
@@ -61,19 +61,9 @@ def draw_load(curves: Mapping[str, Sequence[Loaded]], latency: str, path: Path) 
     figure = Figure(figsize=(7.2, 4.2), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     for name, points in curves.items():
-        throughputs = [one.throughput for one in points]
+        throughputs, latencies = [one.throughput for one in points], [one.latency for one in points]
         spread = [one.latency - one.least for one in points], [one.most - one.latency for one in points]
-        (line,) = axes.plot(throughputs, [one.latency for one in points], marker=".", label=name)
-        if any(map(any, spread)):
-            axes.errorbar(
-                throughputs,
-                [one.latency for one in points],
-                spread,
-                fmt="none",
-                ecolor=line.get_color(),
-                capsize=2,
-                linewidth=1,
-            )
+        line, *_ = axes.errorbar(throughputs, latencies, spread, marker=".", capsize=2, elinewidth=1, label=name)
         if (found := knee(points)) is not None:
             axes.plot(
                 [found.throughput],

@@ -72,7 +72,8 @@ def draw(
     say.expect(sum(reports) + sum(varied))
     panels, verdicts = [], []
     for part, serving, vary in zip("abcd", servings, varied, strict=False):
-        contenders = (*CONTENDERS, _with_host(serving, QUARTER)) if serving.virtual else IN_REAL_TIME
+        quarter = _with_host(serving, QUARTER)
+        contenders = (*CONTENDERS, quarter) if serving.virtual else IN_REAL_TIME
         claim = Claim.about(gains[serving.published])
         title = f"Fig. {figure}{part}: {serving.title}"
         sweep = serving.sweep(say, title, contenders)
@@ -82,9 +83,7 @@ def draw(
         ]
         if serving.virtual:
             verdicts.append(sweep.verdict("pensieve", "vllm", EUROSYS_CLAIM, EUROSYS))
-            verdicts.append(
-                sweep.verdict(contenders[-1].key, "vllm", claim, "thesis, without the size of the host's tier")
-            )
+            verdicts.append(sweep.verdict(quarter.key, "vllm", claim, "thesis, without the size of the host's tier"))
         if more:
             verdicts.append(on_device(sweep, CUTS_12[serving.published]))
             others = [serving.sweep(say, f"{title}, cold", (PENSIEVE, VLLM), capacity=sweep.capacity, cold=True)]
@@ -107,7 +106,7 @@ def draw(
 
 
 def _under_our_assumptions(serving: Serving, say: Say, title: str) -> list[Sweep]:
-    """Measure on a machine whose operators are slower, and with lengths that depend on each other."""
+    """Measure on a machine with slower operators, and with lengths that depend on each other."""
     profiled, correlated = serving.on(PROFILED), serving.correlating(CORRELATION)
     slower = profiled.sweep(say, f"{title}, {PROFILED}", (PENSIEVE, VLLM))
     return [
