@@ -9,7 +9,8 @@ from papers.figures import curve, outcome
 from papers.figures import run as values
 
 from minifuse.core.request import Request
-from minifuse.papers.batchmaker.load import PADDED, Load, best_size, num_requests, sweep, with_moderate
+from minifuse.papers.batchmaker.contenders import PADDED
+from minifuse.papers.batchmaker.load import Load, best_size, num_requests, sweep, with_moderate
 from minifuse.papers.batchmaker.setting import Setting
 from minifuse.papers.curve import Contender, Curve, Served, load_at, offered, steady_rate
 from minifuse.papers.experiment import Conditions, Say

@@ -7,8 +7,9 @@ from functools import partial
 from itertools import pairwise
 
 import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.contenders import BASELINES, padded_contenders
 from minifuse.papers.batchmaker.ideal import against_ideal
-from minifuse.papers.batchmaker.load import BASELINES, Load, num_reports, padded_contenders, sweep
+from minifuse.papers.batchmaker.load import Load, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import ALIKE
 from minifuse.papers.experiment import Panel, Point, Say
@@ -30,7 +31,9 @@ LOST = 1 - paper.SHARE_11
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure lengths of growing variance; at a fixed length, also the ideal."""
     say.expect(len(paper.DATASETS_11) * num_reports(setting) + 1)
-    loads = {workload: sweep(setting, say, padded_contenders(setting), workload) for workload in paper.DATASETS_11}
+    loads = {
+        workload: sweep(setting, say, padded_contenders(setting.virtual), workload) for workload in paper.DATASETS_11
+    }
     panels: list[Panel] = []
     for workload, load in loads.items():
         name = workload.removeprefix("wmt15:").replace("=", " ")

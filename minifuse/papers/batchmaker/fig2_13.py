@@ -6,16 +6,8 @@ With two, encoder and decoder cells have limits of their own.
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import (
-    BASELINES,
-    Load,
-    against_fullest,
-    higher_peak,
-    lower_p90,
-    num_reports,
-    padded,
-    sweep,
-)
+from minifuse.papers.batchmaker.contenders import BASELINES, fullest, padded
+from minifuse.papers.batchmaker.load import Load, against_fullest, higher_peak, lower_p90, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Panel, Say, Values
@@ -56,7 +48,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
             Contender("one", "one size", "cellular", {"batching.workers": workers}),
             Contender("two", "two sizes", "cellular", {"batching.workers": workers}, twice="encoder"),
             *(padded(pad, pad, pad, workers=workers) for pad in BASELINES),
-            *([padded("fullest", "fullest", "longest", workers=workers, turn="fullest")] if setting.virtual else ()),
+            *([fullest(workers=workers)] if setting.virtual else ()),
         )
         where = f"{workers} worker{'s' if workers > 1 else ''}"
         say(where)
@@ -85,9 +77,9 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 def _verdicts(load: Load, where: str) -> tuple[str, ...]:
     """Judge the better of both contenders against padding, and two sizes against one."""
-    one, two, fullest = load.curves["one"], load.curves["two"], load.curves.get("fullest")
+    one, two, filled = load.curves["one"], load.curves["two"], load.curves.get("fullest")
     ours = max(one, two, key=lambda curve: curve.peak)
-    more = () if fullest is None else against_fullest(f"Seq2Seq, {where},", ours, fullest, paper.GAIN_13, paper.CUTS_13)
+    more = () if filled is None else against_fullest(f"Seq2Seq, {where},", ours, filled, paper.GAIN_13, paper.CUTS_13)
     return (
         *load.notes(where, SIZES),
         higher_peak(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),

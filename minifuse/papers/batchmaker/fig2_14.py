@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.contenders import CELLULAR, MERGED, RIVALS, tree_contenders
 from minifuse.papers.batchmaker.load import (
-    MERGED,
-    RIVALS,
     Load,
     equal_caps,
     equal_panel,
@@ -15,9 +14,8 @@ from minifuse.papers.batchmaker.load import (
     num_reports,
     num_requests,
     sweep,
-    tree_contenders,
 )
-from minifuse.papers.batchmaker.setting import CELLULAR, Setting, experiment
+from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import run_rounds
 from minifuse.papers.experiment import Panel, Point, Say, Values
 from minifuse.papers.numbers import told
@@ -47,7 +45,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     """Measure latency against throughput on trees like TreeBank's."""
     one_size = (paper.TREE_BATCH,)
     say.expect(num_reports(setting, one_size) + 1 + setting.virtual)
-    contenders = tree_contenders(setting)
+    contenders = tree_contenders(setting.virtual)
     load = sweep(setting, say, contenders, "treebank", one_size)
     even = equal_caps(setting, say, "treebank")
     equal_s = 2 * max(curve.lowest() for curve in load.curves.values())

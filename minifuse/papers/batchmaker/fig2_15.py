@@ -5,17 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import minifuse.papers.batchmaker.paper as paper
+from minifuse.papers.batchmaker.contenders import CELLULAR, tree_contenders
 from minifuse.papers.batchmaker.ideal import against_ideal
-from minifuse.papers.batchmaker.load import (
-    at_once,
-    equal_caps,
-    equal_panel,
-    judged_equal,
-    num_reports,
-    sweep,
-    tree_contenders,
-)
-from minifuse.papers.batchmaker.setting import CELLULAR, Setting, experiment
+from minifuse.papers.batchmaker.load import at_once, equal_caps, equal_panel, judged_equal, num_reports, sweep
+from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.page import Drawn, tables
 
@@ -30,7 +23,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     """Measure identical trees; a graph written by hand is the ideal."""
     one_size = (paper.TREE_BATCH,)
     say.expect(num_reports(setting, one_size) + 2 + 2 * setting.virtual)
-    load = sweep(setting, say, tree_contenders(setting), "identical-trees", one_size)
+    load = sweep(setting, say, tree_contenders(setting.virtual), "identical-trees", one_size)
     even = equal_caps(setting, say, "identical-trees")
     say(f"the ideal: {paper.CELLS_15} cells, batch after batch")
     ideal = against_ideal(setting, load, paper.TREE_BATCH, partial(ideal_s, setting, paper.TREE_BATCH))

@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import (
-    BASELINES,
-    PADDED,
-    against_fullest,
-    best_p90,
-    higher_peak,
-    lower_p90,
-    num_reports,
-    padded_contenders,
-    sweep,
-)
+from minifuse.papers.batchmaker.contenders import BASELINES, PADDED, padded_contenders
+from minifuse.papers.batchmaker.load import against_fullest, best_p90, higher_peak, lower_p90, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Say, Values
@@ -44,7 +35,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     small = min(paper.SMALL_BATCH_7, max(setting.sizes))
     few = min(setting.num_requests, setting.choosing)
     say.expect(num_reports(setting) + num_reports(setting, (small,)))
-    best = sweep(setting, say, padded_contenders(setting), "wmt15")
+    best = sweep(setting, say, padded_contenders(setting.virtual), "wmt15")
     equal = sweep(setting, say, PADDED, "wmt15", (small,), most=few)
     ours, baselines = best.curves["cellular"], [best.curves[name] for name in BASELINES]
     panels = (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import Load, num_reports, padded, sweep
+from minifuse.papers.batchmaker.contenders import padded
+from minifuse.papers.batchmaker.load import Load, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import ALIKE
 from minifuse.papers.experiment import Say
@@ -32,23 +33,23 @@ def figure(setting: Setting, say: Say) -> Drawn:
     return Drawn(
         load.panels("Fig. 2.8", "bucket widths"),
         sweep=load.notes(),
-        judged=_judged(setting, load, "Buckets in turns", [f"w{width}" for width in widths]),
-        fullest=_judged(setting, load, "The fullest bucket first (ours)", [one.key for one in fullest])
+        judged=_judged(setting, load, "Buckets in turns", {width: f"w{width}" for width in widths}),
+        fullest=_judged(setting, load, "The fullest bucket first (ours)", {width: f"f{width}" for width in COMPARED})
         if setting.virtual
         else (),
     )
 
 
-def _judged(setting: Setting, load: Load, turn: str, keys: Sequence[str]) -> tuple[str, ...]:
+def _judged(setting: Setting, load: Load, turn: str, keys: Mapping[int, str]) -> tuple[str, ...]:
     """Judge how the width of buckets decides peak and latency.
 
     Args:
         turn: which bucket starts a batch.
-        keys: the contenders, from the narrowest buckets to the widest.
+        keys: the contenders by width, from the narrowest buckets to the widest.
     """
-    curves = [load.curves[key] for key in keys]
-    narrow, wide = curves[0], curves[-1]
-    middle = next(curve for curve in curves if curve.contender.key.endswith(str(paper.BUCKET_WIDTH)))
+    curves = [load.curves[key] for key in keys.values()]
+    compared = [load.curves[keys[width]] for width in COMPARED]
+    narrow, wide = compared[0], compared[-1]
     lowest = min(narrow.points)
     narrow_s, wide_s = (curve.points[lowest].each("p90") for curve in (narrow, wide))
     rounds = range(setting.rounds)
@@ -58,8 +59,8 @@ def _judged(setting: Setting, load: Load, turn: str, keys: Sequence[str]) -> tup
         widths=COMPARED,
         best=max(curves, key=lambda curve: curve.peak),
         lowest=lowest,
-        latencies=[curve.points[lowest]["p90"] for curve in (narrow, middle, wide)],
-        peaks=[curve.peak for curve in (narrow, middle, wide)],
+        latencies=[curve.points[lowest]["p90"] for curve in compared],
+        peaks=[curve.peak for curve in compared],
         narrow_is_best=[
             narrow.peaks[number] >= (1 - ALIKE) * max(curve.peaks[number] for curve in curves) for number in rounds
         ],

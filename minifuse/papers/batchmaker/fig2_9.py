@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from statistics import median
 
 import minifuse.papers.batchmaker.paper as paper
-from minifuse.papers.batchmaker.load import BASELINES, PADDED, num_reports, sweep
+from minifuse.papers.batchmaker.contenders import BASELINES, PADDED
+from minifuse.papers.batchmaker.load import num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import PERCENTILES, Outcome
 from minifuse.papers.experiment import Column, Panel, Point, Say, Values

@@ -14,6 +14,7 @@ from minifuse.core.plan import Plan, Work
 from minifuse.core.request import Request
 from minifuse.execute.timing import timed
 from minifuse.model.cells.source import CellSource, resolve_cells
+from minifuse.papers.batchmaker.contenders import CELLULAR, HostBound
 from minifuse.papers.batchmaker.machine import fitted, how_fitted, scheduling_s, slowed
 from minifuse.papers.contest import Bench, uncollected
 from minifuse.papers.curve import Contender, Served, latencies, rate_while, steady_rate
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 
 CALIBRATED = 1280  # trees served at once to fit the machine to the thesis' peaks: 20 sets of 64
-CELLULAR = Contender("cellular", "cellular", "cellular")
 STEADY = 5  # least number of runs of a computation that is timed by itself; the median counts
 
 
@@ -57,13 +57,6 @@ SCALES = {
     "cpu": Scale(paper.HIDDEN, None, 500, (64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.2), 400),
     "paper": Scale(paper.HIDDEN, paper.VOCAB, 20_000, (64, 128, 256, 512), (0.1, 0.25, 0.5, 0.8, 1.2), 20_000),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class HostBound(Contender):
-    """A contender whose host builds and merges graphs, fitted to its peak in the thesis."""
-
-    peak: float = 0.0  # requests per second
 
 
 class Setting(Bench[CellSource]):

@@ -11,10 +11,11 @@ from papers.figures import found, quickly
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.batchmaker import fig2_11, fig2_15, setting
+from minifuse.papers.batchmaker.contenders import CELLULAR
 from minifuse.papers.batchmaker.fig2_5 import Life
 from minifuse.papers.batchmaker.ideal import Ideal, against_ideal
 from minifuse.papers.batchmaker.load import Load
-from minifuse.papers.batchmaker.setting import CELLULAR, Setting
+from minifuse.papers.batchmaker.setting import Setting
 from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Conditions, Finding, Panel, Say
 

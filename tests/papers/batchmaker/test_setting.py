@@ -9,9 +9,10 @@ import pytest
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker import setting
-from minifuse.papers.batchmaker.load import AT_ONCE, MERGED, RIVALS, padded
+from minifuse.papers.batchmaker.contenders import CELLULAR, MERGED, RIVALS, padded
+from minifuse.papers.batchmaker.load import AT_ONCE
 from minifuse.papers.batchmaker.machine import fitted, scheduling_s
-from minifuse.papers.batchmaker.setting import CELLULAR, Setting
+from minifuse.papers.batchmaker.setting import Setting
 from minifuse.papers.curve import Contender, rate_while
 from minifuse.papers.experiment import Conditions, Say
 from minifuse.simulate.cost import hardware
