@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from minifuse.execute.timing import take_turns
-from minifuse.papers.experiment import RANGE, SHARE, Column, Conditions, Panel, Point, Values
+from minifuse.papers.experiment import RANGE, SHARE, Column, Conditions, Mark, Panel, Point, Values
 from minifuse.papers.numbers import shown
 from minifuse.techniques import Technique, mix, technique
 
@@ -271,6 +271,7 @@ def curve_panel(
     first: Column = OFFERED,
     more: Sequence[Column] = (),
     values: Callable[[Outcome, str], Values] = Outcome.values,
+    marks: Sequence[Mark] = (),
 ) -> Panel:
     """Return a panel: a row for each rate, columns for each contender.
 
@@ -280,6 +281,7 @@ def curve_panel(
         first: the column of the rates.
         more: columns behind those of the contenders.
         values: returns the values of an outcome, given the contender's key.
+        marks: the paper's points in the picture.
     """
     points = []
     for rate in sorted({rate for curve in curves.values() for rate in curve.points}):
@@ -293,4 +295,4 @@ def curve_panel(
         for key, curve in curves.items()
         for head, name, form in columns
     ]
-    return Panel(title, (first, *own, *more), tuple(points))
+    return Panel(title, (first, *own, *more), tuple(points), marks=tuple(marks))

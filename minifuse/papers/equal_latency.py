@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
 from minifuse.papers.curve import BOUND, Curve
+from minifuse.papers.experiment import Mark
 from minifuse.papers.numbers import shown
 from minifuse.papers.verdict import Claim, verdict
 
@@ -57,6 +59,18 @@ def gains(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p
     """Compare the loads of each round, as `gain` does."""
     rounds = range(len(ours.last.rounds))
     return [gain(ours.of_round(number), baseline.of_round(number), load, latency) for number in rounds]
+
+
+def marks(baseline: Curve, times: Sequence[float], label: str, load: str, latency: str) -> list[Mark]:
+    """Place a paper's gains in a picture: multiples of the baseline's load, at the latency that is compared.
+
+    The latency is in ms there. Without a load of the baseline, there is nothing to place them by.
+    """
+    level_s = BOUND * baseline.lowest(latency)
+    there = baseline.load_at(level_s, load, latency)
+    if there is None or baseline.last[latency] < level_s:
+        return []
+    return [Mark(one * there, 1e3 * level_s, label) for one in times]
 
 
 def equal_latency(

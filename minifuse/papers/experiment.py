@@ -104,6 +104,15 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A point of a picture that the paper's text gives; marks of one label belong together."""
+
+    x: float
+    y: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One plot of a figure."""
 
@@ -111,6 +120,7 @@ class Panel:
     columns: tuple[Column, ...]
     points: tuple[Point, ...]
     every: int = 1  # the table has every so many-th point
+    marks: tuple[Mark, ...] = ()
 
     @property
     def listed(self) -> tuple[Point, ...]:
@@ -215,7 +225,12 @@ class Experiment:
             **({"interrupted": True} if finding.interrupted else {}),
             **finding.facts,
             "panels": [
-                {"title": panel.title, "points": [asdict(point) for point in panel.points]} for panel in finding.panels
+                {
+                    "title": panel.title,
+                    "points": [asdict(point) for point in panel.points],
+                    **({"marks": [asdict(mark) for mark in panel.marks]} if panel.marks else {}),
+                }
+                for panel in finding.panels
             ],
             "notes": list(finding.notes),
         }

@@ -19,6 +19,7 @@ MANY = 16  # names of a panel that need the whole width
 TICKS = 1, 2, 5  # of each decade of a logarithmic axis
 NAME = Column("", "at", "name")
 PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
+MARKERS = "x+1*"  # of the paper's points that no column has
 
 
 def picture(finding: Finding) -> bytes | None:
@@ -69,6 +70,10 @@ def _draw(axes: Axes, panel: Panel) -> None:
         look: dict[str, Any] = PAPER if column.part == "paper" else {"marker": "."}
         (line,) = axes.plot(xs, ys, label=label, **look)
         _error_bars(axes, xs, ys, spreads, line.get_color())
+    for marker, label in zip(MARKERS, dict.fromkeys(mark.label for mark in panel.marks), strict=False):
+        marks = [mark for mark in panel.marks if mark.label == label]
+        look = {**PAPER, "marker": marker, "zorder": 3}
+        axes.plot([mark.x for mark in marks], [mark.y for mark in marks], label=label, **look)
     if over_names:
         axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=7)
     else:

@@ -62,6 +62,12 @@ class Claim:
         return "agrees" if self.least <= min(rounds) and max(upper) <= self.most else "undecided"
 
 
+# Without a number of the paper: equal values are no agreement.
+LOWER = Claim("lower, without a number", 0.0, math.nextafter(1.0, 0.0))
+MORE = Claim("more, without a number", math.nextafter(1.0, 2.0))
+LESS_BY = Claim("lower, without a number", math.nextafter(0.0, 1.0))
+
+
 def verdict(
     what: str,
     rounds: Sequence[float],
@@ -96,6 +102,23 @@ def by_rate(
     """
     each = [f"{claim.judge(rounds)} at {shown(rate)}, {told(rounds, form)}" for rate, rounds in found.items()]
     return f"{what}, by {by}: {'; '.join(each) or 'undecided, as no rate tells'} ({source}: {claim.text})."
+
+
+def up_to(what: str, found: Mapping[float, Sequence[float]], most: float, form: str, source: str = "thesis") -> str:
+    """Return a sentence that judges a claim of "up to": the highest value of all rates counts.
+
+    Args:
+        found: the values of all rounds, by requests per second.
+        most: the paper's highest value.
+
+    >>> up_to("Fewer", {1.0: [0.01], 2.0: [0.14]}, 0.13, "{:.0%}")
+    'Fewer: agrees: 14% at most; by requests/s 1% at 1, 14% at 2 (thesis: up to 13%, within 10%).'
+    """
+    highest = [max(of_round) for of_round in zip(*found.values(), strict=True)]
+    claim = Claim.about(most, f"up to {form}")
+    each = ", ".join(f"{told(rounds, form)} at {shown(rate)}" for rate, rounds in found.items())
+    here = f"{told(highest, form)} at most; by requests/s {each}" if highest else "no rate tells"
+    return verdict(what, highest, claim, here, source)
 
 
 def against_paper(points: Sequence[Point], key: str, name: Callable[[Values], str], form: str = "{:.2f}x") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -14,7 +15,7 @@ from minifuse.papers.contest import Raced
 from minifuse.papers.experiment import Column, Experiment, Panel, Point, Say
 from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec
-from minifuse.papers.verdict import Claim, by_rate
+from minifuse.papers.verdict import LOWER, MORE, Claim, by_rate
 
 STEPS, EVERY = 200, 20  # moments drawn of a run, up to the end of the slowest; each 20th is in the table
 
@@ -64,7 +65,7 @@ class Compared(NamedTuple):
     form: str = "{:.0%}"
 
 
-LESS, MORE = Claim("less, without a number", 0.0, 1.0), Claim("more, without a number", 1.0)
+LESS = replace(LOWER, text="less, without a number")
 NEAR = Claim("comparable, taken as within 10%", 0.9, 1.1)
 STEPS_6 = (Compared("longest time without a completed query, as a part of the run", longest_wait, LESS),)
 PHASES_7 = (Compared("largest deviation from a constant rate, as a part of the tokens", straightness, LESS, "{:.1%}"),)

@@ -14,10 +14,10 @@ from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import RANGE, Column, Panel, Point, Say
 from minifuse.papers.numbers import shown
 from minifuse.papers.page import Drawn
-from minifuse.papers.pensieve.compared import DEVICE, PENSIEVE, STATELESS, VLLM, on_host
+from minifuse.papers.pensieve.contenders import DEVICE, PENSIEVE, STATELESS, VLLM, on_host
 from minifuse.papers.pensieve.serving import HOST_BYTES, Serving, Servings, experiment
 from minifuse.papers.pensieve.sweeps import Sweep
-from minifuse.papers.verdict import Claim, by_rate
+from minifuse.papers.verdict import Claim, up_to
 from minifuse.simulate.cost import hardware
 
 CONTENDERS = (PENSIEVE, DEVICE, STATELESS, VLLM)
@@ -67,7 +67,8 @@ def draw(
     """
     more = more and servings[0].virtual
     varied = [more and serving.published == VARIED for serving in servings]
-    sweeps = [1 + more + 3 * vary for vary in varied]
+    correlated = more and not servings[0].found  # lengths of a file are as they are
+    sweeps = [1 + more + (2 + correlated) * vary for vary in varied]
     reports = [num * serving.num_reports() for num, serving in zip(sweeps, servings, strict=True)]
     say.expect(sum(reports) + sum(varied))
     panels, verdicts = [], []
@@ -77,7 +78,7 @@ def draw(
         claim = Claim.about(gains[serving.published])
         title = f"Fig. {figure}{part}: {serving.title}"
         sweep = serving.sweep(say, title, contenders)
-        panels.append(sweep.panel())
+        panels.append(sweep.panel(marks=sweep.marks(gains[serving.published])))
         verdicts += [
             sweep.verdict("pensieve", name, claim) for name in ("stateless", "vllm", "device") if name in sweep.curves
         ]
@@ -88,8 +89,8 @@ def draw(
             verdicts.append(on_device(sweep, CUTS_12[serving.published]))
             others = [serving.sweep(say, f"{title}, cold", (PENSIEVE, VLLM), capacity=sweep.capacity, cold=True)]
             if vary:
-                others += _under_our_assumptions(serving, say, title)
-            panels += [other.panel() for other in others]
+                others += _under_our_assumptions(serving, say, title, correlated)
+            panels += [other.panel(marks=other.marks(gains[serving.published])) for other in others]
             verdicts += [other.verdict("pensieve", "vllm", claim) for other in others]
             if vary:
                 panels.append(by_host(serving, say, title, sweep.capacity))
@@ -98,22 +99,21 @@ def draw(
         verdicts=verdicts,
         more=more,
         cold_s=servings[0].scale.cold * servings[0].crowd().asked.reaction,
-        correlation=CORRELATION,
+        correlation=CORRELATION if correlated else None,
         varied=VARIED.removesuffix("-16k").upper(),
         profiled=PROFILED,
         slower=hardware(PROFILED).slower,
     )
 
 
-def _under_our_assumptions(serving: Serving, say: Say, title: str) -> list[Sweep]:
-    """Measure on a machine with slower operators, and with lengths that depend on each other."""
-    profiled, correlated = serving.on(PROFILED), serving.correlating(CORRELATION)
-    slower = profiled.sweep(say, f"{title}, {PROFILED}", (PENSIEVE, VLLM))
-    return [
-        slower,
-        profiled.sweep(say, f"{title}, {PROFILED}, cold", (PENSIEVE, VLLM), capacity=slower.capacity, cold=True),
-        correlated.sweep(say, f"{title}, correlated lengths", (PENSIEVE, VLLM)),
-    ]
+def _under_our_assumptions(serving: Serving, say: Say, title: str, correlated: bool) -> list[Sweep]:
+    """Measure on a machine with slower operators, and, if `correlated`, with lengths that depend on each other."""
+    profiled, pair = serving.on(PROFILED), (PENSIEVE, VLLM)
+    slower = profiled.sweep(say, f"{title}, {PROFILED}", pair)
+    found = [slower, profiled.sweep(say, f"{title}, {PROFILED}, cold", pair, capacity=slower.capacity, cold=True)]
+    if correlated:
+        found.append(serving.correlating(CORRELATION).sweep(say, f"{title}, correlated lengths", pair))
+    return found
 
 
 def on_device(sweep: Sweep, most: float) -> str:
@@ -125,7 +125,7 @@ def on_device(sweep: Sweep, most: float) -> str:
         if rate < sweep.capacity and rate in vllm.points
     }
     what = f"{sweep.title}, lower p90 of {ours.contender.head} than of vllm below its capacity"
-    return by_rate(what, found, Claim(f"up to {most:.0%}", 0.0, most), "{:.1%}")
+    return up_to(what, found, most, "{:.1%}")
 
 
 def _with_host(serving: Serving, part: float) -> Contender:
@@ -137,14 +137,14 @@ def by_host(serving: Serving, say: Say, title: str, capacity: float) -> Panel:
     """Measure Pensieve at one rate with parts of the thesis' system memory as host."""
     rate = HOST_SHARE * capacity
     contenders = {part: _with_host(serving, part) for part in HOSTS}
-    title = f"{title}, not in the thesis: the host's size at {shown(rate)} requests/s"
+    title = f"{title}, not in the thesis: the host's size"
     sweep = serving.sweep(say, title, list(contenders.values()), capacity=capacity, rate=rate)
     points = []
     for part, contender in contenders.items():
         outcome = sweep.curves[contender.key].points[rate]
         values = outcome.values("host")
         points.append(Point({"host_gb": part * HOST_BYTES / 1e9}, values, {}))
-    return Panel(title, HOST_COLUMNS, tuple(points))
+    return Panel(f"{title} at {shown(sweep.loads(rate)[0])} requests/s", HOST_COLUMNS, tuple(points))
 
 
 FIG_12 = experiment(

@@ -106,7 +106,7 @@ class Setting:
         """Time all contenders on one batch; request i has `tokens` queries after `pasts[i]` tokens."""
         import torch
 
-        from minifuse.papers.pensieve.contenders import contenders
+        from minifuse.papers.pensieve.kernels import contenders
         from minifuse.papers.pensieve.scene import Scene
 
         config, device = self.source.config, torch.device(self.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minifuse.papers.experiment import Say
 from minifuse.papers.page import Drawn
-from minifuse.papers.pensieve.compared import PENSIEVE, SEPARATE
+from minifuse.papers.pensieve.contenders import PENSIEVE, SEPARATE
 from minifuse.papers.pensieve.serving import Servings, experiment
 from minifuse.papers.pensieve.sweeps import lower_latency
 

@@ -18,7 +18,7 @@ from minifuse.papers.curve import Contender, Curve, Served, load_at, never, rate
 from minifuse.papers.experiment import Conditions, Experiment, Say
 from minifuse.papers.page import Draw, notes, spec
 from minifuse.papers.pensieve.cold import Cold
-from minifuse.papers.pensieve.compared import VLLM
+from minifuse.papers.pensieve.contenders import VLLM
 from minifuse.papers.pensieve.sweeps import Sweep
 from minifuse.papers.pensieve.under_way import REMEMBERED, Costs, Crowd, measured
 from minifuse.simulate.cost import Roofline, hardware
@@ -48,6 +48,7 @@ class _Scale:
         second: the seconds here that stand for one second of the thesis' reaction times.
         requests: the number of requests in the measured period.
         cold: the reaction times that a run lasts that starts cold.
+        window: the reaction times that the measured period lasts at least, with more requests if need be.
         shares: the rates, as shares of vllm's throughput when all requests arrive at once.
         models: the models that stand for the thesis' models, by family.
         more: how many rates may follow the last.
@@ -66,6 +67,7 @@ class _Scale:
     remembered: float = REMEMBERED
     at_once: int | None = None
     cold: float = 6.0
+    window: float = 0.0
 
 
 SMALL = {"opt": "small-opt", "llama": "small"}
@@ -74,7 +76,7 @@ FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
     "quick": _Scale(0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, (0.5, 1.5), SMALL),
     "cpu": _Scale(0.125, FEW, 1 / 48, 40, (0.7, 1.3), SMALL, remembered=1.5, at_once=100),
-    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 600, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
+    "paper": _Scale(1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 600, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4, window=1.0),
 }
 
 
@@ -215,8 +217,13 @@ class Serving(Bench[TextSource]):
 
         def run(curve: Curve, rate: float, number: int) -> Served:
             crowd, count = crowds[number], self.num_requests
-            if cold and not self.conditions.requests:
-                count = round(rate * self.scale.cold * crowd.asked.reaction)
+            if not self.conditions.requests:
+                per_reaction = rate * crowd.asked.reaction
+                count = (
+                    round(self.scale.cold * per_reaction)
+                    if cold
+                    else max(count, round(self.scale.window * per_reaction))
+                )
             if (rate, number) not in made:
                 made.clear()
                 made[rate, number] = crowd.requests(rate, count, mean_turns)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minifuse.papers.curve import BOUND, OFFERED, Curve, Outcome, curve_panel
-from minifuse.papers.equal_latency import equal_latency
-from minifuse.papers.experiment import RANGE, Column, Panel, Values
-from minifuse.papers.verdict import Claim, by_rate
+from minifuse.papers.equal_latency import equal_latency, marks
+from minifuse.papers.experiment import RANGE, Column, Mark, Panel, Values
+from minifuse.papers.verdict import LOWER, MORE, Claim, by_rate
 
-LOWER, MORE = Claim("lower, without a number", 0.0, 1.0), Claim("more, without a number", 1.0)
 NOMINAL = Column("nominal\nreq/s", "at", "rate")
 COLUMNS = (("req/s", "throughput", None), ("p90 ms", "p90_ms", None), ("range", "p90_ms", RANGE))
+BY_ROUND = ("offered", "hits", "recomputed", "recomputing")  # values that a point has of each round
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Sweep:
         """Return the load that was offered to each contender at a nominal rate."""
         return [curve.points[rate]["offered"] for curve in self.curves.values() if rate in curve.points]
 
-    def panel(self, more: Sequence[Column] = ()) -> Panel:
+    def panel(self, more: Sequence[Column] = (), marks: Sequence[Mark] = ()) -> Panel:
         """Return a panel with a row for each rate.
 
         It shows the load that was offered. If contenders or rounds had different loads, it shows the nominal rate.
@@ -68,7 +68,18 @@ class Sweep:
             first=Column(OFFERED.head, "at", "offered") if alike else NOMINAL,
             more=more,
             values=_values,
+            marks=marks,
         )
+
+    def marks(self, gain: float, where: str = "") -> list[Mark]:
+        """Place the thesis' gain over vllm in the picture; in real time, loads are not compared.
+
+        Args:
+            where: ends the label.
+        """
+        if self.paired:
+            return []
+        return marks(self.curves["vllm"], [gain], f"thesis: {gain:g} times vllm{where}", "throughput", "p90")
 
     def verdict(self, ours: str, baseline: str, claim: Claim = MORE, source: str = "thesis") -> str:
         """Judge a contender against another: run by run if `paired`, otherwise at equal latency."""
@@ -80,7 +91,7 @@ class Sweep:
 
 def _values(outcome: Outcome, key: str) -> Values:
     """Return the medians, and the values of each round."""
-    return {**outcome.values(key), f"{key}_offered_rounds": outcome.each("offered")}
+    return {**outcome.values(key), **{f"{key}_{name}_rounds": outcome.each(name) for name in BY_ROUND}}
 
 
 def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
@@ -88,7 +99,9 @@ def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
     found = {}
     for rate, outcome in ours.points.items():
         if rate in baseline.points:
-            found[rate] = [mine / theirs for mine, theirs in outcome.beside(baseline.points[rate], "p90")]
+            theirs = baseline.points[rate]
+            load = outcome["offered"] if outcome.each("offered") == theirs.each("offered") else rate
+            found[load] = [mine / other for mine, other in outcome.beside(theirs, "p90")]
     what = f"{title}, p90 of {ours.contender.head} over that of {baseline.contender.head} with the same requests"
     return by_rate(what, found, LOWER)
 

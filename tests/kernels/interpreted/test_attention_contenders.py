@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minifuse.papers.pensieve.contenders import contenders
+from minifuse.papers.pensieve.kernels import contenders
 from minifuse.papers.pensieve.scene import Scene, error, wanted_of
 
 
