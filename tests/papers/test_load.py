@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from papers.figures import run as values
 
 from minifuse.core.request import Request
 from minifuse.papers.batchmaker.contenders import PADDED
+from minifuse.papers.batchmaker.fig2_7 import slow_from
 from minifuse.papers.batchmaker.load import Load, best_size, num_requests, sweep, with_moderate
 from minifuse.papers.batchmaker.setting import Setting
 from minifuse.papers.curve import Contender, Curve, Served, load_at, offered, steady_rate
@@ -73,6 +75,14 @@ def test_load_at_equal_latency_lies_on_the_line_between_two_rates() -> None:
     assert one.load_at(0.005) is None
     dent = curve(0.0, {1.0: values(10.0, 0.1), 2.0: values(20.0, 0.3), 3.0: values(30.0, 0.1), 4.0: values(40, 0.3)})
     assert dent.load_at(0.2) == pytest.approx(35.0)  # the last time it is crossed
+
+
+def test_the_load_at_which_baselines_are_slow_is_open_while_one_is_fast() -> None:
+    steep = curve(0.0, {100.0: values(100.0, 0.1), 200.0: values(150.0, 0.9)})
+    late = curve(0.0, {100.0: values(100.0, 0.2), 300.0: values(150.0, 1.4)})
+    assert slow_from([steep, late]) == (pytest.approx(150.0), pytest.approx(150.0))
+    flat = curve(0.0, {100.0: values(100.0, 0.1), 400.0: values(150.0, 0.2)})
+    assert slow_from([steep, flat]) == (400.0, math.inf)
 
 
 class Recorder(Setting):

@@ -11,11 +11,13 @@ from minifuse.papers.batchmaker.contenders import BASELINES, padded_contenders
 from minifuse.papers.batchmaker.ideal import against_ideal
 from minifuse.papers.batchmaker.load import Load, num_reports, sweep
 from minifuse.papers.batchmaker.setting import Setting, experiment
-from minifuse.papers.curve import ALIKE
+from minifuse.papers.curve import ALIKE, Curve
 from minifuse.papers.experiment import Panel, Point, Say
 from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, tables
+from minifuse.papers.verdict import Claim, verdict
 
+SAME = Claim("the same, within 10%", 0.9, 1.1)
 LOST = 1 - paper.SHARE_11
 
 
@@ -64,12 +66,25 @@ def figure(setting: Setting, say: Say) -> Drawn:
         theirs_lost=LOST,
         gathering=max(outcome["gathering_share"] for outcome in ours.points.values()),
         gains=_told(gains),
+        same=_same_latency({name: load.curves["cellular"] for name, load in loads.items()}),
         fullest=_told(_gains(loads, "fullest")) if setting.virtual else (),
         grows=[
             all(after > (1 + ALIKE) * before for before, after in pairwise(of_round))
             for of_round in zip(*gains.values(), strict=True)
         ],
     )
+
+
+def _same_latency(curves: Mapping[str, Curve]) -> list[str]:
+    """Judge cellular batching's lowest p90 by that of a fixed length, for each other workload."""
+    (_, fixed), *others = curves.items()
+    rounds = range(len(fixed.last.rounds))
+    found = []
+    for name, curve in others:
+        times = [curve.of_round(number).lowest() / fixed.of_round(number).lowest() for number in rounds]
+        what = f"Lowest 90th percentile of cellular batching, {name.removeprefix('wmt15:')} over the fixed length"
+        found.append(verdict(what, times, SAME))
+    return found
 
 
 def _gains(loads: Mapping[str, Load], *baselines: str) -> dict[str, list[float]]:

@@ -30,7 +30,7 @@ SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for de
     "seq2seq",
     other={
         "cpu": {"hidden": 512, "requests": 300, "shares": (0.15, 0.4, 1.2)},
-        "paper": {"sizes": (256, 512), "shares": (0.15, 0.4, 1.2)},
+        "paper": {"sizes": (256, 512), "shares": (0.1, 0.4, 1.2)},
     },
 )
 def figure(setting: Setting, say: Say) -> Drawn:

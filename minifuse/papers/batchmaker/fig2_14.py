@@ -17,7 +17,7 @@ from minifuse.papers.batchmaker.load import (
 )
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import run_rounds
-from minifuse.papers.experiment import Panel, Point, Say, Values
+from minifuse.papers.experiment import Mark, Panel, Point, Say, Values
 from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, tables
 from minifuse.papers.verdict import Claim, verdict
@@ -62,9 +62,18 @@ def figure(setting: Setting, say: Say) -> Drawn:
             *(higher_peak(f"TreeLSTM against {rival.head},", ours, theirs, claim) for claim in claims),
             lower_p90(f"TreeLSTM against {rival.head},", ours, [theirs], cut),
         ]
+    thesis = [
+        Mark(paper.MODERATE_14, paper.P90_14, "thesis: cellular"),
+        Mark(paper.MODERATE_14, paper.DYNET_P90_14, "thesis: DyNet"),
+    ]
     return Drawn(
         (
-            *load.panels("Fig. 2.14", "trees like TreeBank's", setting.published(PUBLISHED)),
+            *load.panels(
+                "Fig. 2.14",
+                "trees like TreeBank's",
+                setting.published(PUBLISHED),
+                marks=thesis if setting.virtual else (),
+            ),
             equal,
             equal_panel(even, "Fig. 2.14"),
         ),

@@ -16,6 +16,7 @@ from minifuse.papers.batchmaker.machine import how_fitted
 from minifuse.papers.batchmaker.setting import STEADY, Setting, experiment
 from minifuse.papers.experiment import Conditions, Panel, Point, Say, Values
 from minifuse.papers.page import Drawn, tables
+from minifuse.papers.verdict import Claim, by_rate, verdict
 
 BATCHES = tuple(2**power for power in range(12))
 HERE = "Fig. 2.3, top: this machine's CPU"
@@ -44,7 +45,18 @@ def figure(setting: Setting, say: Say) -> Drawn:
     v100.start(say)
     computed = {batch: v100.cost_s("lstm", batch) for batch in BATCHES}
     panels.append(_panel(f"Fig. 2.3, bottom: a V100, fitted, hidden {paper.HIDDEN}", computed, paper.STEP_US))
-    return Drawn(panels, fitted=how_fitted(), steep=STEEP, **values)
+    return Drawn(panels, fitted=how_fitted(), steep=STEEP, judged=_judged(computed), **values)
+
+
+def _judged(seconds: Mapping[int, float]) -> list[str]:
+    """Judge times that were not fitted, by what the thesis tells of them."""
+    best = paper.BEST_BATCH
+    gain = 2 * seconds[best // 2] / seconds[best]
+    doubled = {float(batch): [seconds[batch] / seconds[batch // 2]] for batch in BATCHES if batch > best}
+    return [
+        verdict(f"Rows/s at batch {best} over batch {best // 2}", [gain], paper.GAIN_512),
+        by_rate("Time of a batch over that of half of it", doubled, Claim.about(2.0), by="batch"),
+    ]
 
 
 def _measured(setting: Setting, rounds: int, say: Say) -> dict[int, float]:

@@ -11,7 +11,7 @@ import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.contenders import EQUAL, MERGED, WIDE_CELLULAR, WIDE_ROWS
 from minifuse.papers.batchmaker.setting import Setting
 from minifuse.papers.curve import ALIKE, Contender, Curve, Outcome, Served, curve_panel, load_at, offered, run_rounds
-from minifuse.papers.experiment import RANGE, Panel, Point, Say, Values
+from minifuse.papers.experiment import RANGE, Mark, Panel, Point, Say, Values
 from minifuse.papers.numbers import shown, told
 from minifuse.papers.page import notes, tables
 from minifuse.papers.verdict import Claim, by_rate, verdict
@@ -53,13 +53,19 @@ class Load:
         return max((self.curves[name] for name in names), key=lambda curve: curve.peak)
 
     def panels(
-        self, figure: str, what: str, published: Mapping[str, Values] | None = None, where: str = ""
+        self,
+        figure: str,
+        what: str,
+        published: Mapping[str, Values] | None = None,
+        where: str = "",
+        marks: Sequence[Mark] = (),
     ) -> tuple[Panel, Panel]:
         """Return two panels: latency against throughput, and peaks with lowest latencies.
 
         Args:
             published: the thesis' values by contender: `peak` (requests/s), `p90_ms` at low load, and `max_batch`.
             where: ends the title of the second panel.
+            marks: the thesis' latencies in the first panel's picture.
         """
         points = []
         for key, curve in self.curves.items():
@@ -73,9 +79,9 @@ class Load:
             }
             points.append(Point({"contender": curve.contender.head}, measured, (published or {}).get(key, {})))
         peaks = Panel(f"{figure}: peaks{where}", tables("batchmaker/sweep")[0], tuple(points))
-        return self.panel(f"{figure}: {what}"), peaks
+        return self.panel(f"{figure}: {what}", marks), peaks
 
-    def panel(self, title: str) -> Panel:
+    def panel(self, title: str, marks: Sequence[Mark] = ()) -> Panel:
         """Return the panel of latency against throughput."""
         columns = LOAD_COLUMNS if len(self.curves) <= WIDE else LOAD_COLUMNS[:-1]
         return curve_panel(
@@ -83,6 +89,7 @@ class Load:
             self.curves,
             lambda rate: {"workload": self.workload, "rate": rate, "share": rate / self.peak},
             columns,
+            marks=marks,
         )
 
     def notes(self, where: str = "", published: str = BY_FIG_3) -> tuple[str, ...]:

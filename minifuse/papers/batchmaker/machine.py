@@ -10,20 +10,30 @@ from minifuse.model.cells.config import CellConfig
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import Hardware, hardware
 
+WIDE_BYTES = 4  # of a float32
+
 
 @cache
 def fitted() -> Hardware:
-    """Fit the V100's overhead and arithmetic rate to two times of an LSTM step.
+    """Fit the V100's overhead, arithmetic rate and bandwidth to the times of an LSTM step.
 
-    Both batches are bound by arithmetic: seconds = overhead + flops / rate.
+    The thesis gives two: seconds = overhead + flops / rate. Smaller batches than the first take about as long as that
+    one (2.7.2), so it is bound by memory as well: seconds = overhead + bytes / bandwidth.
 
-    >>> f"{fitted().wide_flops / 1e12:.1f} TFLOPS, {fitted().overhead_s * 1e6:.0f} us"
-    '12.5 TFLOPS, 99 us'
+    >>> machine = fitted()
+    >>> f"{machine.wide_flops / 1e12:.1f} TFLOPS, {machine.bandwidth / 1e9:.0f} GB/s, {machine.overhead_s * 1e6:.0f} us"
+    '12.5 TFLOPS, 404 GB/s, 99 us'
     """
-    row_flops = 2 * CellConfig("lstm", paper.HIDDEN).sizes["lstm"]
+    weights = CellConfig("lstm", paper.HIDDEN).sizes["lstm"]
     (few, few_us), (many, many_us) = paper.STEP_US.items()
     row_s = (many_us - few_us) * 1e-6 / (many - few)
-    return replace(hardware(paper.MACHINE), wide_flops=row_flops / row_s, overhead_s=few_us * 1e-6 - few * row_s)
+    state_bytes = 2 * paper.HIDDEN * WIDE_BYTES  # h and c
+    return replace(
+        hardware(paper.MACHINE),
+        bandwidth=(weights * WIDE_BYTES + 2 * few * state_bytes) / (few * row_s),
+        wide_flops=2 * weights / row_s,
+        overhead_s=few_us * 1e-6 - few * row_s,
+    )
 
 
 def scheduling_s() -> float:
@@ -53,6 +63,8 @@ def how_fitted() -> tuple[str, ...]:
         times=" and ".join(f"{us:g} us at batch {batch}" for batch, us in paper.STEP_US.items()),
         teraflops=machine.wide_flops / 1e12,
         of_sheet=machine.wide_flops / sheet.wide_flops,
+        gigabytes=machine.bandwidth / 1e9,
+        bandwidth_of_sheet=machine.bandwidth / sheet.bandwidth,
         overhead_us=machine.overhead_s * 1e6,
         scheduling_us=scheduling_s() * 1e6,
     )

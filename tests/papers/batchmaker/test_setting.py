@@ -61,11 +61,13 @@ def test_the_fitted_machine_takes_the_thesis_times() -> None:
     virtual.start(Say())
     for batch, us in paper.STEP_US.items():
         assert virtual.cost_s("lstm", batch) == pytest.approx(us * 1e-6, rel=1e-9)
+    assert virtual.cost_s("lstm", 1) == pytest.approx(185e-6, rel=0.03)  # smaller batches take about as long as 64
     sheet = hardware(paper.MACHINE)
     assert sheet.wide_flops is not None
     assert fitted().wide_flops is not None
     assert 0.5 < fitted().wide_flops / sheet.wide_flops < 1  # no faster than the data sheet says
-    assert (fitted().bandwidth, fitted().memory) == (0.9e12, 16e9)
+    assert 0.4 < fitted().bandwidth / sheet.bandwidth < 1
+    assert fitted().memory == 16e9
     assert scheduling_s() == pytest.approx(65e-6)
 
 
