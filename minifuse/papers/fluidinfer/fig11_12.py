@@ -12,17 +12,18 @@ from itertools import pairwise
 from statistics import fmean, median
 
 import minifuse.papers.fluidinfer.paper as paper
-from minifuse.papers.curve import OFFERED, Curve, Outcome, Served, curve_panel, load_at, never, rates_of
-from minifuse.papers.equal_latency import equal_latency, gains
-from minifuse.papers.experiment import RANGE, Column, Experiment, Panel, Point, Say, Values
-from minifuse.papers.fluidinfer.setting import CONTENDERS, PARTS, VLLM, Curves, Server, Servers
+from minifuse.papers.curve import OFFERED, Contender, Curve, Outcome, Served, curve_panel, load_at, never, rates_of
+from minifuse.papers.equal_latency import equal_latency, gains, marks
+from minifuse.papers.experiment import RANGE, Column, Experiment, Mark, Panel, Point, Say, Values
+from minifuse.papers.fluidinfer.setting import CONTENDERS, FLUID, OTHERS, PARTS, VLLM, Curves, Server, Servers
 from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec
-from minifuse.papers.verdict import Claim, by_rate, verdict
+from minifuse.papers.verdict import MORE, Claim, by_rate, verdict
 
+LOADS = "rate", "normalized_s"  # the load and the latency of Fig. 11
 Bounds = list[tuple[float, float]]  # the least and the most that a gain may be, in each round
 
-MORE = (
+WAITS = (
     Column("fluid\nwaits", "measured", "fluid_exposed", "{:.0%}"),
     Column("turns\nwaits", "measured", "in_turn_exposed", "{:.0%}"),
     Column("fluid\nrange", "measured", "fluid_ms", RANGE),
@@ -39,6 +40,7 @@ class Shown:
         head: the latency's column.
         judge: judges the curves of one server.
         gains: bounds fluid's gain over vllm in each round.
+        marks: places the paper's gain in the picture.
     """
 
     number: str
@@ -47,6 +49,7 @@ class Shown:
     head: str
     judge: Callable[[Server, Curves], list[str]]
     gains: Callable[[Curves], Bounds]
+    marks: Callable[[Curves], list[Mark]]
 
     def draw(self, servers: Servers, say: Say) -> Drawn:
         """Draw a panel for each server; in real time, also the simulator's error."""
@@ -54,7 +57,7 @@ class Shown:
         for server in servers:
             server.swept = curves, simulated = server.swept or _sweep(server, say)
             swept[server] = curves
-            panels.append(_panel(f"Fig. {self.number}: {server.title}", curves, self.latency, self.head))
+            panels.append(_panel(f"Fig. {self.number}: {server.title}", curves, self))
             verdicts += self.judge(server, curves)
             say.keep(panels[-1])
             if not server.virtual:
@@ -75,15 +78,15 @@ class Shown:
         return decorate(self.draw)
 
 
-def _panel(title: str, curves: Curves, latency: str, head: str) -> Panel:
+def _panel(title: str, curves: Curves, figure: Shown) -> Panel:
     """Return a panel by rate: every contender's latency, and fluid's waits for transfers."""
 
     def values(outcome: Outcome, key: str) -> Values:
-        rounds = tuple(seconds * 1e3 for seconds in outcome.each(latency))
+        rounds = tuple(seconds * 1e3 for seconds in outcome.each(figure.latency))
         return {**outcome.values(key), f"{key}_ms": median(rounds), f"{key}_ms_rounds": rounds}
 
-    columns = [(head, "ms", None)]
-    panel = curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=MORE, values=values)
+    columns, marks = [(figure.head, "ms", None)], figure.marks(curves)
+    panel = curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=WAITS, values=values, marks=marks)
     drawn = [replace(one, axis="y", log=True) if _is_latency(one) else one for one in panel.columns]
     return replace(panel, columns=tuple(drawn))
 
@@ -125,40 +128,67 @@ def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
 
 
 def higher_load(server: Server, curves: Curves) -> list[str]:
-    """Judge the loads of fluid's parts relative to vllm's, at equal normalized latency."""
-    claim = Claim("2x to 4x", *paper.GAINS)
+    """Judge the loads of fluid's parts over vllm's, and of fluid over the others', at equal normalized latency."""
+
+    def judged(one: Contender, other: Contender, claim: Claim, source: str) -> str:
+        what = f"{server.title}, requests/s of {one.head} over {other.head} at equal normalized latency"
+        return equal_latency(what, curves[one.key], curves[other.key], claim, *LOADS, source=source)
+
+    least, most = paper.GAINS
+    over_vllm, over_others = Claim("2x to 4x", least, most), Claim("more than over vllm, so more than 2x", least)
     return [
-        equal_latency(
-            f"{server.title}, requests/s of {one.head} over vllm at equal normalized latency",
-            curves[one.key],
-            curves[VLLM.key],
-            claim,
-            "rate",
-            "normalized_s",
-            "paper, for all parts together",
-        )
-        for one in PARTS
+        *(judged(FLUID, other, over_others, "paper") for other in OTHERS),
+        *(judged(one, VLLM, over_vllm, "paper, for all parts together") for one in PARTS),
     ]
 
 
 def lower_bound(server: Server, curves: Curves) -> list[str]:
-    """Judge the ratio of vllm's latency bound to fluid's, at each rate."""
-    vllm, fluid = curves[VLLM.key].points, curves["fluid"].points
-    found = {rate: [theirs / ours for theirs, ours in vllm[rate].beside(one, "bound_s")] for rate, one in fluid.items()}
-    claim = Claim.about(paper.LOWER_BOUND, tolerance=paper.ABOUT)
-    return [by_rate(f"{server.title}, latency bound of vllm over that of fluid", found, claim, source="paper")]
+    """Judge the ratio of each baseline's latency bound to fluid's, at each rate."""
+    about_vllm = Claim.about(paper.LOWER_BOUND, tolerance=paper.ABOUT)
+    more = Claim("more than over vllm, so more than 3x", paper.LOWER_BOUND)
+    return [
+        by_rate(
+            f"{server.title}, latency bound of {other.head} over that of fluid",
+            _by_bound(curves, other.key),
+            about_vllm if other is VLLM else more,
+            source="paper",
+        )
+        for other in (*OTHERS, VLLM)
+    ]
+
+
+def _by_bound(curves: Curves, other: str) -> dict[float, list[float]]:
+    """Return a baseline's latency bound over that of fluid, by rate and round."""
+    points = curves[other].points
+    return {
+        rate: [theirs / ours for theirs, ours in points[rate].beside(one, "bound_s")]
+        for rate, one in curves[FLUID.key].points.items()
+    }
+
+
+def higher_marks(curves: Curves) -> list[Mark]:
+    """Place the paper's gain in load over vllm in the picture."""
+    return marks(curves[VLLM.key], paper.GAINS, "paper: 2 and 4 times vllm", *LOADS)
+
+
+def lower_marks(curves: Curves) -> list[Mark]:
+    """Place the paper's gain in latency over vllm in the picture."""
+    label = f"paper: vllm / {paper.LOWER_BOUND:g}"
+    return [
+        Mark(rate, 1e3 * outcome["bound_s"] / paper.LOWER_BOUND, label)
+        for rate, outcome in curves[VLLM.key].points.items()
+    ]
 
 
 def factors(curves: Curves) -> Bounds:
     """Bound the loads of fluid relative to vllm's, at equal normalized latency."""
-    found = gains(curves["fluid"], curves[VLLM.key], "rate", "normalized_s")
+    found = gains(curves[FLUID.key], curves[VLLM.key], *LOADS)
     return [(0.0, 0.0) if one is None else (one.least, one.most) for one in found]
 
 
 def cuts(curves: Curves) -> Bounds:
     """Return vllm's latency bound over that of fluid, in the mean of all rates."""
-    vllm, fluid = curves[VLLM.key].points, curves["fluid"].points
-    rates = [[theirs / ours for theirs, ours in vllm[rate].beside(one, "bound_s")] for rate, one in fluid.items()]
+    rates = _by_bound(curves, VLLM.key).values()
     return [(mean, mean) for mean in map(fmean, zip(*rates, strict=True))]
 
 
@@ -174,14 +204,14 @@ def larger_models(swept: Mapping[Server, Curves], bounds: Callable[[Curves], Bou
         pairs = [pair for small, large in pairwise(by_model) for pair in zip(small, large, strict=True)]
         if not pairs:
             continue
-        least = [large[0] / small[1] if small[1] else 1.0 for small, large in pairs]
+        least = [large[0] / small[1] if small[1] else 0.0 for small, large in pairs]
         most = [large[1] / small[0] if small[0] else math.inf for small, large in pairs]
         names = [server.title.partition(",")[0] for server in servers]
         lowest = [[one[0] for one in each] for each in by_model]
         gains_told = [told(each) if any(each) else "not known" for each in lowest]
         text = ", ".join(map(" ".join, zip(names, gains_told, strict=True)))
         text += "" if least == most else ", lower bounds"
-        claim = Claim("more for larger models", 1.0)
+        claim = replace(MORE, text="more for larger models")
         found.append(verdict(f"{count} x {name}, gain of fluid over vllm by model", least, claim, text, "paper", most))
     return found
 
@@ -193,6 +223,7 @@ FIG_11 = Shown(
     "ms/\ntoken",
     higher_load,
     factors,
+    higher_marks,
 ).experiment()
 FIG_12 = Shown(
     "12",
@@ -201,4 +232,5 @@ FIG_12 = Shown(
     "bound\nms",
     lower_bound,
     cuts,
+    lower_marks,
 ).experiment()

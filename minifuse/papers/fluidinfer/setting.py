@@ -35,7 +35,7 @@ PROMPTS = 2560  # tokens of whole prompts in an iteration of vllm: the default o
 FILLS, MOST = 3, 2000  # requests that need this many times the device's KV memory; but no more than MOST
 
 VLLM = Contender("vllm", "vllm", "vllm")
-BASELINES = (Contender("orca", "orca", "orca"), Contender("fastserve", "fastserve", "fastserve"), VLLM)
+OTHERS = (Contender("orca", "orca", "orca"), Contender("fastserve", "fastserve", "fastserve"))
 FLUID = Contender("fluid", "fluid", "fluid")
 PARTS = (
     Contender("concatenated", "concat.", "fluid", stages={"memory": "paged", "attention": "paged"}),
@@ -43,7 +43,7 @@ PARTS = (
     FLUID,
     Contender("in_turn", "turns", "fluid", {"memory.turns": "layers"}),  # layers use the device one by one
 )
-CONTENDERS = (*BASELINES, *PARTS)
+CONTENDERS = (*OTHERS, VLLM, *PARTS)
 
 
 @dataclass(frozen=True, slots=True)

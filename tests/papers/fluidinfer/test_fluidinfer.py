@@ -54,7 +54,7 @@ def test_requests_are_first_rounds_that_fit_the_context() -> None:
 def test_both_figures_show_the_same_runs(few: None) -> None:
     conditions = Conditions(scale="paper", rounds=1)
     reports = []
-    for name, judged in {"fluidinfer-fig11": 8, "fluidinfer-fig12": 2}.items():
+    for name, judged in {"fluidinfer-fig11": 12, "fluidinfer-fig12": 6}.items():
         say = Say(reports.append)
         figure = EXPERIMENTS[name].prepare(conditions)(say)
         assert say.said == (6 if name == "fluidinfer-fig11" else 0)
@@ -110,13 +110,16 @@ def _curves(normalized: dict[str, list[float]], bound: dict[str, list[float]]) -
 def test_the_verdict_compares_loads_at_equal_latency(fluid: list[float], judged: str) -> None:
     """vllm's lowest is 1 s a token: at 2 s it serves 15 requests/s, fluid at least 30, 21.25, or 15."""
     server = Server(Conditions(scale="paper"), "opt-125m", ("rtx-4090", 1))
-    *_, ours, turns = higher_load(server, _curves({"vllm": [1.0, 3.0, 9.0], FLUID.key: fluid}, {}))
+    over_orca, _, *_, ours, turns = higher_load(server, _curves({"vllm": [1.0, 3.0, 9.0], FLUID.key: fluid}, {}))
     assert f": {judged}" in ours
     assert ": below: never that low; peaks" in turns
+    assert "fluid over orca" in over_orca
+    assert ": undecided: not known" in over_orca  # orca's latency is the same at every rate
     assert crossing([(1.0, 10.0), (3.0, 20.0)], 2.0) == 15.0
 
 
 def test_the_verdict_compares_latency_bounds() -> None:
     server = Server(Conditions(scale="paper"), "opt-125m", ("rtx-4090", 1))
-    (sentence,) = lower_bound(server, _curves({}, {"vllm": [3.0, 6.0, 8.0], FLUID.key: [1.0, 2.0, 4.0]}))
+    orca, _, sentence = lower_bound(server, _curves({}, {"vllm": [3.0, 6.0, 8.0], FLUID.key: [1.0, 2.0, 4.0]}))
+    assert "below at 10, 1.00x" in orca
     assert "agrees at 10, 3.00x; agrees at 20, 3.00x; below at 30, 2.00x (paper: 3.00x, within 25%)" in sentence
