@@ -66,7 +66,7 @@ class Decoupled(QueuePolicy):
         )
         compose: str = option(
             "together",
-            "how computed prompts join: in order, mostly those computed together, or in an order drawn at random",
+            "order in which computed prompts join: as computed, so mostly together, or at random",
             choices=("together", "random"),
         )
         prompts: str = option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from rich.text import Text
 
 from minifuse.cli.status import Status
 from minifuse.cli.streams import print_result
-from minifuse.cli.tables import cut_to
+from minifuse.cli.tables import BUSY, cut_to
 from minifuse.cli.text import console, tell, time_left
+from minifuse.execute.cores import usable_cores
 from minifuse.io.output import whole_file, write_whole
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions, Experiment, Finding, Say
@@ -107,6 +109,19 @@ def _picture(finding: Finding) -> bytes | None:
     return picture(finding)
 
 
+def beside_others(finding: Finding, cores: float | None) -> Finding:
+    """Add to a finding in real time how many cores other processes used meanwhile.
+
+    Args:
+        cores: their average, or None if unknown.
+    """
+    if cores is None or finding.facts.get("clock") != "real":
+        return finding
+    note = f"Other processes used {cores:.2f} of {len(usable_cores())} cores meanwhile"
+    note += ", so these times compare with no others." if cores >= BUSY else "."
+    return replace(finding, facts={**finding.facts, "other_cores": cores}, notes=(*finding.notes, note))
+
+
 class TimeIsUp(Exception):
     """A figure has taken as long as it may."""
 
@@ -130,7 +145,9 @@ class Progress(Say):
 
     def so_far(self, why: str) -> Finding:
         """Return what was found before Ctrl-C came or the time was up."""
-        note = f"{why} after {max(0, self.said - 1)} of {self.expected} measurements: the rest is missing."
+        done = max(0, self.said - 1)
+        when = f"after {done} of {self.expected} measurements" if done < self.expected else "before the last results"
+        note = f"{why} {when}: the rest is missing."
         return Finding({}, tuple(self.kept.values()), (note,), interrupted=True)
 
     def _tell(self, what: str) -> None:

@@ -83,7 +83,7 @@ class FigureOptions:
     ] = None
     minutes: Annotated[
         float | None,
-        option("--minutes", "end a figure after so many, with what was measured by then", "N", parse=_minutes),
+        option("--minutes", "after so many, end a figure with the measurement that runs", "N", parse=_minutes),
     ] = None
     seed: Annotated[int, _count("--seed", "of arrivals, lengths and weights", parse=whole(0))] = 0
     out: Annotated[
@@ -96,7 +96,8 @@ class FigureOptions:
 @takes(FigureOptions)
 def reproduce(options: FigureOptions) -> int:
     """Measure a figure of a paper again, and show it beside the paper's numbers."""
-    from minifuse.cli.findings import SCHEMA, Progress, TimeIsUp, show, show_list, write
+    from minifuse.cli.findings import SCHEMA, Progress, TimeIsUp, beside_others, show, show_list, write
+    from minifuse.execute.cores import OtherWork
     from minifuse.papers import experiments
     from minifuse.papers.experiment import Conditions
     from minifuse.papers.provenance import provenance
@@ -120,7 +121,7 @@ def reproduce(options: FigureOptions) -> int:
     figures: list[dict[str, Any]] = []
     interrupted, code = False, 0
     for row, run in zip(rows, runs, strict=True):
-        progress = Progress(row.name, seconds)
+        progress, others = Progress(row.name, seconds), OtherWork()
         try:
             with progress.status:
                 finding = run(progress)
@@ -131,6 +132,7 @@ def reproduce(options: FigureOptions) -> int:
             if not progress.kept:
                 break
             finding = progress.so_far("Interrupted")
+        finding = beside_others(finding, others.cores())
         with uninterrupted():
             figures.append(row.as_json(finding))
             if options.out is not None:

@@ -49,6 +49,7 @@ DRAWN = "latency of the picture and the knees: normalized_latency_s.p99, of cell
 LATENCY = {"transformer": "normalized_latency_s.p99", "cells": "e2e_s.p99"}
 THROUGHPUT = "throughput.requests_per_s"
 POISSON = Arrival(cv=1.0)
+OF_CELLS = ("e2e_s", "queueing_s", "computing_s")  # latencies that requests without tokens have
 METRICS = [f"{name}.{statistic}" for name in LATENCIES for statistic in ("mean", "p50", "p90", "p99", "max")]
 INSTEAD = {"seed": "--seeds", "arrival": "--rates", "set": "STAGE.OPTION=V,V"}  # of an axis of this name
 NO_AXES = ("by", "json", "ignore_eos", *INSTEAD)
@@ -200,6 +201,11 @@ def _check(options: SweepOptions, points: Sequence[Values]) -> str:
     ]
     begins = options.at(first)
     make_workload(begins, resolve(begins.model))
+    if kinds[0] == "cells" and options.latency and options.latency.partition(".")[0] not in OF_CELLS:
+        raise UsageError(
+            f"--latency is {options.latency}, which counts tokens, and cells have none: give e2e_s, queueing_s or "
+            "computing_s instead."
+        )
     if len(set(kinds)) > 1:
         raise UsageError(f"--vary model names models of {all_of(sorted(set(kinds)))}: give models of one kind.")
     return str(kinds[0])
@@ -286,7 +292,7 @@ def _curves(options: SweepOptions, rows: Sequence[Row], latency: str) -> dict[st
     runs: dict[str, dict[float, list[Row]]] = {}
     for row in rows:
         by_rate = runs.setdefault(_label(options, row, ("rate", "seed")), {})
-        if row[latency] is not None:
+        if row.get(latency) is not None:
             by_rate.setdefault(row["rate"], []).append(row)
     return {name: [_loaded(rate, by_rate[rate], latency) for rate in sorted(by_rate)] for name, by_rate in runs.items()}
 

@@ -262,6 +262,24 @@ def test_ctrl_c_keeps_the_points_that_have_been_measured(
     assert [point["at"]["n"] for point in figure["panels"][0]["points"]] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("clock", "cores", "note"),
+    [
+        ("real", 0.125, ("Other processes used 0.12 of 2 cores meanwhile.",)),
+        ("real", 1.0, ("Other processes used 1.00 of 2 cores meanwhile, so these times compare with no others.",)),
+        ("real", None, ()),
+        ("virtual", 1.0, ()),
+    ],
+)
+def test_times_are_shown_with_what_ran_beside(
+    monkeypatch: pytest.MonkeyPatch, clock: str, cores: float | None, note: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(findings, "usable_cores", lambda: {0, 1})
+    found = findings.beside_others(Finding({"clock": clock}, (), ()), cores)
+    assert found.notes == note
+    assert found.facts.get("other_cores") == (cores if note else None)
+
+
 def test_the_time_left_is_told_from_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)

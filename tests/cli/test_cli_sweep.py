@@ -124,6 +124,7 @@ def test_in_real_time_and_of_cells(minifuse: Cli) -> None:
         (("orca", "--processes", "2"), "runs in real time slow each other down"),
         (("orca", "--prompts", "-"), "--prompts is -, which can be read only once"),
         (("orca", "--latency", "ttft"), '--latency is "ttft"'),
+        (("cellular", "--model", "lstm", "--latency", "tpot_s.p50"), "which counts tokens, and cells have none"),
         (("orca", "--clock", "virtual", "--vary", "hardware=cpu,tpu"), "There is no hardware 'tpu'"),
         (("orca", "--set", "memory.host=3"), "--set gives memory.host, which none of these techniques has"),
         (("orca", "--workload", "crowd", "--model", "random:small"), "crowd"),

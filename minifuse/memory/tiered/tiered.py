@@ -93,7 +93,7 @@ class Tiered(Memory):
         chunk: int = option(32, "tokens of a chunk, the unit of eviction and of a block", minimum=1)
         host: int | None = option(
             None,
-            f"KV tokens that the host has room for; 0: none is kept there; none: {HOST_TIMES} times the device's",
+            f"KV tokens that the host has room for; 0 keeps none there; otherwise {HOST_TIMES} times the device's",
             minimum=0,
             maximum=10**8,
         )

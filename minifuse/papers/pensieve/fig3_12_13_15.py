@@ -120,7 +120,7 @@ def on_device(sweep: Sweep, most: float) -> str:
     """Judge how far p90 without a host cache is below vllm's, below its capacity."""
     ours, vllm = sweep.curves["device"], sweep.curves["vllm"]
     found = {
-        outcome["offered"]: [1 - mine / theirs for mine, theirs in outcome.beside(vllm.points[rate], "p90")]
+        sweep.load(rate): [1 - mine / theirs for mine, theirs in outcome.beside(vllm.points[rate], "p90")]
         for rate, outcome in ours.points.items()
         if rate < sweep.capacity and rate in vllm.points
     }

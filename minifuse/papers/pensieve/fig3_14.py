@@ -91,15 +91,22 @@ def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
     """Judge the policy against LRU, at each load where LRU recomputes."""
     ours, lru = sweep.curves[name], sweep.curves["lru"]
     whose = f"{ours.contender.head} against LRU"
-    pairs = [(ours.points[rate], one) for rate, one in lru.points.items() if rate in ours.points]
-    evicting = [(mine, theirs) for mine, theirs in pairs if all(theirs.each("recomputed"))]
+    evicting = {
+        sweep.load(rate): (ours.points[rate], one)
+        for rate, one in lru.points.items()
+        if rate in ours.points and all(one.each("recomputed"))
+    }
 
     def saved(value: str) -> dict[float, list[float]]:
         """Return by which part a value is lower than LRU's, by the load offered."""
-        return {one["offered"]: [1 - mine / theirs for mine, theirs in our.beside(one, value)] for our, one in evicting}
+        return {
+            load: [1 - mine / theirs for mine, theirs in our.beside(one, value)]
+            for load, (our, one) in evicting.items()
+        }
 
     hits = {
-        one["offered"]: [100 * (mine - theirs) for mine, theirs in our.beside(one, "hits")] for our, one in evicting
+        load: [100 * (mine - theirs) for mine, theirs in our.beside(one, "hits")]
+        for load, (our, one) in evicting.items()
     }
     return (
         up_to(f"fewer recomputed tokens, {whose}", saved("recomputed"), FEWER, "{:.1%}"),

@@ -6,7 +6,6 @@ from minifuse.papers.experiment import Say
 from minifuse.papers.page import Drawn
 from minifuse.papers.pensieve.contenders import PENSIEVE, SEPARATE
 from minifuse.papers.pensieve.serving import Servings, experiment
-from minifuse.papers.pensieve.sweeps import lower_latency
 
 
 @experiment("3.18", "unified scheduling of prompts and single tokens, and without", ("llama-2-13b-gqa-16k",))
@@ -17,5 +16,5 @@ def figure(servings: Servings, say: Say) -> Drawn:
     sweep = serving.sweep(say, f"Fig. 3.18: {serving.title}", (PENSIEVE, SEPARATE))
     verdicts = [sweep.verdict("pensieve", "separate")]
     if not sweep.paired:
-        verdicts.append(lower_latency(sweep.title, sweep.curves["pensieve"], sweep.curves["separate"]))
+        verdicts.append(sweep.lower_latency("pensieve", "separate"))
     return Drawn([sweep.panel()], verdicts=verdicts)

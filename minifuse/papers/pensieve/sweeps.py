@@ -53,19 +53,24 @@ class Sweep:
         """Return the load that was offered to each contender at a nominal rate."""
         return [curve.points[rate]["offered"] for curve in self.curves.values() if rate in curve.points]
 
-    def panel(self, more: Sequence[Column] = (), marks: Sequence[Mark] = ()) -> Panel:
-        """Return a panel with a row for each rate.
-
-        It shows the load that was offered. If contenders or rounds had different loads, it shows the nominal rate.
-        """
+    @property
+    def alike(self) -> bool:
+        """Whether every contender was offered the same load at each rate; not in real time, whose rounds differ."""
         rates = {rate for curve in self.curves.values() for rate in curve.points}
-        alike = not self.paired and all(len(set(self.loads(rate))) == 1 for rate in rates)
+        return not self.paired and all(len(set(self.loads(rate))) == 1 for rate in rates)
+
+    def load(self, rate: float) -> float:
+        """Return the load by which a rate's row is named: what was offered, or the nominal rate unless `alike`."""
+        return self.loads(rate)[0] if self.alike else rate
+
+    def panel(self, more: Sequence[Column] = (), marks: Sequence[Mark] = ()) -> Panel:
+        """Return a panel with a row for each rate, named by `load`."""
         return curve_panel(
             self.title,
             self.curves,
             lambda rate: {"rate": rate, "share": rate / self.capacity, "offered": self.loads(rate)[0]},
             COLUMNS,
-            first=Column(OFFERED.head, "at", "offered") if alike else NOMINAL,
+            first=Column(OFFERED.head, "at", "offered") if self.alike else NOMINAL,
             more=more,
             values=_values,
             marks=marks,
@@ -83,27 +88,26 @@ class Sweep:
 
     def verdict(self, ours: str, baseline: str, claim: Claim = MORE, source: str = "thesis") -> str:
         """Judge a contender against another: run by run if `paired`, otherwise at equal latency."""
-        one, other = self.curves[ours], self.curves[baseline]
         if self.paired:
-            return lower_latency(self.title, one, other)
+            return self.lower_latency(ours, baseline)
+        one, other = self.curves[ours], self.curves[baseline]
         return gain_at_equal_latency(self.title, one, other, claim, "throughput" if self.cold else "offered", source)
+
+    def lower_latency(self, ours: str, baseline: str) -> str:
+        """Judge the ratio of a contender's p90 to another's, in every round, at every rate."""
+        one, other = self.curves[ours], self.curves[baseline]
+        found = {
+            self.load(rate): [mine / theirs for mine, theirs in outcome.beside(other.points[rate], "p90")]
+            for rate, outcome in one.points.items()
+            if rate in other.points
+        }
+        heads = f"p90 of {one.contender.head} over that of {other.contender.head}"
+        return by_rate(f"{self.title}, {heads} with the same requests", found, LOWER)
 
 
 def _values(outcome: Outcome, key: str) -> Values:
     """Return the medians, and the values of each round."""
     return {**outcome.values(key), **{f"{key}_{name}_rounds": outcome.each(name) for name in BY_ROUND}}
-
-
-def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
-    """Judge the ratio of our p90 to the baseline's, in every round, at every rate."""
-    found = {}
-    for rate, outcome in ours.points.items():
-        if rate in baseline.points:
-            theirs = baseline.points[rate]
-            load = outcome["offered"] if outcome.each("offered") == theirs.each("offered") else rate
-            found[load] = [mine / other for mine, other in outcome.beside(theirs, "p90")]
-    what = f"{title}, p90 of {ours.contender.head} over that of {baseline.contender.head} with the same requests"
-    return by_rate(what, found, LOWER)
 
 
 def gain_at_equal_latency(
