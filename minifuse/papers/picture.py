@@ -86,15 +86,14 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.set_yscale("log")
         _plain(axes.yaxis)
     axes.set_title(panel.title, fontsize=9)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, framealpha=0.5)
     axes.grid(alpha=0.3)
 
 
 def _common(columns: Sequence[Column]) -> str:
-    """Return the lines of their heads that all columns share, joined."""
-    heads = [column.head.split("\n") for column in columns]
-    shared = [lines[0] for lines in zip(*heads, strict=False) if len(set(lines)) == 1]
-    return " ".join(shared).replace("/ ", "/")
+    """Return the words of their heads that all columns share."""
+    first, *others = (column.head.split() for column in columns)
+    return " ".join(word for word in first if all(word in head for head in others)).replace("/ ", "/")
 
 
 def _plain(axis: Axis) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from statistics import linear_regression, median
 from typing import Any
@@ -18,6 +18,7 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.papers.contest import HALF, half_precision, text_model
 from minifuse.papers.experiment import Conditions, Plot, Point, Say, Values
 from minifuse.papers.page import Drawn, spec, tables
+from minifuse.papers.verdict import LOWER, MORE, by_rate
 
 # The paper's number of requests, its query tokens per request, and its bars as multiples of the ideal's time.
 BATCH, QUERIES = 32, 8
@@ -118,10 +119,12 @@ class Setting:
         measured: Values = {"fused": fused}
         for name, contender in four.items():
             measured[f"{name}_ms"] = middle[name] * 1e3
-            measured[f"{name}_rounds_ms"] = tuple(seconds * 1e3 for seconds in taken[name])
+            measured[f"{name}_ms_rounds"] = tuple(seconds * 1e3 for seconds in taken[name])
             if name != "ideal":
                 measured[f"{name}_index_ms"] = contender.index_s * 1e3
                 measured[name] = middle[name] / middle["ideal"]
+                pairs = zip(taken[name], taken["ideal"], strict=True)
+                measured[f"{name}_rounds"] = tuple(seconds / ideal_s for seconds, ideal_s in pairs)
         return measured
 
     def described(self) -> dict[str, Any]:
@@ -190,7 +193,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
         ways=" or ".join(fused),
         copied=_power(copied),
         rounds=_power(rounds),
-        missed="; ".join(missed(equal.points)),
+        order=order(equal.points),
     )
 
 
@@ -223,20 +226,19 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     return linear_regression(*zip(*positive, strict=True)).slope
 
 
-def missed(points: Sequence[Point]) -> list[str]:
-    """List where the order differs from the paper's: ours, ideal, then the others."""
-    times = {name: {f"{point.at['past_tokens']:,}": point.measured[name] for point in points} for name in PAPER}
-    found = []
-    for name, wrong in (
-        ("ours", "ours is slower"),
-        ("copied", "copying out is faster"),
-        ("rounds", "rounds are faster"),
-    ):
-        slower = name == "ours"
-        off = [f"{past} ({ratio:.2f}x)" for past, ratio in times[name].items() if (ratio > 1) == slower]
-        if off:
-            found.append(f"{wrong} than the ideal at {', '.join(off)}")
-    worse = [past for past, ratio in times["ours"].items() if ratio > min(times["copied"][past], times["rounds"][past])]
-    if worse:
-        found.append(f"ours is slower than copying out or rounds at {', '.join(worse)}")
-    return found
+def order(points: Sequence[Point]) -> list[str]:
+    """Judge each contender's time over the ideal's, in every round: ours is shorter, the others' are longer."""
+    claims = {
+        "ours": ("Ours", replace(LOWER, text="slightly better than the ideal")),
+        "copied": ("Copying out", replace(MORE, text="significant overhead")),
+        "rounds": ("Rounds", replace(MORE, text="significant overhead")),
+    }
+    return [
+        by_rate(
+            f"{whose}, time over that of the ideal",
+            {float(point.at["past_tokens"]): point.measured[f"{key}_rounds"] for point in points},
+            claim,
+            by="past tokens",
+        )
+        for key, (whose, claim) in claims.items()
+    ]

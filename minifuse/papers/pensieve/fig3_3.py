@@ -179,7 +179,7 @@ def figure(settings: Settings, say: Say) -> Drawn:
             "pensieve/fig3_3_model",
             setting=setting,
             prompt=PROMPT,
-            outgrown=at is not None,
+            outgrown=[one is not None for one in crossings_of(found[0].points)],
             at=at,
             last=last,
             again=last.measured["again_s"] / first.measured["again_s"],
@@ -221,6 +221,18 @@ def _reached(setting: Setting, part: float, say: Say) -> Point:
         points.append(Point({"history": history}, values, {}))
     share = points[-1].measured["again_s"] / points[-1].measured["generation_s"]
     return Point({"part": part}, {"crossing": crossing(points), "share": share}, {})
+
+
+def crossings_of(points: Sequence[Point]) -> list[float | None]:
+    """Return the crossing of each round."""
+    names = ("again_s", "again_generation_s")
+    num_rounds = len(points[0].measured["again_s_rounds"])
+
+    def of_round(point: Point, number: int) -> Point:
+        again_s, generation_s = (point.measured[f"{name}_rounds"][number] for name in names)
+        return Point(point.at, {"again_s": again_s, "generation_s": generation_s}, {})
+
+    return [crossing([of_round(point, number) for point in points]) for number in range(num_rounds)]
 
 
 def crossing(points: Sequence[Point]) -> float | None:

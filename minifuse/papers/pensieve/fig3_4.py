@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import correlation, linear_regression, median
 from typing import Any
@@ -119,6 +119,12 @@ def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ..
     return Point({"context": context}, measured, {})
 
 
+def by_round(points: Mapping[int, Point]) -> list[Line]:
+    """Return the line of each round's times of attention."""
+    rounds = zip(*(point.measured["attention_ms_rounds"] for point in points.values()), strict=True)
+    return [Line.of(list(points), of_round) for of_round in rounds]
+
+
 @spec(
     "Pensieve",
     "3.4",
@@ -136,11 +142,15 @@ def figure(setting: Setting, say: Say) -> Drawn:
     panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", columns, tuple(points.values()))
     say.keep(panel)
     line = Line.of(list(points), [point.measured["share"] for point in points.values()])
+    explained = [one.explained for one in by_round(points)]
     return Drawn(
         (panel,),
         {"slope": line.slope, "start": line.start, "explained": line.explained, "equal_at": line.equal_at},
         line=line,
-        linear=line.explained >= LINEAR,
+        linear=[one >= LINEAR for one in explained],
+        several=len(explained) > 1,
+        least=min(explained),
+        most=max(explained),
         never=line.equal_at is None,
         longer=(line.equal_at or 0.0) > setting.contexts[-1],
     )

@@ -27,7 +27,7 @@ def test_in_virtual_time() -> None:
     assert last["attention_ms"] == pytest.approx(16384 * 2 * 5120 * 2 / 1.935e12 * 1e3)
     assert last["share"] == pytest.approx(16384 / 30720)
     assert finding.facts["equal_at"] == pytest.approx(30720)
-    assert any(note.startswith("As in the thesis, attention grows linearly") for note in finding.notes)
+    assert any(note.startswith("Attention grows linearly: agrees") for note in finding.notes)
     json.dumps(EXPERIMENTS[NAME].as_json(finding))
 
 
@@ -61,9 +61,9 @@ def test_the_line_that_fits_best() -> None:
     [
         (
             Line(0.2, 0.0125, 0.99),
-            ["As in the thesis, attention grows linearly: a straight line explains 99.0%", "64 to"],
+            ["Attention grows linearly: agrees: a straight line explains 99.0%", "64 to"],
         ),
-        (Line(0.0, 1e-5, 0.9), ["Not as in the thesis: attention does not grow linearly", "longer than any here"]),
+        (Line(0.0, 1e-5, 0.9), ["Attention grows linearly: does not agree", "longer than any here"]),
         (Line(0.0, 0.0, 0.0), ["at no context"]),
     ],
 )

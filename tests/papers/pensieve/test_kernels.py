@@ -12,7 +12,7 @@ from helpers import sentence
 
 from minifuse.core.errors import MachineError
 from minifuse.naive import layers
-from minifuse.papers.pensieve import contenders as module
+from minifuse.papers.pensieve import kernels as module
 from minifuse.papers.pensieve.kernels import contenders
 from minifuse.papers.pensieve.scene import ALLOWED, PAGE, Scene, error, wanted_of
 
