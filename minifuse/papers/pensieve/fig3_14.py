@@ -15,6 +15,7 @@ from minifuse.papers.verdict import LESS_BY, MORE, by_rate, up_to, verdict
 
 FEWER, HITS = 0.146, 4.4  # the thesis' largest gains over LRU: part of recomputed tokens, points of hit rate
 
+FEW_HITS = 0.9  # ours: the thesis' gains are judged where LRU's hits are fewer; with more, hardly a token is recomputed
 HIT_RATE = 0.8  # the policies' loads are compared where hits fall to this; the thesis has both below it from 3.2/s on
 
 # Users are slow, so that many conversations are kept and fill the host. In virtual time, the rates reach from where it
@@ -59,7 +60,7 @@ def figure(servings: Servings, say: Say) -> Drawn:
         rates = sorted(sweep.curves["lru"].points)
         own = ASSUMED_AT * share / context
         panels += [by_cost(serving, say, sweep, own, rate) for rate in (rates[len(rates) // 2], rates[-1])]
-    return Drawn(panels, varied=serving.virtual, context=context, share=share, verdicts=found)
+    return Drawn(panels, few=FEW_HITS, varied=serving.virtual, context=context, share=share, verdicts=found)
 
 
 def by_cost(serving: Serving, say: Say, sweep: Sweep, own: float, rate: float) -> Panel:
@@ -104,14 +105,16 @@ def verdicts(sweep: Sweep, name: str) -> tuple[str, ...]:
             for load, (our, one) in evicting.items()
         }
 
+    few = [load for load, (_, one) in evicting.items() if one["hits"] < FEW_HITS]
     hits = {
         load: [100 * (mine - theirs) for mine, theirs in our.beside(one, "hits")]
         for load, (our, one) in evicting.items()
     }
+    fewer = saved("recomputed")
     return (
-        up_to(f"fewer recomputed tokens, {whose}", saved("recomputed"), FEWER, "{:.1%}"),
+        up_to(f"fewer recomputed tokens, {whose}", {load: fewer[load] for load in few}, FEWER, "{:.1%}"),
         by_rate(f"lower cost of what is recomputed, {whose}", saved("recomputing"), LESS_BY, "{:.1%}", "ours"),
-        up_to(f"higher hit rate, {whose}", hits, HITS, "{:.1f} points"),
+        up_to(f"higher hit rate, {whose}", {load: hits[load] for load in few}, HITS, "{:.1f} points"),
         by_rate(f"lower p90, {whose}", saved("p90"), LESS_BY, "{:.1%}"),
         at_equal_hits(ours, lru),
     )

@@ -209,6 +209,9 @@ def test_recomputed_tokens_are_set_against_those_of_lru() -> None:
     nothing = curve(0.0, {1.0: talked(1, 1)}, "lru")
     fewer, *_ = verdicts(Sweep("x", 1.0, {"pensieve": curve(0.0, {1.0: talked(1, 1)}), "lru": nothing}), "pensieve")
     assert ": undecided: no rate tells" in fewer  # nothing was dropped
+    seldom = {1.0: talked(1, 1, 100, 0.95), 2.0: talked(2, 2, 100, 0.4)}
+    fewer, *_ = verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": curve(0.0, seldom, "lru")}), "pensieve")
+    assert "by requests/s 20.0% at 2 (" in fewer  # at 1, nearly everything is found
 
 
 def test_policies_are_compared_where_their_hit_rates_are_equal() -> None:
