@@ -39,7 +39,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     ours, *theirs = (outcomes[name].each("queueing_p99") for name in ("cellular", *BASELINES))
     times = [min(rest) / mine if mine else math.inf for mine, *rest in zip(ours, *theirs, strict=True)]
     best = min(outcomes[name]["queueing_p99"] for name in BASELINES)
-    here = f"{told(times, '{:.3g}x')}, {best * 1e3:.3g} ms against {outcomes['cellular']['queueing_p99'] * 1e3:.3g}"
+    here = f"{told(times, '{:,.0f}x')}, {best * 1e3:,.0f} ms against {outcomes['cellular']['queueing_p99'] * 1e3:.3g}"
     panels = [
         _percentiles(f"Fig. 2.9{part}: {what} at {shown(rate)} requests/s", columns, what, outcomes)
         for part, what, columns in zip("ab", ("queueing", "computing"), tables("batchmaker/fig2_9"), strict=True)
