@@ -16,6 +16,7 @@ from minifuse.papers.experiment import Column, Finding, Panel, Point
 
 WIDTH, HEIGHT, DPI = 6.4, 3.6, 120
 MANY = 16  # names of a panel that need the whole width
+FEW = 4  # labels of a legend that fit into a panel; more stand beside it
 TICKS = 1, 2, 5  # of each decade of a logarithmic axis
 NAME = Column("", "at", "name")
 PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
@@ -86,7 +87,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.set_yscale("log")
         _plain(axes.yaxis)
     axes.set_title(panel.title, fontsize=9)
-    axes.legend(fontsize=7, framealpha=0.5)
+    labels = len(axes.get_legend_handles_labels()[1])
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if labels > FEW else {}
+    axes.legend(fontsize=7, framealpha=0.5, **beside)
     axes.grid(alpha=0.3)
 
 
