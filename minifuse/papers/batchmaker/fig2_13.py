@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.contenders import BASELINES, fullest, padded
-from minifuse.papers.batchmaker.load import Load, against_fullest, higher_peak, lower_p90, num_reports, sweep
+from minifuse.papers.batchmaker.load import (
+    Load,
+    against_fullest,
+    higher_capacity,
+    higher_peak,
+    lower_p90,
+    num_reports,
+    sweep,
+)
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Contender
 from minifuse.papers.experiment import Panel, Say, Values
@@ -30,7 +38,7 @@ SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for de
     "seq2seq",
     other={
         "cpu": {"hidden": 512, "requests": 300, "shares": (0.15, 0.4, 1.2)},
-        "paper": {"sizes": (256, 512), "shares": (0.1, 0.4, 1.2)},
+        "paper": {"sizes": (paper.DECODER_BATCH_13,), "shares": (0.08, 0.4, 1.2)},
     },
 )
 def figure(setting: Setting, say: Say) -> Drawn:
@@ -83,6 +91,7 @@ def _verdicts(load: Load, where: str) -> tuple[str, ...]:
     return (
         *load.notes(where, SIZES),
         higher_peak(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
+        higher_capacity(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.GAIN_13),
         lower_p90(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
         *more,
         higher_peak(f"two sizes over one, {where},", two, one, paper.TWO_SIZES_13),

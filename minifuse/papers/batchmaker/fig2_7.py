@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.papers.batchmaker.contenders import BASELINES, PADDED, padded_contenders
-from minifuse.papers.batchmaker.load import against_fullest, best_p90, higher_peak, lower_p90, num_reports, sweep
+from minifuse.papers.batchmaker.load import (
+    against_fullest,
+    best_p90,
+    higher_capacity,
+    higher_peak,
+    lower_p90,
+    num_reports,
+    sweep,
+)
 from minifuse.papers.batchmaker.setting import Setting, experiment
 from minifuse.papers.curve import Curve
 from minifuse.papers.experiment import Mark, Say, Values
@@ -53,7 +61,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
             lower_p90("LSTM,", ours, baselines, paper.CUTS_7),
             *(_absolute(ours, baselines) if setting.virtual else ()),
         ),
-        at_once=_at_once(ours, max(baselines, key=lambda curve: curve.capacity)),
+        at_once=higher_capacity("LSTM,", ours, baselines, paper.GAIN_7),
         fullest=against_fullest("LSTM", ours, best.curves["fullest"], paper.GAIN_7, paper.CUTS_7)
         if setting.virtual
         else (),
@@ -70,12 +78,6 @@ def _marks(ours: Curve) -> list[Mark]:
         Mark(low, paper.BASELINE_P90_7, "thesis: the baselines' lowest"),
         Mark(paper.SLOWEST_7, 1e3 * SLOW_S, "thesis: the baselines, from here on"),
     ]
-
-
-def _at_once(ours: Curve, baseline: Curve) -> str:
-    """Judge the throughput of all requests at once, where every bucket is full."""
-    gains = [here / there for here, there in zip(ours.capacities, baseline.capacities, strict=True)]
-    return verdict("LSTM, throughput of all requests at once", gains, paper.GAIN_7, told(gains))
 
 
 def _absolute(ours: Curve, baselines: Sequence[Curve]) -> list[str]:

@@ -274,6 +274,13 @@ def higher_peak(what: str, ours: Curve, baseline: Curve, claim: Claim) -> str:
     return verdict(f"{what} peak throughput", rounds, claim, here)
 
 
+def higher_capacity(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) -> str:
+    """Judge the throughput of all requests at once, which fill every bucket, over the better baseline's."""
+    best = max(baselines, key=lambda curve: curve.capacity)
+    gains = [here / there for here, there in zip(ours.capacities, best.capacities, strict=True)]
+    return verdict(f"{what} throughput of all requests at once", gains, claim)
+
+
 def lower_p90(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) -> str:
     """Judge by how much our p90 is below the baselines', at every moderate rate."""
     return by_rate(f"{what} how much lower p90 is at moderate load", cuts(ours, *baselines), claim, "{:.1%}")
