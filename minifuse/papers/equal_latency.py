@@ -62,15 +62,14 @@ def gains(ours: Curve, baseline: Curve, load: str = "offered", latency: str = "p
 
 
 def marks(baseline: Curve, times: Sequence[float], label: str, load: str, latency: str) -> list[Mark]:
-    """Place a paper's gains in a picture: multiples of the baseline's load, at the latency that is compared.
+    """Place a paper's gains in a picture, as multiples of the baseline's load.
 
-    The latency is in ms there. Without a load of the baseline, there is nothing to place them by.
+    They lie at the latency where loads are compared, in ms. If the baseline never gets there, they have no place.
     """
-    level_s = BOUND * baseline.lowest(latency)
-    there = baseline.load_at(level_s, load, latency)
-    if there is None or baseline.last[latency] < level_s:
+    own = gain(baseline, baseline, load, latency)
+    if own is None or own.there_open:
         return []
-    return [Mark(one * there, 1e3 * level_s, label) for one in times]
+    return [Mark(one * own.there, 1e3 * own.level_s, label) for one in times]
 
 
 def equal_latency(

@@ -105,7 +105,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point of a picture that the paper's text gives; marks of one label belong together."""
+    """A point that the paper's text gives, drawn with others of its label."""
 
     x: float
     y: float

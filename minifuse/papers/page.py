@@ -35,7 +35,7 @@ FORMATS: Mapping[str, Callable[[float], str]] = {
     "rate": shown,
     "times": "{:.2f}x".format,
     "terabytes": lambda rate: f"{rate / 1e12:.3f} TB/s",
-    "ms": lambda seconds: f"{seconds * 1e3:,.0f}" if seconds >= 1 else f"{seconds * 1e3:.3g}",
+    "ms": lambda seconds: shown(seconds * 1e3),
 }
 
 

@@ -117,7 +117,7 @@ def _absolute(ours: Curve, baselines: Sequence[Curve]) -> list[str]:
 
 
 def slow_from(baselines: Sequence[Curve]) -> tuple[float, float]:
-    """Return the least and the most requests per second at which the best p90 may reach `SLOW_S`."""
+    """Bound the requests per second at which the best p90 reaches `SLOW_S`."""
     least = max(curve.load_at(SLOW_S, "rate") or 0.0 for curve in baselines)
     return least, math.inf if any(curve.last["p90"] < SLOW_S for curve in baselines) else least
 

@@ -36,8 +36,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     load = sweep(setting, say, PADDED, "wmt15", rates=(QUARTER,))
     (rate,) = load.curves["cellular"].points
     outcomes = {key: curve.points[rate] for key, curve in load.curves.items()}
-    ours, *theirs = (outcomes[name].each("queueing_p99") for name in ("cellular", *BASELINES))
-    times = [min(rest) / mine if mine else math.inf for mine, *rest in zip(ours, *theirs, strict=True)]
+    times = [best / mine if mine else math.inf for mine, best in _pairs(outcomes, "queueing_p99")]
     best = min(outcomes[name]["queueing_p99"] for name in BASELINES)
     here = f"{told(times, '{:,.0f}x')}, {best * 1e3:,.0f} ms against {outcomes['cellular']['queueing_p99'] * 1e3:.3g}"
     panels = [
@@ -57,11 +56,16 @@ def figure(setting: Setting, say: Say) -> Drawn:
 
 def _computing(outcomes: Mapping[str, Outcome]) -> dict[float, list[float]]:
     """Return cellular batching's computing time over the better baseline's, by percentile and round."""
-    found = {}
-    for percent in PERCENTILES:
-        ours, *theirs = (outcomes[name].each(f"computing_p{percent}") for name in ("cellular", *BASELINES))
-        found[float(percent)] = [mine / min(rest) for mine, *rest in zip(ours, *theirs, strict=True)]
-    return found
+    return {
+        float(percent): [mine / best for mine, best in _pairs(outcomes, f"computing_p{percent}")]
+        for percent in PERCENTILES
+    }
+
+
+def _pairs(outcomes: Mapping[str, Outcome], value: str) -> list[tuple[float, float]]:
+    """Return a value of cellular batching and the better baseline's, in every round."""
+    ours, *theirs = (outcomes[name].each(value) for name in ("cellular", *BASELINES))
+    return [(mine, min(rest)) for mine, *rest in zip(ours, *theirs, strict=True)]
 
 
 def _percentiles(title: str, columns: tuple[Column, ...], what: str, outcomes: Mapping[str, Outcome]) -> Panel:

@@ -275,7 +275,7 @@ def higher_peak(what: str, ours: Curve, baseline: Curve, claim: Claim) -> str:
 
 
 def higher_capacity(what: str, ours: Curve, baselines: Sequence[Curve], claim: Claim) -> str:
-    """Judge the throughput of all requests at once, which fill every bucket, over the better baseline's."""
+    """Judge the throughput of all requests at once, when every bucket is full."""
     best = max(baselines, key=lambda curve: curve.capacity)
     gains = [here / there for here, there in zip(ours.capacities, best.capacities, strict=True)]
     return verdict(f"{what} throughput of all requests at once", gains, claim)

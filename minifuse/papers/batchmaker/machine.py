@@ -7,10 +7,9 @@ from functools import cache
 
 import minifuse.papers.batchmaker.paper as paper
 from minifuse.model.cells.config import CellConfig
+from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import Hardware, hardware
-
-WIDE_BYTES = 4  # of a float32
 
 
 @cache
@@ -27,10 +26,11 @@ def fitted() -> Hardware:
     weights = CellConfig("lstm", paper.HIDDEN).sizes["lstm"]
     (few, few_us), (many, many_us) = paper.STEP_US.items()
     row_s = (many_us - few_us) * 1e-6 / (many - few)
-    state_bytes = 2 * paper.HIDDEN * WIDE_BYTES  # h and c
+    element = DTYPE_BYTES["float32"]
+    state_bytes = 2 * paper.HIDDEN * element  # h and c
     return replace(
         hardware(paper.MACHINE),
-        bandwidth=(weights * WIDE_BYTES + 2 * few * state_bytes) / (few * row_s),
+        bandwidth=(weights * element + 2 * few * state_bytes) / (few * row_s),
         wide_flops=2 * weights / row_s,
         overhead_s=few_us * 1e-6 - few * row_s,
     )

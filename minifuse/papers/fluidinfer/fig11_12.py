@@ -85,8 +85,15 @@ def _panel(title: str, curves: Curves, figure: Shown) -> Panel:
         rounds = tuple(seconds * 1e3 for seconds in outcome.each(figure.latency))
         return {**outcome.values(key), f"{key}_ms": median(rounds), f"{key}_ms_rounds": rounds}
 
-    columns, marks = [(figure.head, "ms", None)], figure.marks(curves)
-    panel = curve_panel(title, curves, lambda rate: {"rate": rate}, columns, more=WAITS, values=values, marks=marks)
+    panel = curve_panel(
+        title,
+        curves,
+        lambda rate: {"rate": rate},
+        [(figure.head, "ms", None)],
+        more=WAITS,
+        values=values,
+        marks=figure.marks(curves),
+    )
     drawn = [replace(one, axis="y", log=True) if _is_latency(one) else one for one in panel.columns]
     return replace(panel, columns=tuple(drawn))
 
@@ -128,7 +135,7 @@ def _sweep(server: Server, say: Say) -> tuple[Curves, Curves]:
 
 
 def higher_load(server: Server, curves: Curves) -> list[str]:
-    """Judge the loads of fluid's parts over vllm's, and of fluid over the others', at equal normalized latency."""
+    """Judge loads at equal normalized latency: of fluid's parts over vllm, of fluid over others."""
 
     def judged(one: Contender, other: Contender, claim: Claim, source: str) -> str:
         what = f"{server.title}, requests/s of {one.head} over {other.head} at equal normalized latency"

@@ -107,7 +107,7 @@ def draw(
 
 
 def _under_our_assumptions(serving: Serving, say: Say, title: str, correlated: bool) -> list[Sweep]:
-    """Measure on a machine with slower operators, and, if `correlated`, with lengths that depend on each other."""
+    """Measure a machine with slower operators, and, if asked, correlated lengths."""
     profiled, pair = serving.on(PROFILED), (PENSIEVE, VLLM)
     slower = profiled.sweep(say, f"{title}, {PROFILED}", pair)
     found = [slower, profiled.sweep(say, f"{title}, {PROFILED}, cold", pair, capacity=slower.capacity, cold=True)]

@@ -227,7 +227,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def order(points: Sequence[Point]) -> list[str]:
-    """Judge each contender's time over the ideal's, in every round: ours is shorter, the others' are longer."""
+    """Judge each contender's time over the ideal's, in every round."""
     claims = {
         "ours": ("Ours", replace(LOWER, text="slightly better than the ideal")),
         "copied": ("Copying out", replace(MORE, text="significant overhead")),

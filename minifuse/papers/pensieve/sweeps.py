@@ -55,7 +55,7 @@ class Sweep:
 
     @property
     def alike(self) -> bool:
-        """Whether every contender was offered the same load at each rate; not in real time, whose rounds differ."""
+        """Whether a rate offered all contenders the same load; never in real time."""
         rates = {rate for curve in self.curves.values() for rate in curve.points}
         return not self.paired and all(len(set(self.loads(rate))) == 1 for rate in rates)
 
