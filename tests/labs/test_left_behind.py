@@ -37,17 +37,23 @@ def until(found: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
         time.sleep(0.02)
 
 
+def about(process: int, name: str) -> str:
+    """Read /proc/PROCESS/NAME: nothing once the process has ended, which it may at any moment."""
+    try:
+        return Path(f"/proc/{process}/{name}").read_text()
+    except OSError:
+        return ""
+
+
 def students(judge: int) -> list[int]:
     """The processes of student.py that this process has started."""
-    children = Path(f"/proc/{judge}/task/{judge}/children").read_text().split()
-    return [int(one) for one in children if b"student.py" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    children = [int(child) for child in about(judge, f"task/{judge}/children").split()]
+    return [child for child in children if "student.py" in about(child, "cmdline")]
 
 
 def runs(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    state = about(process, "stat").rpartition(")")[2].split()
+    return bool(state) and state[0] != "Z"
 
 
 def command(what: str, folder: Path, solution: str | None = LOOPS) -> list[str]:
