@@ -108,7 +108,7 @@ def _served(
     from minifuse.cli.why import WhyLines
 
     row, source = resolved.row, workload.source
-    counted = RunningMetrics()
+    counted = RunningMetrics(options.goodput, options.by)
     failures: list[BaseException] = []
     readers: list[Callable[[Event], None]] = [counted.read]
     if options.why:
@@ -135,9 +135,9 @@ def _served(
         silence()
         return 1  # the reader went away before the last answer
     if options.live:
-        counted = read_events(engine.trace.kept())
-    metrics = counted.result(options.goodput)
-    groups = None if options.by is None else counted.grouped(options.by)
+        counted = read_events(engine.trace.kept(), options.goodput, options.by)
+    metrics = counted.result()
+    groups = None if options.by is None else counted.groups()
     note_unevicted([(resolved.choices, metrics)])
     shown = page.write([row.name])  # before the metrics: their reader may close the pipe
     if options.json:

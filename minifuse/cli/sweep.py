@@ -263,9 +263,9 @@ class _Run:
         model = run.outline if run.placeholders else self._model(options, run)
         if options.clock == "real":
             warm_up(run, workload, model)
-        counted = RunningMetrics()
+        counted = RunningMetrics(options.goodput)
         serve(build_engine(run, model, into=counted.read), workload.requests).whole()
-        return flat_metrics(counted.result(options.goodput))
+        return flat_metrics(counted.result())
 
     def _model(self, options: SweepOptions, run: ResolvedRun) -> Any:
         key = options.model, options.dtype, options.device, options.seed

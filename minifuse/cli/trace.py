@@ -57,7 +57,7 @@ def trace(options: TraceOptions) -> int:
     if options.perfetto is not None:
         _write(history, options.perfetto)
         return 0
-    groups = None if options.by is None else read_events(loaded.events).grouped(options.by)
+    groups = None if options.by is None else read_events(loaded.events, by=options.by).groups()
     if groups is not None and not groups.keys() - {None}:
         raise UsageError(f"--by is {options.by}, and no request of the trace has one: leave it out.")
     _show(history, options, loaded.notice, groups)

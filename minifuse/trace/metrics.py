@@ -1,8 +1,9 @@
 """Computes every metric of a run from its trace alone.
 
     metrics = compute_metrics(trace.events(), parse_goodput("ttft:200,tpot:50"))  # of a trace that was kept, or read
-    counted = RunningMetrics()  # or while it runs: `build_engine(..., into=counted.read)`, then
-    metrics = counted.result(parse_goodput("ttft:200,tpot:50"))
+    counted = RunningMetrics(parse_goodput("ttft:200,tpot:50"))  # or while it runs, in bounded memory:
+    engine = build_engine(..., into=counted.read)
+    metrics = counted.result()
 
     metrics["ttft_s"]["p90"]  # seconds
 
@@ -32,47 +33,26 @@ admitted.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from operator import attrgetter
-from statistics import fmean
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from operator import sub
 from typing import Any, get_args
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import TRANSFORMER, MoveKind
 from minifuse.core.request import FinishReason, Phase
 from minifuse.io.parsing import check_goodput, unknown
-from minifuse.trace.lives import Life, most_overtaken
+from minifuse.trace.lives import Life
 from minifuse.trace.log import Event, arrival_of
+from minifuse.trace.overtaken import Overtaken
+from minifuse.trace.tally import Tally
 
 Metrics = dict[str, Any]
 Groups = dict[str | int | None, Metrics]  # by user, priority or conversation
 GROUPINGS = ("user", "priority", "conversation")  # what metrics can be grouped by
+FORGOTTEN = 4096  # ended requests, after which arrivals that no longer matter are forgotten
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s", "itl_s")
-
-
-def percentile(ascending: Sequence[float], percent: float) -> float:
-    """Return the value below which `percent` of the values lie, interpolated linearly.
-
-    The k-th of n ascending values is the 100 * k / (n - 1) th percentile (k from 0): numpy's default.
-
-    >>> percentile([10, 20, 40], 75)  # halfway from the second to the third
-    30.0
-    """
-    position = (len(ascending) - 1) * percent / 100
-    below = math.floor(position)
-    low, high = ascending[below], ascending[min(below + 1, len(ascending) - 1)]
-    return min(low + (high - low) * (position - below), high)  # rounding must not exceed the neighbour
-
-
-def summary(values: Iterable[float]) -> dict[str, float] | None:
-    """Return mean, percentiles and maximum; None without values."""
-    ascending = sorted(values)
-    if not ascending:
-        return None
-    points = {f"p{percent}": percentile(ascending, percent) for percent in (50, 90, 99)}
-    return {"mean": fmean(ascending), **points, "max": ascending[-1]}
 
 
 class _Memory:
@@ -109,15 +89,67 @@ class _Memory:
         return found | in_bytes
 
 
+class _Requests:
+    """Counts requests that have ended: of a whole run, or of one group."""
+
+    def __init__(self) -> None:
+        self.reasons: Counter[str] = Counter()
+        self.num_output = self.num_good = 0
+        self.first_s = math.inf  # of the first arrival
+        self.latencies = {name: Tally() for name in LATENCIES}
+
+    @property
+    def num_finished(self) -> int:
+        return self.reasons[FinishReason.STOP.value] + self.reasons[FinishReason.LENGTH.value]
+
+    def add(self, life: Life, goodput: Mapping[str, float]) -> None:
+        times = life.token_times
+        self.reasons[life.reason] += 1
+        self.num_output += len(times)
+        self.first_s = min(self.first_s, life.arrival_s)
+        if not life.finished:
+            return
+        found = life.latencies
+        self.latencies["itl_s"].add(map(sub, times[1:], times))
+        for name, seconds in found.items():
+            self.latencies[name].add((seconds,))
+        self.num_good += all(found.get(f"{bound}_s", 0.0) <= limit for bound, limit in goodput.items())
+
+    def summaries(self) -> dict[str, dict[str, float] | None]:
+        """Summarise each latency in the module's table, except the bound."""
+        return {name: values.summary() for name, values in self.latencies.items()}
+
+    def of_group(self) -> Metrics:
+        num = {"requests": self.reasons.total(), "finished": self.num_finished, "output_tokens": self.num_output}
+        return {**num, **self.summaries()}
+
+
 class RunningMetrics:
     """Counts the metrics of a run event by event.
 
-    It keeps only numbers: a few for each request, one for each token. `read` takes the events of a trace or, during a
-    run, those of `Trace(into=...)`.
+    Memory grows with the requests that have not ended, and hardly with those that have: see `Tally`. `read` takes the
+    events of a trace or, during a run, those of `Trace(into=...)`.
+
+    Args:
+        goodput: bounds of latencies, from `parse_goodput`.
+        by: also count requests by this, one of `GROUPINGS`.
+        on_end: is called with each request that has ended.
+
+    Raises:
+        UsageError: a bound has an unknown metric, or is not a time; or `by` is not one of `GROUPINGS`.
     """
 
-    def __init__(self) -> None:
-        self.lives: dict[str, Life] = {}
+    def __init__(
+        self,
+        goodput: Mapping[str, float] | None = None,
+        by: str | None = None,
+        on_end: Callable[[str, Life], None] = lambda name, life: None,
+    ) -> None:
+        check_goodput(goodput or {})
+        if by is not None and by not in GROUPINGS:
+            raise unknown("grouping", by, GROUPINGS)
+        self.goodput, self.by, self.on_end = goodput, by, on_end
+        self.lives: dict[str, Life] = {}  # requests that later events may name
         self.bytes_per_token: int | None = None
         self.last_s = 0.0
         self.num: Counter[str] = Counter()  # tokens of each kind, iterations, pieces of work, refused requests
@@ -126,6 +158,13 @@ class RunningMetrics:
         self.transfers = {way: [0, 0.0] for way in ("to_host", "to_device")}  # bytes, seconds
         self.kv = _Memory()
         self.other_cores: float | None = None
+        self._all = _Requests()
+        self._groups: dict[str | int | None, _Requests] = {}  # in the order of their first request
+        self._overtaken = Overtaken()
+        self._steps = _Steps()
+        self._just_ended: list[tuple[str, Life]] = []  # since the last step
+        self._num_forgotten = 0
+        self._ended: deque[tuple[float, str, Life]] = deque()  # (number of plans submitted until then, ...)
 
     def read(self, event: Event) -> None:
         """Count an event."""
@@ -135,9 +174,13 @@ class RunningMetrics:
                 self.bytes_per_token = event.get("kv_bytes_per_token")
             case "request":
                 arrival_s, arrived = arrival_of(event)
-                life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"], arrived))
+                life = self.lives.get(event["id"])
+                if life is None or life.has_ended:  # an id may be used again
+                    life = self.lives[event["id"]] = Life(arrival_s, event["prompt_tokens"], arrived)
                 life.user, life.priority = event.get("user"), event.get("priority", 0)
                 life.conversation = event.get("conversation")
+                if self.by is not None:
+                    self._groups.setdefault(getattr(life, self.by), _Requests())
                 # All tokens of a history have been computed before, except the last: no token followed it.
                 life.history = max(0, event.get("history_tokens", 0) - 1)
                 life.computed[TRANSFORMER].add(0, life.history)
@@ -146,8 +189,7 @@ class RunningMetrics:
                 if event.get("received"):  # otherwise another request, which is served, may have this id
                     del self.lives[event["id"]]
             case "aborted":
-                life = self.lives[event["id"]]
-                life.reason, life.ended_s = FinishReason.ABORTED.value, event["wall"]["end_s"]
+                self._end(event["id"], FinishReason.ABORTED.value, event["wall"]["end_s"])
             case "step":
                 self._step(event)
             case "end":
@@ -156,6 +198,8 @@ class RunningMetrics:
     def _step(self, event: Event) -> None:
         wall, num, of_cells = event["wall"], self.num, False
         start_s, end_s = wall["start_s"], wall["end_s"]
+        launched = event.get("launched", math.inf)  # a trace that is read does not tell
+        self._forget(launched)
         for name, start, stop, *cell in event["work"]:
             life = self.lives[name]
             if start_s < life.started_s:
@@ -198,19 +242,49 @@ class RunningMetrics:
         for name, tokens in event["tokens"].items():
             self.lives[name].token_times.extend([end_s] * len(tokens))
         for name, reason in event["finished"].items():
-            life = self.lives[name]
-            life.reason, life.ended_s = reason, end_s
+            self._end(name, reason, end_s)
         for name in event["evicted"]:
-            self.lives[name].evicted_s = start_s
+            self._overtaken.evicted(self.lives[name], start_s, launched)
         reused = {name: found for name, *found in event.get("reused", ())}
         for name in event["admitted"]:
-            self._admit(name, start_s, *reused.get(name, (0, 0)))
+            self._admit(name, start_s, launched, *reused.get(name, (0, 0)))
+        self._steps.complete(event.get("step", 0))
         used, reserved, capacity, host = event["kv"]
         # A plan with only moves runs while other plans run, and their time is counted.
         seconds = end_s - start_s if event["work"] else 0.0
         self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
 
-    def _admit(self, name: str, now: float, on_device: int, on_host: int) -> None:
+    def _end(self, name: str, reason: str, end_s: float) -> None:
+        """Count a request that has ended."""
+        life = self.lives[name]
+        life.reason, life.ended_s = reason, end_s
+        self._add(life, self._all, self._groups)
+        self._just_ended.append((name, life))
+        self.on_end(name, life)
+
+    def _add(self, life: Life, every: _Requests, groups: dict[Any, _Requests]) -> None:
+        every.add(life, self.goodput or {})
+        if self.by is not None:
+            groups[getattr(life, self.by)].add(life, {})
+
+    def _forget(self, launched: float) -> None:
+        """Forget requests that have ended, and that neither this step nor a plan in flight names."""
+        for name, life in self._just_ended:
+            if life.arrived:
+                self._overtaken.ended(life, launched)
+            self._ended.append((launched, name, life))
+        self._just_ended.clear()
+        all_until = self._steps.all_until
+        self._overtaken.settle(all_until)
+        while self._ended and self._ended[0][0] <= all_until:
+            _, name, life = self._ended.popleft()
+            if self.lives.get(name) is life:
+                del self.lives[name]
+                self._num_forgotten += 1
+                if not self._num_forgotten % FORGOTTEN:
+                    self._overtaken.forget(min([one.arrival_s for one in self.lives.values()], default=life.arrival_s))
+
+    def _admit(self, name: str, now: float, launched: float, on_device: int, on_host: int) -> None:
         """Count an admission; the request found these numbers of tokens of its text in memory."""
         life = self.lives[name]
         self.num["reused"] += on_device + on_host
@@ -219,30 +293,27 @@ class RunningMetrics:
             on_host = min(on_host, life.history)
             self.num["history_on_host"] += on_host
             self.num["history_on_device"] += min(on_device, life.history - on_host)  # sharing may find more
-        life.admit(now)
+        self._overtaken.admitted(life, now, launched)
 
-    def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
-        """Return every metric of the events read so far.
+    def _so_far(self) -> tuple[_Requests, dict[Any, _Requests]]:
+        """Return all requests, and those of each group; requests that have not ended are interrupted."""
+        every, groups = deepcopy((self._all, self._groups))
+        for life in self.lives.values():
+            if not life.has_ended:
+                self._add(life, every, groups)
+        return every, groups
 
-        Args:
-            goodput: bounds of latencies, from `parse_goodput`.
-
-        Raises:
-            UsageError: a bound has an unknown metric, or is not a time.
-        """
-        check_goodput(goodput or {})
-        served = list(self.lives.values())
-        finished = [life for life in served if life.finished]
-        arrived_s = min((life.arrival_s for life in served), default=math.inf)
-        lasted_s = max(self.last_s - arrived_s, 0.0)
-        num_output = sum(len(life.token_times) for life in served)
-        latencies = _latencies(finished)
-        good = sum(
-            all(life.latencies.get(f"{bound}_s", 0.0) <= limit for bound, limit in (goodput or {}).items())
-            for life in finished
-        )
-        reasons = Counter(life.reason for life in served) + Counter(refused=self.num["refused"])
+    def result(self) -> Metrics:
+        """Return every metric of the events read so far."""
+        every, _ = self._so_far()
+        lasted_s = max(self.last_s - every.first_s, 0.0)
+        latencies, num_output = every.summaries(), every.num_output
+        reasons = every.reasons + Counter(refused=self.num["refused"])
         num = self.num
+        for _, life in self._just_ended:
+            if life.arrived:
+                self._overtaken.ended(life, math.inf)
+        self._just_ended.clear()
         return {
             "requests": {
                 "total": reasons.total(),
@@ -251,7 +322,7 @@ class RunningMetrics:
             "duration_s": lasted_s,
             "throughput": {
                 "tokens_per_s": _ratio(num_output, lasted_s),
-                "requests_per_s": _ratio(len(finished), lasted_s),
+                "requests_per_s": _ratio(every.num_finished, lasted_s),
             },
             **latencies,
             "latency_bound_s": latencies["itl_s"] and latencies["itl_s"]["max"],
@@ -274,7 +345,7 @@ class RunningMetrics:
             "discarded": num["discarded"],
             "gathers": {"count": num["gathers"], "rows": num["gathered"], "seconds": self.gathering_s},
             "evictions": num["evicted"],
-            "most_overtaken": most_overtaken(served),
+            "most_overtaken": self._overtaken.most([life for life in self.lives.values() if not life.has_ended]),
             "kv": self.kv.result(self.bytes_per_token),
             "moves": {
                 kind: {"count": count, "tokens": tokens, "bytes": _bytes(tokens, self.bytes_per_token)}
@@ -289,54 +360,53 @@ class RunningMetrics:
             "messages": {"count": num["messages"], "bytes": num["message_bytes"]},
             "other_cores": self.other_cores,
             "goodput": None
-            if goodput is None
-            else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": _ratio(good, lasted_s)},
+            if self.goodput is None
+            else {
+                "bounds_s": dict(self.goodput),
+                "requests": every.num_good,
+                "requests_per_s": _ratio(every.num_good, lasted_s),
+            },
         }
 
-    def grouped(self, by: str) -> Groups:
-        """Return count, tokens and latencies by user, priority or conversation.
+    def groups(self) -> Groups:
+        """Return count, tokens and latencies of the requests of each group.
 
         None stands for no user, or no conversation. Groups come in the order of their first arrival, priorities from
         the highest. Requests refused at submission are in no group.
-
-        Args:
-            by: one of `GROUPINGS`.
-
-        Raises:
-            UsageError: `by` is not one of `GROUPINGS`.
         """
-        if by not in GROUPINGS:
-            raise unknown("grouping", by, GROUPINGS)
-        found: dict[Any, list[Life]] = {}
-        for life in sorted(self.lives.values(), key=attrgetter("arrival_s")):
-            found.setdefault(getattr(life, by), []).append(life)
-        names = sorted(found, reverse=True) if by == "priority" else found
-        return {name: _of_group(found[name]) for name in names}
+        _, groups = self._so_far()
+        found = {name: group for name, group in groups.items() if group.reasons}
+        by_arrival = sorted(found, key=lambda name: found[name].first_s)
+        names = sorted(found, reverse=True) if self.by == "priority" else by_arrival
+        return {name: found[name].of_group() for name in names}
 
 
-def _of_group(lives: Sequence[Life]) -> Metrics:
-    finished = [life for life in lives if life.finished]
-    output = sum(len(life.token_times) for life in lives)
-    return {"requests": len(lives), "finished": len(finished), "output_tokens": output, **_latencies(finished)}
+class _Steps:
+    """Follows which plans have completed, by their numbers."""
+
+    def __init__(self) -> None:
+        self.all_until = 0  # all plans below this number have completed
+        self._beyond: set[int] = set()
+
+    def complete(self, number: int) -> None:
+        self._beyond.add(number)
+        while self.all_until in self._beyond:
+            self._beyond.remove(self.all_until)
+            self.all_until += 1
 
 
-def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
-    """Summarise each latency in the module's table, except the bound."""
-    found: dict[str, list[float]] = {name: [] for name in LATENCIES}
-    for life in finished:
-        found["itl_s"] += [late - early for early, late in pairwise(life.token_times)]
-        for name, seconds in life.latencies.items():
-            found[name].append(seconds)
-    return {name: summary(values) for name, values in found.items()}
-
-
-def read_events(events: Iterable[Event]) -> RunningMetrics:
+def read_events(
+    events: Iterable[Event], goodput: Mapping[str, float] | None = None, by: str | None = None
+) -> RunningMetrics:
     """Count the events of a trace, complete or cut off anywhere.
+
+    Args:
+        goodput, by: as for `RunningMetrics`.
 
     Raises:
         UsageError: an event lacks a key, or has a value of another type.
     """
-    run = RunningMetrics()
+    run = RunningMetrics(goodput, by)
     for number, event in enumerate(events, start=1):
         try:
             run.read(event)
@@ -371,7 +441,7 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
     Raises:
         UsageError: an event lacks a key, or has a value of another type.
     """
-    return read_events(events).result(goodput)
+    return read_events(events, goodput).result()
 
 
 def flat_metrics(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
