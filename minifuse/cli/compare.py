@@ -30,7 +30,8 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.techniques import Technique, for_model, technique
-from minifuse.trace.metrics import Groups, Metrics, RunningMetrics
+from minifuse.trace.ended import Metrics
+from minifuse.trace.running import Groups, RunningMetrics
 
 SCHEMA = "minifuse.compare/2"
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4

@@ -31,7 +31,8 @@ from minifuse.serve.run import Answer, Served, serve
 from minifuse.show.figures import first_few
 from minifuse.techniques import Technique, mix_for, technique
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import RunningMetrics, read_events
+from minifuse.trace.metrics import read_events
+from minifuse.trace.running import RunningMetrics
 
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations

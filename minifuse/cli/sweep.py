@@ -36,7 +36,9 @@ from minifuse.serve.sweep import ERROR, Row, Values, points_of
 from minifuse.serve.sweep import sweep as run_points
 from minifuse.show.load import Loaded, draw_load, knee
 from minifuse.techniques import Technique, for_model, technique
-from minifuse.trace.metrics import LATENCIES, RunningMetrics, flat_metrics
+from minifuse.trace.ended import LATENCIES
+from minifuse.trace.metrics import flat_metrics
+from minifuse.trace.running import RunningMetrics
 from minifuse.workload.laws import Arrival
 
 SCHEMA = "minifuse.sweep/1"

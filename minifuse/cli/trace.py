@@ -16,8 +16,9 @@ from minifuse.core.errors import UsageError
 from minifuse.io.output import whole_file
 from minifuse.trace.gaps import longest_gaps
 from minifuse.trace.history import History
-from minifuse.trace.metrics import Groups, read_events
+from minifuse.trace.metrics import read_events
 from minifuse.trace.reading import STANDARD_INPUT, load_trace
+from minifuse.trace.running import Groups
 from minifuse.trace.waits import reasons_of_waits, waited_for
 
 WIDTH, WIDEST, ROWS = 80, 10_000, 32

@@ -7,6 +7,7 @@ makes a few hundred of them.
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 from minifuse.core.request import Phase, Sequence
@@ -22,6 +23,12 @@ class Span(NamedTuple):
 
     start: int
     stop: int
+
+
+@cache
+def last_token(length: int) -> tuple[Span]:
+    """Return the span of the last of `length` tokens: what a decode step computes, kept for all sequences."""
+    return (Span(length - 1, length),)
 
 
 class Work(NamedTuple):

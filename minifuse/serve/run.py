@@ -18,8 +18,9 @@ from minifuse.core.turns import ANSWERED, WITHOUT_ANSWER
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.requests import ServedRequests
+from minifuse.trace.ended import Metrics
 from minifuse.trace.log import Trace
-from minifuse.trace.metrics import Metrics, compute_metrics, flat_metrics, read_events
+from minifuse.trace.metrics import compute_metrics, flat_metrics, read_events
 
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations

@@ -13,7 +13,7 @@ from minifuse.core.request import FinishReason
 from minifuse.serve.engine import ServingEngine
 from minifuse.trace.lives import Life
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 TPOT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)

@@ -14,7 +14,8 @@ from minifuse.serve.run import Answer, serve
 from minifuse.serve.stream import serve_stream
 from minifuse.techniques import serving
 from minifuse.trace.log import Event, Trace
-from minifuse.trace.metrics import RunningMetrics, compute_metrics
+from minifuse.trace.metrics import compute_metrics
+from minifuse.trace.running import RunningMetrics
 
 
 def drawn(count: int, seed: int = 0) -> Iterator[Request]:

@@ -20,7 +20,8 @@ from minifuse.core.shapes import Rectangle
 from minifuse.io.parsing import parse_goodput
 from minifuse.serve.run import serve
 from minifuse.trace.log import SCHEMA, Event, Trace, decisions, read_trace, whole_tables
-from minifuse.trace.metrics import RunningMetrics, compute_metrics
+from minifuse.trace.metrics import compute_metrics
+from minifuse.trace.running import RunningMetrics
 
 REPORT = StepReport(
     Plan(

@@ -21,7 +21,7 @@ from minifuse.papers.curve import Contender, Served, latencies, rate_while, stea
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.page import Draw, Drawn, notes, spec
 from minifuse.simulate.cost import Hardware
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 

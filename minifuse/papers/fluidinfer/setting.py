@@ -19,7 +19,7 @@ from minifuse.papers.experiment import Conditions, Say
 from minifuse.papers.fluidinfer.fitted import fitted
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import Hardware, hardware
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 from minifuse.workload.conversations import MEANS, Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 from minifuse.workload.synthetic import arrive

@@ -13,7 +13,7 @@ from minifuse.memory.tiered.profile import Profile
 from minifuse.papers.curve import Served, latencies
 from minifuse.trace.lives import Life
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 from minifuse.trace.tally import percentile
 from minifuse.workload.conversations import MEANS, Asked, Lengths, draw_lengths
 from minifuse.workload.laws import Arrival
