@@ -25,10 +25,14 @@ class Span(NamedTuple):
     stop: int
 
 
+def spans_from(start: int, stop: int) -> tuple[Span, ...]:
+    """Return the span from `start` to `stop` as missing spans; those of decode steps are made once."""
+    return _last(stop) if start == stop - 1 else (Span(start, stop),)
+
+
 @cache
-def last_token(length: int) -> tuple[Span]:
-    """Return the span of the last of `length` tokens: what a decode step computes, kept for all sequences."""
-    return (Span(length - 1, length),)
+def _last(stop: int) -> tuple[Span, ...]:
+    return (Span(stop - 1, stop),)
 
 
 class Work(NamedTuple):

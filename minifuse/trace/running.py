@@ -98,16 +98,23 @@ class RunningMetrics:
         start_s, end_s = wall["start_s"], wall["end_s"]
         launched = event.get("launched", math.inf)  # a trace that is read does not tell
         self._forget(launched)
+        num_computed = num_decoded = num_again = 0
         for name, start, stop, *cell in event["work"]:
             life = self.lives[name]
             if start_s < life.started_s:
                 life.started_s = start_s
             kind = cell[0] if cell else TRANSFORMER
             of_cells = kind != TRANSFORMER
+            num_computed += stop - start
             # One token past the prompt is a decode step; a prompt, or an answer computed anew, is prefill.
-            decode = stop - start == 1 and start >= life.prompt_tokens
-            num["nodes" if of_cells else "decode" if decode else "prefill"] += stop - start
-            num["recomputed"] += life.computed[kind].add(start, stop)
+            num_decoded += stop - start == 1 and start >= life.prompt_tokens
+            num_again += life.computed[kind].add(start, stop)
+        num["recomputed"] += num_again
+        if of_cells:
+            num["nodes"] += num_computed
+        else:
+            num["decode"] += num_decoded
+            num["prefill"] += num_computed - num_decoded
         if event["phase"] == Phase.PREPROCESSING.value:
             num["preprocessing"] += 1
         elif of_cells:  # every wave is a batch

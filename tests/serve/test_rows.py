@@ -141,7 +141,7 @@ def test_a_frame_of_pandas() -> None:
 
 def test_the_examples_of_the_library_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", LIBRARY.read_text(), re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     monkeypatch.chdir(tmp_path)  # one writes a state file
     printed = io.StringIO()
     names: dict[str, Any] = {}
