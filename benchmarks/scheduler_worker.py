@@ -48,7 +48,7 @@ except ImportError:  # `build_engine` resolves a run itself
     resolve_run = None
 
 try:
-    from minifuse.trace.metrics import RunningMetrics
+    from minifuse.trace.running import RunningMetrics
 except ImportError:  # before traces had a room of their own
     from minifuse.metrics import RunningMetrics
 

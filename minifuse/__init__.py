@@ -29,11 +29,13 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served
 from minifuse.serve.settings import Settings
+from minifuse.serve.stream import serve_stream
 from minifuse.serve.sweep import sweep
 from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique, mix, technique
 from minifuse.trace.log import Trace
-from minifuse.trace.metrics import RunningMetrics, compute_metrics, flat_metrics
+from minifuse.trace.metrics import compute_metrics, flat_metrics
+from minifuse.trace.running import RunningMetrics
 
 if TYPE_CHECKING:
     from minifuse.serve.run import serve  # at run time, `minifuse.serve` is the package of that name
@@ -60,6 +62,7 @@ __all__ = [
     "resolve",
     "resolve_run",
     "serve",
+    "serve_stream",
     "sweep",
     "technique",
 ]

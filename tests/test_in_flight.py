@@ -105,9 +105,9 @@ def test_memory_waits_for_the_last_plan_that_touches_it() -> None:
     for plan in plans:
         launch(in_flight, plan, 0.0)
     in_flight.leaving["a"] = A
-    assert in_flight.num_plans["a"] == 2
+    assert len(in_flight.using("a")) == 2
     assert in_flight.land(plans[0], 1.0)[1] == []
-    assert in_flight.num_plans == {"a": 1, "g": 1}
+    assert [len(in_flight.using(name)) for name in ("a", "b", "g")] == [1, 0, 1]
     assert in_flight.leaving == {"a": A}
     assert in_flight.land(plans[2], 2.0)[1] == []
     assert in_flight.land(plans[1], 3.0)[1] == [A]
@@ -120,4 +120,4 @@ def test_abandoned_plans_hold_no_memory() -> None:
     in_flight.clear()
     assert not in_flight
     assert in_flight.has_room(0)
-    assert in_flight.num_plans == {}
+    assert in_flight.using("a") == []

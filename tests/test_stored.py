@@ -10,7 +10,8 @@ from minifuse.core.request import Request
 from minifuse.serve.engine import ServingEngine
 from minifuse.testing.texts.models import CONTEXT
 from minifuse.trace.log import Trace
-from minifuse.trace.metrics import RunningMetrics, compute_metrics
+from minifuse.trace.metrics import compute_metrics
+from minifuse.trace.running import RunningMetrics
 
 STORED = {"c": (5, 6, 7, 8), "long": tuple(range(1, 21)) * 2}
 

@@ -46,7 +46,7 @@ from minifuse.show.notebook import play, replay, show_source
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import technique
 from minifuse.trace.lives import Life
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 from minifuse.workload.conversations import as_requests
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import Arrival, parse_lengths
@@ -168,9 +168,9 @@ def once(name, requests, places=16, memory=24 * GiB, **options):
     options = {key.replace("__", "."): value for key, value in options.items()}
     options |= dict.fromkeys(row.batch_sizes, places)
     settings = Settings(clock="virtual", hardware=GPU, dtype="float16", kv_memory=memory, stage_options=options)
-    counted = RunningMetrics()
+    counted = RunningMetrics(BOUNDS)
     serve(build_engine(resolve_run(row, source, settings), into=counted.read), requests)
-    return counted.result(BOUNDS)
+    return counted.result()
 
 
 def ms(metrics, name, which="p50"):

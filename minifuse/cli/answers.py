@@ -23,7 +23,8 @@ from minifuse.serve.run import Answer, Served, serve
 from minifuse.show.figures import first_few
 from minifuse.stages import stage
 from minifuse.techniques import technique
-from minifuse.trace.metrics import Groups, Metrics
+from minifuse.trace.ended import Metrics
+from minifuse.trace.running import Groups
 
 PLACEHOLDER = -1
 PROMPT_WIDTH = 36

@@ -18,7 +18,7 @@ from minifuse.cli.text import tell
 from minifuse.core.errors import MachineError
 from minifuse.io.parsing import number as counted
 from minifuse.model.source import resolve
-from minifuse.trace.metrics import percentile
+from minifuse.trace.tally import percentile
 
 NOT_HERE = (
     *("state", "technique", "batching", "memory", "attention", "trace", "why", "live", "replay", "by", "clock"),

@@ -30,7 +30,8 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.techniques import Technique, for_model, technique
-from minifuse.trace.metrics import Groups, Metrics, RunningMetrics
+from minifuse.trace.ended import Metrics
+from minifuse.trace.running import Groups, RunningMetrics
 
 SCHEMA = "minifuse.compare/2"
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4
@@ -119,13 +120,13 @@ def _result(
     options: Options, run: ResolvedRun, workload: Workload, model: Any, trace: Path | None, before: list[Result]
 ) -> Result:
     """Serve the requests with a technique. Errors of its stages are raised."""
-    metrics = RunningMetrics()
+    metrics = RunningMetrics(options.goodput, options.by)
     engine = build_engine(run, model, trace, into=metrics.read)
     served = show_served(engine, run.row, workload, answers=False)
     first = before[0].served if before else served
     unlike = None if run.placeholders else differing(first, served, run.settings.dtype)
-    groups = None if options.by is None else metrics.grouped(options.by)
-    return Result(run, served, metrics.result(options.goodput), unlike, groups, engine.trace.failure)
+    groups = None if options.by is None else metrics.groups()
+    return Result(run, served, metrics.result(), unlike, groups, engine.trace.failure)
 
 
 def warm_up(run: ResolvedRun, workload: Workload, model: Any) -> None:

@@ -19,7 +19,7 @@ from minifuse.serve.assembly import Choices, choose
 from minifuse.serve.settings import CLOCKS, Settings, simulated
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique
-from minifuse.trace.metrics import GROUPINGS
+from minifuse.trace.running import GROUPINGS
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths, parse_users
 
 

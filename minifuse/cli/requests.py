@@ -44,7 +44,7 @@ class Workload:
     @property
     def num_requests(self) -> int:
         """Count the requests; the prompts of one request count as one."""
-        return len(by_request(self.requests))
+        return len([*by_request(self.requests)])
 
     def text(self, token_ids: Sequence[int]) -> str | None:
         """Return the text of these tokens, or None for a model without a tokenizer."""

@@ -31,7 +31,8 @@ from minifuse.serve.run import Answer, Served, serve
 from minifuse.show.figures import first_few
 from minifuse.techniques import Technique, mix_for, technique
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import RunningMetrics, read_events
+from minifuse.trace.metrics import read_events
+from minifuse.trace.running import RunningMetrics
 
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
@@ -108,7 +109,7 @@ def _served(
     from minifuse.cli.why import WhyLines
 
     row, source = resolved.row, workload.source
-    counted = RunningMetrics()
+    counted = RunningMetrics(options.goodput, options.by)
     failures: list[BaseException] = []
     readers: list[Callable[[Event], None]] = [counted.read]
     if options.why:
@@ -135,9 +136,9 @@ def _served(
         silence()
         return 1  # the reader went away before the last answer
     if options.live:
-        counted = read_events(engine.trace.kept())
-    metrics = counted.result(options.goodput)
-    groups = None if options.by is None else counted.grouped(options.by)
+        counted = read_events(engine.trace.kept(), options.goodput, options.by)
+    metrics = counted.result()
+    groups = None if options.by is None else counted.groups()
     note_unevicted([(resolved.choices, metrics)])
     shown = page.write([row.name])  # before the metrics: their reader may close the pipe
     if options.json:

@@ -36,7 +36,9 @@ from minifuse.serve.sweep import ERROR, Row, Values, points_of
 from minifuse.serve.sweep import sweep as run_points
 from minifuse.show.load import Loaded, draw_load, knee
 from minifuse.techniques import Technique, for_model, technique
-from minifuse.trace.metrics import LATENCIES, RunningMetrics, flat_metrics
+from minifuse.trace.ended import LATENCIES
+from minifuse.trace.metrics import flat_metrics
+from minifuse.trace.running import RunningMetrics
 from minifuse.workload.laws import Arrival
 
 SCHEMA = "minifuse.sweep/1"
@@ -263,9 +265,9 @@ class _Run:
         model = run.outline if run.placeholders else self._model(options, run)
         if options.clock == "real":
             warm_up(run, workload, model)
-        counted = RunningMetrics()
+        counted = RunningMetrics(options.goodput)
         serve(build_engine(run, model, into=counted.read), workload.requests).whole()
-        return flat_metrics(counted.result(options.goodput))
+        return flat_metrics(counted.result())
 
     def _model(self, options: SweepOptions, run: ResolvedRun) -> Any:
         key = options.model, options.dtype, options.device, options.seed

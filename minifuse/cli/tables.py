@@ -13,7 +13,9 @@ from minifuse.core.request import FinishReason
 from minifuse.execute.cores import usable_cores
 from minifuse.show.figures import in_bytes, in_time, plain
 from minifuse.show.summary import LABEL_WIDTH
-from minifuse.trace.metrics import Groups, Metrics, flat_metrics
+from minifuse.trace.ended import Metrics
+from minifuse.trace.metrics import flat_metrics
+from minifuse.trace.running import Groups
 
 BUSY = 0.25  # tables mention cores used by other processes from this number on
 

@@ -16,8 +16,9 @@ from minifuse.core.errors import UsageError
 from minifuse.io.output import whole_file
 from minifuse.trace.gaps import longest_gaps
 from minifuse.trace.history import History
-from minifuse.trace.metrics import Groups, read_events
+from minifuse.trace.metrics import read_events
 from minifuse.trace.reading import STANDARD_INPUT, load_trace
+from minifuse.trace.running import Groups
 from minifuse.trace.waits import reasons_of_waits, waited_for
 
 WIDTH, WIDEST, ROWS = 80, 10_000, 32
@@ -57,7 +58,7 @@ def trace(options: TraceOptions) -> int:
     if options.perfetto is not None:
         _write(history, options.perfetto)
         return 0
-    groups = None if options.by is None else read_events(loaded.events).grouped(options.by)
+    groups = None if options.by is None else read_events(loaded.events, by=options.by).groups()
     if groups is not None and not groups.keys() - {None}:
         raise UsageError(f"--by is {options.by}, and no request of the trace has one: leave it out.")
     _show(history, options, loaded.notice, groups)

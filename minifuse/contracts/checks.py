@@ -50,7 +50,7 @@ class Checks(RunObserver):
 
     def _check_missing(self, names: Iterable[str], requests: Requests) -> None:
         for sequence in [requests.sequences[name] for name in names if name in requests.sequences]:
-            if sequence.id not in requests.in_flight.num_plans:
+            if not requests.in_flight.using(sequence.id):
                 with returned_by(self.memory, "missing"):
                     check_missing(self.memory.missing(sequence), sequence)
 

@@ -37,21 +37,19 @@ def check_sequences(worker: int, proposal: Proposal, requests: Requests) -> None
     joining = {one.id for one in proposal.admit} if proposal.admit else ()
     if proposal.admit or proposal.evict:
         _check_changes(worker, proposal, names, requests)
+    beside = bool(in_flight)  # whether other plans run
     for name in names:
         sequence = sequences.get(name)
         if sequence is None or (sequence.phase not in ADMITTED and name not in joining):
             raise _wrong(worker, f"to work on {name}, which was never admitted")
-    for name in in_flight.num_plans.keys() & names if in_flight.num_plans else ():
-        if sequences[name].graph is None and not _in_order(worker, name, in_flight):
+        if beside and sequence.graph is None and not _in_order(worker, name, in_flight):
             raise _wrong(worker, f"given {name}, whose last work is not done")
 
 
 def _in_order(worker: int, name: str, in_flight: InFlight) -> bool:
     """Return whether all plans that use a sequence are queued on this worker, in order."""
-    if in_flight.depth == 1:
-        return False
-    own = [one for one in in_flight.running.values() if one.worker == worker and name in one.sequences]
-    return len(own) == in_flight.num_plans[name]
+    using = in_flight.using(name)
+    return not using or (in_flight.depth > 1 and all(plan.worker == worker for plan in using))
 
 
 def _check_changes(worker: int, proposal: Proposal, names: set[str], requests: Requests) -> None:
@@ -62,7 +60,7 @@ def _check_changes(worker: int, proposal: Proposal, names: set[str], requests: R
                 raise _wrong(worker, f"to {verb} {one.id}, which is not one received and not yet released")
             if one.phase not in phases:
                 raise _wrong(worker, f"to {verb} {one.id}, which is {one.phase.value}")
-            if one.id in requests.in_flight.num_plans:
+            if requests.in_flight.using(one.id):
                 raise _wrong(worker, f"to {verb} {one.id}, whose last work is not done")
     changed = {one.id for one in (*proposal.admit, *proposal.evict)}
     if len(changed) < len(proposal.admit) + len(proposal.evict):

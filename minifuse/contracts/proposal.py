@@ -106,7 +106,7 @@ def _check_texts(proposal: Proposal, memory: Memory, requests: Requests, known: 
     for name, given in spans.items():
         sequence = requests.sequences[name]
         missing = memory.missing(sequence)
-        if name in requests.in_flight.num_plans:  # a depth above one: the policy goes on from its last plan
+        if requests.in_flight.using(name):  # a depth above one: the policy goes on from its last plan
             stop = known[name].stop
             missing = (Span(stop, max(stop + 1, len(sequence.request.prompt))),)
         left = _tokens(missing)

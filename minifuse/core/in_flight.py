@@ -1,6 +1,6 @@
 """The plans in flight: when they were submitted, and whose memory waits for them."""
 
-from collections.abc import Collection
+from collections.abc import Set
 from typing import NamedTuple
 
 from minifuse.core.plan import Plan
@@ -12,7 +12,7 @@ class Running(NamedTuple):
 
     worker: int
     submitted_s: float
-    sequences: Collection[str]  # sequences that have work in the plan, or are admitted by it
+    sequences: Set[str]  # sequences that have work in the plan, or are admitted by it
 
 
 class InFlight:
@@ -23,7 +23,6 @@ class InFlight:
         self.num_launched = 0  # plans submitted since the run began
         self.running: dict[int, Running] = {}  # step -> plan
         self.num_running = [0] * workers  # each worker's plans in flight
-        self.num_plans: dict[str, int] = {}  # sequence -> how many plans in flight use it
         self.leaving: dict[str, Sequence] = {}  # finished; their memory is freed once no plan in flight uses it
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
 
@@ -34,30 +33,27 @@ class InFlight:
         """Return whether a worker can take another plan."""
         return self.num_running[worker] < self.depth
 
-    def launch(self, plan: Plan, working: Collection[str], now: float) -> None:
+    def using(self, name: str) -> list[Running]:
+        """Return the plans in flight that use a sequence."""
+        return [plan for plan in self.running.values() if name in plan.sequences]
+
+    def launch(self, plan: Plan, working: Set[str], now: float) -> None:
         """Add a plan that is about to be submitted, with work on these sequences."""
         sequences = {*working, *plan.admitted} if plan.admitted else working
         self.num_launched += 1
         self.num_running[plan.worker] += 1
         self.running[plan.step] = Running(plan.worker, now, sequences)
-        for name in sequences:
-            self.num_plans[name] = self.num_plans.get(name, 0) + 1
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
         """Remove a completed plan. Returns its start time, and the finished sequences to free now."""
-        worker, submitted_s, sequences = self.running.pop(plan.step)
+        worker, submitted_s, _ = self.running.pop(plan.step)
         self.num_running[worker] -= 1
         started_s = max(submitted_s, self._last_ended[worker])
         self._last_ended[worker] = ended_s
-        for name in sequences:
-            self.num_plans[name] -= 1
-            if not self.num_plans[name]:
-                del self.num_plans[name]
-        freed = [name for name in self.leaving if name not in self.num_plans]
+        freed = [name for name in self.leaving if not self.using(name)]
         return started_s, [self.leaving.pop(name) for name in freed]
 
     def clear(self) -> None:
         """Drop all plans: none will complete."""
         self.running.clear()
-        self.num_plans.clear()
         self.num_running = [0] * len(self.num_running)

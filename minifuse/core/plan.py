@@ -7,6 +7,7 @@ makes a few hundred of them.
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 from minifuse.core.request import Phase, Sequence
@@ -22,6 +23,16 @@ class Span(NamedTuple):
 
     start: int
     stop: int
+
+
+def spans_from(start: int, stop: int) -> tuple[Span, ...]:
+    """Return the span from `start` to `stop` as missing spans; those of decode steps are made once."""
+    return _last(stop) if start == stop - 1 else (Span(start, stop),)
+
+
+@cache
+def _last(stop: int) -> tuple[Span, ...]:
+    return (Span(stop - 1, stop),)
 
 
 class Work(NamedTuple):

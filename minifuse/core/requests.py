@@ -1,5 +1,6 @@
 """The life of requests: submitted, received, started, finished."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -66,10 +67,11 @@ class Requests:
             self.sequences[name].phase = Phase.SUSPENDED
         for name in plan.admitted:
             self.sequences[name].phase = plan.phase
-        working = {name: self.sequences[name] for name in plan.sequences}
+        sequences, phase = self.sequences, plan.phase
+        working = {work.sequence: sequences[work.sequence] for work in plan.work}
         for sequence in working.values():
-            sequence.phase = plan.phase
-        self.in_flight.launch(plan, working, self.now)
+            sequence.phase = phase
+        self.in_flight.launch(plan, working.keys(), self.now)
         return working
 
     def take(self, completion: Completion, usage: KVUsage) -> StepReport:
@@ -85,14 +87,12 @@ class Requests:
         tokens: dict[str, tuple[int, ...]] = {}
         finished: dict[str, FinishReason] = {}
         discarded = sum(work.num_tokens for work in plan.work if work.sequence in leaving) if leaving else 0
-        num_pieces: dict[str, int] = {}
-        for work in plan.work:
-            num_pieces[work.sequence] = num_pieces.get(work.sequence, 0) + 1
-        for name, count in num_pieces.items():
+        sequences, new_tokens, results = self.sequences, ran.tokens, ran.results
+        for name, num_pieces in Counter([work.sequence for work in plan.work]).items():
             if name in leaving:
                 continue
-            sequence, new = self.sequences[name], ran.tokens.get(name, ())
-            if taken := sequence.take(new, count, ran.results.get(name)):
+            sequence, new = sequences[name], new_tokens.get(name, ())
+            if taken := sequence.take(new, num_pieces, results.get(name)):
                 tokens[name] = taken
             discarded += len(new) - len(taken)
             if reason := sequence.why_finished():
@@ -112,7 +112,7 @@ class Requests:
         self.batching.release(sequence)
         self.sequences.pop(sequence.id, None)
         self.finished[sequence.id] = sequence
-        if sequence.id in self.in_flight.num_plans:
+        if self.in_flight.using(sequence.id):
             self.in_flight.leaving[sequence.id] = sequence
         else:
             self.release(sequence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -21,10 +21,10 @@ OWN_NUMBERS = (int, float, bool)  # Python's own
 NUMBERS = ("max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
 
 
-def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
+def by_request(prompts: Iterable[Request]) -> Iterator[list[Request]]:
     """Group prompts by request: neighbours of the same group are one request."""
     keyed = groupby(enumerate(prompts), key=lambda pair: pair[1].group or pair[0])
-    return [[prompt for _, prompt in of_one] for _, of_one in keyed]
+    return ([prompt for _, prompt in of_one] for _, of_one in keyed)
 
 
 def check_are_requests(given: Iterable[object]) -> None:

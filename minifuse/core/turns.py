@@ -181,6 +181,10 @@ class Turns(Arrivals):
                 self._push(request, sequence.ended_s + request.delay_s)
         return refused
 
+    def is_followed(self, name: str) -> bool:
+        """Return whether a request that has not arrived follows this one."""
+        return any(request.after == name for request in self._pending.values())
+
     def forget(self, name: str) -> None:
         """Forget a request that has ended and that no other follows.
 

@@ -18,8 +18,9 @@ from minifuse.simulate.cost import Hardware
 from minifuse.techniques import Technique
 from minifuse.testing.search import Search, compared_laws
 from minifuse.testing.texts.scripted import SCRIPTED
+from minifuse.trace.ended import Metrics
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import Metrics, compute_metrics
+from minifuse.trace.metrics import compute_metrics
 from minifuse.trace.reading import parse_trace
 
 MODEL = "random:llama-2-7b"  # only its shape is used, for the time of iterations and the bytes of KV

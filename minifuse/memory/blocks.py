@@ -181,7 +181,8 @@ class BlockCount:
     def extend(self, sequence: Sequence) -> Reason | None:
         """Set aside one more block if a running sequence needs it, or return why not."""
         name, length = sequence.request.id, len(sequence.tokens)
-        if name in self.pages and length <= len(self.pages[name].blocks) * self.size:
+        pages = self.pages.get(name)
+        if pages is not None and length <= len(pages.blocks) * self.size:
             return None  # the usual case
         return self.extend_to(name, length)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from minifuse.core.plan import Place, Span, Work
+from minifuse.core.plan import Place, Span, Work, spans_from
 from minifuse.core.request import Sequence
 
 P = TypeVar("P", bound=Place)
@@ -19,7 +19,7 @@ class Places(Generic[P]):
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         """Return the tokens whose KV is not written yet."""
-        return (Span(self.cached.get(sequence.request.id, 0), len(sequence.tokens)),)
+        return spans_from(self.cached.get(sequence.request.id, 0), len(sequence.tokens))
 
     def of(self, work: Iterable[Work]) -> tuple[P, ...]:
         """Return the place of each piece of work."""

@@ -18,8 +18,9 @@ from minifuse.core.turns import ANSWERED, WITHOUT_ANSWER
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.requests import ServedRequests
+from minifuse.trace.ended import Metrics
 from minifuse.trace.log import Trace
-from minifuse.trace.metrics import Metrics, compute_metrics, flat_metrics, read_events
+from minifuse.trace.metrics import compute_metrics, flat_metrics, read_events
 
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
@@ -126,14 +127,14 @@ class Served:
         """Return one flat dict per request, see `Answer.row`.
 
         Args:
-            by: "user", "priority" or "conversation": return one flat dict per group, see `RunningMetrics.grouped`.
+            by: "user", "priority" or "conversation": return one flat dict per group, see `RunningMetrics.groups`.
 
         Raises:
             UsageError: `by` is something else, or the trace has kept no events.
         """
         if by is None:
             return [answer.row() for answer in self.answers]
-        groups = read_events(self.trace.kept()).grouped(by)
+        groups = read_events(self.trace.kept(), by=by).groups()
         return [{by: name, **flat_metrics(metrics)} for name, metrics in groups.items()]
 
     def to_frame(self, by: str | None = None) -> Any:

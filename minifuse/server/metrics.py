@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -14,13 +13,12 @@ from minifuse.core.request import FinishReason
 from minifuse.serve.engine import ServingEngine
 from minifuse.trace.lives import Life
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 TPOT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 E2E_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-REMEMBERED = 64  # iterations after a request's end whose events may still name it
 LABELS = ("model_name", "engine")
 
 
@@ -35,8 +33,6 @@ class ServerMetrics:
         self.registry = CollectorRegistry()
         self._labels = model, str(engine)
         self._run = RunningMetrics()
-        self._ended: deque[tuple[int, str]] = deque()  # iteration and request, in the order of the ends
-        self._num_steps = 0
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts, history included.")
         self._generation_tokens = self._counter("generation_tokens", "Tokens of answers.")
         self._preemptions = self._counter("num_preemptions", "Evictions of running requests.")
@@ -72,12 +68,9 @@ class ServerMetrics:
                 self._step(event)
             case "aborted":
                 self._end(event["id"])
-        while self._ended and self._ended[0][0] + REMEMBERED < self._num_steps:
-            self._run.lives.pop(self._ended.popleft()[1], None)
 
     def _step(self, event: Event) -> None:
         lives, now = self._run.lives, event["wall"]["end_s"]
-        self._num_steps += 1
         self._preemptions.inc(len(event["evicted"]))
         for name in event["admitted"]:
             self._queries.inc(lives[name].prompt_tokens)
@@ -97,7 +90,6 @@ class ServerMetrics:
     def _end(self, name: str) -> None:
         """Count a request that has ended."""
         life: Life = self._run.lives[name]
-        self._ended.append((self._num_steps, name))
         reason = "abort" if life.reason == FinishReason.ABORTED.value else life.reason
         self._success.labels(*self._labels, reason).inc()
         self._prompt.observe(life.prompt_tokens)

@@ -171,8 +171,8 @@ class Roofline:
             moved += sum(stop - start for start, stop in slots_to_clear(plan, plan.waves[0]))
             pairs = plan.num_computed * width
         else:
-            context = sum(work.stop for work in plan.work)
-            pairs = sum(map(_pairs, plan.work))
+            context = sum([work.stop for work in plan.work])
+            pairs = sum([(stop - start) * (start + stop + 1) for _, start, stop, _ in plan.work]) / 2
         if self.machine.slower is not None:
             layers_s = self._products(plan.num_computed, len(plan.work), moved)
             single = all(work.stop - work.start == 1 for work in plan.work)

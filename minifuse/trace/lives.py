@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import attrgetter
 
 from minifuse.core.request import FinishReason
 
@@ -60,8 +57,6 @@ class Life:
     arrived: bool = True  # False: the request that this one follows has not ended
     started_s: float = math.inf
     admitted_s: float = math.inf  # for the first time
-    evicted_s: float | None = None  # None: the request is not waiting to be readmitted
-    evictions: list[tuple[float, float]] = field(default_factory=list)  # times of each eviction and readmission
     token_times: array[float] = field(default_factory=lambda: array("d"))
     ended_s: float = math.nan
     reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
@@ -70,24 +65,12 @@ class Life:
     user: str | None = None
     priority: int = 0
     conversation: str | None = None
+    waits_since: int | None = 0  # how many had overtaken it when it began to wait; None: it does not wait
+    overtaken: int = 0  # how many overtook it in waits that have ended
 
-    def admit(self, now: float) -> None:
-        """Record an admission: the first one, or one after an eviction."""
-        self.admitted_s = min(self.admitted_s, now)
-        if self.evicted_s is not None:
-            self.evictions.append((self.evicted_s, now))
-            self.evicted_s = None
-
-    def waits(self) -> list[tuple[float, float]]:
-        """Return the spans in which the request waited to be admitted.
-
-        A span ends when the request is admitted or ends; otherwise it is infinite.
-        """
-        if not self.arrived:
-            return []
-        end_s = math.inf if math.isnan(self.ended_s) else self.ended_s
-        found = [(self.arrival_s, max(self.arrival_s, min(self.admitted_s, end_s))), *self.evictions]
-        return found if self.evicted_s is None else [*found, (self.evicted_s, end_s)]
+    @property
+    def has_ended(self) -> bool:
+        return not math.isnan(self.ended_s)
 
     @property
     def finished(self) -> bool:
@@ -108,31 +91,3 @@ class Life:
         if len(times) > 1:
             found["tpot_s"] = (self.ended_s - times[0]) / (len(times) - 1)
         return found
-
-
-def most_overtaken(lives: Iterable[Life]) -> int:
-    """Return the largest number of requests that overtook the same request.
-
-    A request overtakes another if it arrives later, and is first admitted while the other waits.
-
-    A request waits from its arrival until it is admitted, and from each eviction until it is admitted again. Requests
-    that arrive, or are admitted, at the same time do not overtake each other. The number is computed once, when the
-    run has ended, so that iterations pay nothing.
-
-    >>> a, b, c = (Life(arrival_s=float(i), prompt_tokens=1) for i in range(3))
-    >>> a.admitted_s, b.admitted_s, c.admitted_s = 5.0, 3.0, 4.0
-    >>> most_overtaken([a, b, c])  # b and c before a
-    2
-    """
-    most = 0
-    begun: list[float] = []  # times at which later arrivals were admitted; negated, so that most are appended
-    latest_first = sorted(lives, key=attrgetter("arrival_s"), reverse=True)
-    for _, together in groupby(latest_first, key=attrgetter("arrival_s")):
-        arrived = list(together)
-        for life in arrived:
-            passed = sum(bisect_right(begun, -start) - bisect_right(begun, -stop) for start, stop in life.waits())
-            most = max(most, passed)
-        for life in arrived:
-            if life.admitted_s < math.inf:
-                insort(begun, -life.admitted_s)
-    return most

@@ -27,6 +27,7 @@ decided alike have equal lines once "wall" is removed (`decisions`). Every metri
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from itertools import islice
@@ -65,8 +66,8 @@ class Trace(RunObserver):
 
     Args:
         path: the file or stream to write to; None: no file is written.
-        into: is called with every event as it happens; steps come without places and layout. Then no event is kept, and
-            a long run takes no more memory than a short one.
+        into: is called with every event as it happens; steps come without places and layout, and with the number of
+            plans submitted so far. Then no event is kept, and a long run takes no more memory than a short one.
         texts: decodes prompts at once, and answers at the run's end; None: the trace has no texts.
         others: counts the cores that other processes used, for the last event; None if time is virtual.
         header: further keys of the first event.
@@ -88,6 +89,7 @@ class Trace(RunObserver):
         self._into = into
         self._others = others
         self._texts = texts
+        self._launched = math.inf  # plans submitted so far, once known
         self._num_answers = 0  # how many answers have been written
         self._file = None if path is None else TraceFile(path)
         self._told = BlockTables()  # the tables that the file has
@@ -131,6 +133,8 @@ class Trace(RunObserver):
         self._add({"event": "aborted", "id": request_id, "wall": {"end_s": end_s}})
 
     def completed(self, report: StepReport, requests: Requests | None = None) -> None:
+        if requests is not None:
+            self._launched = requests.in_flight.num_launched
         self._add(report)
 
     def waited(self, reasons: Iterable[Reason], end_s: float, in_vain: bool, requests: Requests) -> None:
@@ -183,7 +187,7 @@ class Trace(RunObserver):
         if self._into is None:
             self._events.append(event)
         elif isinstance(event, StepReport):
-            self._into({"event": "step", **step_figures(event), "wall": _wall(event)})
+            self._into({"event": "step", **step_figures(event), "launched": self._launched, "wall": _wall(event)})
         else:
             self._into(event)
         if self._file is not None:

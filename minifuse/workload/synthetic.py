@@ -92,7 +92,7 @@ def gather(prompts: Sequence[Request], size: int = 1) -> list[Request]:
 
 def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list[Request]:
     """Give requests ascending arrival times drawn from this law; a group arrives together."""
-    grouped = by_request(requests)
+    grouped = [*by_request(requests)]
     times = arrival_times(len(grouped), arrival, seed)
     return [replace(prompt, arrival_s=time) for time, prompts in zip(times, grouped, strict=True) for prompt in prompts]
 

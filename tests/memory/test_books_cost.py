@@ -16,7 +16,7 @@ from minifuse.core.request import Sequence
 from minifuse.memory import Contiguous, Paged, Slots
 from minifuse.stages import Memory
 from minifuse.trace.log import Trace
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 
 FEW, MANY = 10, 400  # sequences in memory; of 4 blocks of 4 tokens each
 LINES, BYTES = 10, 2_000  # what more sequences, or more memory, may cost more: a copy of their books takes 20,000 bytes

@@ -8,18 +8,21 @@ import inspect
 import io
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import refusal
 
 import minifuse
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.request import FinishReason
-from minifuse.trace.metrics import flat_metrics, summary
+from minifuse.trace.metrics import flat_metrics
 from minifuse.workload.laws import Uniform, parse_arrival
 from minifuse.workload.synthetic import synthetic
 
@@ -36,6 +39,12 @@ def served(*more: minifuse.Request, into: Any = None) -> minifuse.Served:
     return minifuse.serve(engine, [*requests, *more])
 
 
+def tally(given: Iterable[float]) -> dict[str, float] | None:
+    values = [*given]
+    points = {f"p{percent}": float(np.percentile(values, percent)) for percent in (50, 90, 99)} if values else {}
+    return {"mean": fmean(values), **points, "max": max(values)} if values else None
+
+
 def test_the_package_is_called_as_its_function_is() -> None:
     parameters = inspect.signature(minifuse.serve).parameters
     assert [*parameters][:2] == ["engine", "requests"]
@@ -47,7 +56,7 @@ def test_rows_are_what_the_metrics_sum_up() -> None:
     assert [row["id"] for row in rows] == [f"r{i}" for i in range(9)]
     for name in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s"):
         values = [row[name] for row in rows if row[name] is not None]
-        assert summary(values) == pytest.approx(metrics[name]), name
+        assert tally(values) == pytest.approx(metrics[name]), name
     assert sum(row["output_tokens"] for row in rows) == metrics["tokens"]["output"]
     assert {row["tpot_s"] is None for row in rows if row["output_tokens"] == 1} == {True}
 
@@ -66,7 +75,7 @@ def test_rows_by_group_are_what_the_rows_of_their_requests_sum_up(by: str) -> No
         assert (group["requests"], group["finished"]) == (len(own), len(own))
         assert group["output_tokens"] == sum(row["output_tokens"] for row in own)
         for name in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s"):
-            values = summary(row[name] for row in own if row[name] is not None)
+            values = tally(row[name] for row in own if row[name] is not None)
             assert {part: group[f"{name}.{part}"] for part in values or {}} == pytest.approx(values), name
     if by == "priority":
         assert [group[by] for group in groups] == [1, 0]
@@ -132,7 +141,7 @@ def test_a_frame_of_pandas() -> None:
 
 def test_the_examples_of_the_library_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", LIBRARY.read_text(), re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     monkeypatch.chdir(tmp_path)  # one writes a state file
     printed = io.StringIO()
     names: dict[str, Any] = {}

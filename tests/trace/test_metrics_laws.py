@@ -13,9 +13,10 @@ from events import request, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.trace.lives import Life, Spans, most_overtaken
+from minifuse.trace.lives import Spans
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import compute_metrics, percentile
+from minifuse.trace.metrics import compute_metrics
+from minifuse.trace.tally import percentile
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
@@ -116,19 +117,25 @@ def test_latencies_against_brute_force(seed: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), max_size=9))
 def test_overtaking_against_brute_force(drawn: list[tuple[int, int, int, int]]) -> None:
     """Requests that wait after their arrival, and once more after an eviction; of some the first wait never ends."""
-    lives = []
-    for arrival, wait, ran, away in drawn:
-        life = Life(float(arrival), 1, admitted_s=math.inf if wait == 6 else float(arrival + wait))
-        if wait < 6 and ran:
-            life.evictions.append((life.admitted_s + ran, life.admitted_s + ran + away))
-        lives.append(life)
+    waits: dict[str, list[tuple[float, float]]] = {}
+    began: dict[str, float] = {}
+    events: list[Event] = [{"event": "run"}]
+    for i, (arrival, wait, ran, away) in enumerate(drawn):
+        name = f"r{i}"
+        events.append(request(name, arrival, 1))
+        waits[name] = [(arrival, math.inf if wait == 6 else arrival + wait)]
+        if wait < 6:
+            began[name] = arrival + wait
+            events.append(step(began[name], 99, [], {}, admitted=[name]))
+            if ran:
+                waits[name].append((began[name] + ran, began[name] + ran + away))
+                events.append(step(began[name] + ran, 99, [], {}) | {"evicted": [name]})
+                events.append(step(began[name] + ran + away, 99, [], {}, admitted=[name]))
     plain = [
         sum(
-            other.arrival_s > life.arrival_s
-            and other.admitted_s < math.inf
-            and any(start <= other.admitted_s < stop for start, stop in life.waits())
-            for other in lives
+            drawn[int(other[1:])][0] > drawn[int(name[1:])][0] and any(start <= at_s < stop for start, stop in spans)
+            for other, at_s in began.items()
         )
-        for life in lives
+        for name, spans in waits.items()
     ]
-    assert most_overtaken(lives) == max(plain, default=0)
+    assert compute_metrics(events)["most_overtaken"] == max(plain, default=0)

@@ -20,7 +20,8 @@ from minifuse.core.shapes import Rectangle
 from minifuse.io.parsing import parse_goodput
 from minifuse.serve.run import serve
 from minifuse.trace.log import SCHEMA, Event, Trace, decisions, read_trace, whole_tables
-from minifuse.trace.metrics import RunningMetrics, compute_metrics
+from minifuse.trace.metrics import compute_metrics
+from minifuse.trace.running import RunningMetrics
 
 REPORT = StepReport(
     Plan(
@@ -233,14 +234,14 @@ def test_tables_told_in_part_are_those_of_the_plans(share: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["vllm", "orca", "fusion", "instances", "cellular", "static"])
 def test_metrics_while_it_runs_are_those_of_the_file(name: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    counted = RunningMetrics()
+    bounds = parse_goodput("ttft:3000,tpot:2000")
+    counted = RunningMetrics(bounds)
     settings = {"memory.block_size": 2, "memory.preemption": "swap"} if name == "vllm" else {}
     trace = Trace(path, counted.read, technique=name, kv_bytes_per_token=10)
     engine = make_engine(name, capacity=160 if name in ("static", "fusion") else 48, settings=settings, trace=trace)
     requests = [asks(f"r{i}", 1 + i % 4, 1 + 3 * i % 11, at=0.7 * i) for i in range(12)]
     serve(engine, [*requests, asks("bad", (), 1)])
-    bounds = parse_goodput("ttft:3000,tpot:2000")
-    metrics = counted.result(bounds)
+    metrics = counted.result()
     assert metrics == compute_metrics(read_trace(path), bounds)
     assert metrics["tokens"]["output"] == sum(request.max_new_tokens for request in requests)
 

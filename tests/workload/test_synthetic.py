@@ -248,7 +248,7 @@ def test_synthetic_refusals() -> None:
 def test_prompts_per_request_changes_nothing_else(size: int, count: int, law: str, seed: int) -> None:
     """The prompts are those of as many requests of one; arrivals and output lengths are those of as many requests."""
     prompts = make(count, arrival=law, seed=seed, prompts_per_request=size)
-    asked = by_request(prompts)
+    asked = [*by_request(prompts)]
     assert [len(request) for request in asked] == [size] * count
     assert [r.prompt for r in prompts] == [r.prompt for r in make(count * size, arrival=law, seed=seed)]
     for mine, single in zip(asked, make(count, arrival=law, seed=seed), strict=True):
@@ -274,7 +274,7 @@ def test_a_group_arrives_as_one() -> None:
     prompts = [Request("a" * i, (1,), group=group) for i, group in enumerate(["x", "x", None, None, "y"], start=1)]
     assert [len(request) for request in by_request(prompts)] == [2, 1, 1, 1]
     assert [r.arrival_s for r in arrive(prompts, Arrival(2.0))] == [0, 0, 2, 4, 6]
-    assert arrive([], Arrival(2.0)) == by_request([]) == []
+    assert arrive([], Arrival(2.0)) == [*by_request([])] == []
 
 
 def test_users_have_their_shares_whole_requests_and_conversations() -> None:

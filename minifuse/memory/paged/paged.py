@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from minifuse.core.errors import UsageError
 from minifuse.core.places import Reuse
-from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span, spans_from
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
@@ -134,7 +134,7 @@ class Paged(Memory):
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         name, cached = sequence.request.id, self.tables.cached
         start = cached[name] if name in cached else self.tables.alike(sequence)[1]
-        return (Span(start, len(sequence.tokens)),)
+        return spans_from(start, len(sequence.tokens))
 
     def room(self) -> PagedTrial:
         return PagedTrial(self.tables, self.watermark)

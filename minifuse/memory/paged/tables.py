@@ -140,12 +140,13 @@ class Tables:
 
     def wrote(self, work: Iterable[Work]) -> None:
         """Record that a plan has written the KV of its work."""
-        cached = self.cached
+        cached, num_written = self.cached, 0
         for name, _, stop, _ in work:
-            self.num_written += stop - cached[name]
+            num_written += stop - cached[name]
             cached[name] = stop
             if self.share:
                 self.prefixes.extend(name, self.sequences[name].tokens, stop)
+        self.num_written += num_written
 
     def arrived(self, name: str) -> None:
         """Free the blocks from which a sequence's latest plan has copied."""

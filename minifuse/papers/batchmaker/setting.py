@@ -21,7 +21,7 @@ from minifuse.papers.curve import Contender, Served, latencies, rate_while, stea
 from minifuse.papers.experiment import Conditions, Experiment, Say, Values
 from minifuse.papers.page import Draw, Drawn, notes, spec
 from minifuse.simulate.cost import Hardware
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 
@@ -152,7 +152,8 @@ class Setting(Bench[CellSource]):
         """
         options = contender.sized(max_batch)
         requests = self.requests(workload, count, rate, number)
-        counted = RunningMetrics()
+        ended: list[float] = []
+        counted = RunningMetrics(on_end=lambda name, life: ended.append(life.ended_s))
         self.serve(
             contender.technique,
             requests,
@@ -163,7 +164,6 @@ class Setting(Bench[CellSource]):
             slot_bytes=self._batched(contender).slot_bytes,
         )
         metrics = counted.result()
-        ended = [life.ended_s for life in counted.lives.values()]
         last_s = max(request.arrival_s for request in requests)
         whole: float = metrics["throughput"]["requests_per_s"]
         return {

@@ -19,7 +19,7 @@ from minifuse.papers.experiment import Conditions, Say
 from minifuse.papers.fluidinfer.fitted import fitted
 from minifuse.papers.page import notes
 from minifuse.simulate.cost import Hardware, hardware
-from minifuse.trace.metrics import RunningMetrics
+from minifuse.trace.running import RunningMetrics
 from minifuse.workload.conversations import MEANS, Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 from minifuse.workload.synthetic import arrive
@@ -177,10 +177,10 @@ class Server(Bench[TextSource]):
         machine = None
         if simulated:
             machine = self._fitted = self._fitted or fitted(self.model)
-        counted = RunningMetrics()
+        ended: list[float] = []
+        counted = RunningMetrics(on_end=lambda name, life: ended.append(life.ended_s))
         self.serve(row, requests, self.tokens, known(row, options), into=counted.read, machine=machine)
         metrics = counted.result()
-        ended = (life.ended_s for life in counted.lives.values())
         duration_s, transfers = metrics["duration_s"], metrics["transfers"]
         return {
             "normalized_s": metrics["normalized_latency_s"]["mean"],

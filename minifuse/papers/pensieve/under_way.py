@@ -11,8 +11,10 @@ from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
 from minifuse.memory.tiered.profile import Profile
 from minifuse.papers.curve import Served, latencies
+from minifuse.trace.lives import Life
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import RunningMetrics, percentile
+from minifuse.trace.running import RunningMetrics
+from minifuse.trace.tally import percentile
 from minifuse.workload.conversations import MEANS, Asked, Lengths, draw_lengths
 from minifuse.workload.laws import Arrival
 
@@ -172,7 +174,8 @@ class Costs(RunningMetrics):
     """Counts metrics, and what it costs to recompute histories, by the cost of a chunk."""
 
     def __init__(self, profile: Profile, chunk: int) -> None:
-        super().__init__()
+        self.ended: dict[str, Life] = {}
+        super().__init__(on_end=self.ended.__setitem__)
         self.profile, self.chunk = profile, chunk
         self.recomputing = 0.0  # in the unit of the profile: seconds
 
@@ -202,10 +205,10 @@ def measured(counted: Costs, period: Period, offered: float) -> Served:
         UsageError: no request arrived in the period.
     """
     metrics, (begin_s, end_s) = counted.result(), period
-    lives = [life for life in counted.lives.values() if begin_s <= life.arrival_s < end_s and life.finished]
+    lives = [life for life in counted.ended.values() if begin_s <= life.arrival_s < end_s and life.finished]
     if not lives:
         raise UsageError("No request arrived in the measured period: give more --requests, or higher --rates.")
-    ended = sum(begin_s <= life.ended_s < end_s for name, life in counted.lives.items() if Crowd.is_turn(name))
+    ended = sum(begin_s <= life.ended_s < end_s for name, life in counted.ended.items() if Crowd.is_turn(name))
     history = metrics["history"]
     device_hits, host_hits = history["device_hit_rate"] or 0.0, history["host_hit_rate"] or 0.0
 

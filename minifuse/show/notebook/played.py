@@ -26,9 +26,10 @@ from minifuse.serve.settings import CLOCKS, Settings, simulated
 from minifuse.simulate.cost import Hardware
 from minifuse.stages import KINDS
 from minifuse.techniques import mix_for, technique
+from minifuse.trace.ended import Metrics
 from minifuse.trace.history import History
 from minifuse.trace.log import Event
-from minifuse.trace.metrics import Metrics, compute_metrics
+from minifuse.trace.metrics import compute_metrics
 from minifuse.trace.reading import parse_trace
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from conformance.defects.harness import Patch, defect, graph_defect, instead_of
@@ -9,7 +10,7 @@ from conformance.defects.harness import Patch, defect, graph_defect, instead_of
 from minifuse.core.report import StepReport
 from minifuse.execute.virtual import VirtualExecutor
 from minifuse.trace import log as trace
-from minifuse.trace import metrics
+from minifuse.trace.overtaken import Overtaken
 
 
 @defect("static", "counting")
@@ -44,7 +45,18 @@ def the_trace_tells_of_one_piece_of_work(decisions: Any, report: StepReport, *ar
 @defect("orca", "counting", batching__order="priority")
 @graph_defect("graph-merged", "counting", batching__order="priority")
 def overtaking_is_not_counted(patch: Patch) -> None:
-    patch.setattr(metrics, "most_overtaken", lambda lives: 0)
+    patch.setattr(Overtaken, "most", lambda self, waiting: 0)
+
+
+@defect("instances", "counting")
+@graph_defect("cellular", "counting")
+def what_was_overtaken_is_counted_before_all_plans_are_seen(patch: Patch) -> None:
+    """Of several workers, one may have admitted a request long before its plan completes."""
+    patch.setattr(Overtaken, "settle", _settled(Overtaken.settle))
+
+
+def _settled(settle: Any) -> Any:
+    return lambda self, due: settle(self, math.inf)
 
 
 @defect("instances", "time")

@@ -27,7 +27,8 @@ from minifuse.papers.pensieve.serving import Serving
 from minifuse.papers.pensieve.sweeps import Sweep, gain_at_equal_latency
 from minifuse.papers.pensieve.under_way import Costs, Crowd, Period
 from minifuse.papers.verdict import Claim
-from minifuse.trace.metrics import Life, RunningMetrics
+from minifuse.trace.lives import Life
+from minifuse.trace.running import RunningMetrics
 from minifuse.workload.conversations import Asked, draw_lengths
 from minifuse.workload.sharegpt import read_lengths
 
