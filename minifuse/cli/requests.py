@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from minifuse.cli.options import Options
@@ -20,10 +21,18 @@ from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.serve.assembly import Choices
 from minifuse.workload.cells import RESERVED, cell_workload
-from minifuse.workload.conversations import NAME, as_requests, conversations, parse_asked
+from minifuse.workload.conversations import NAME, as_requests, conversation_stream, conversations, parse_asked
 from minifuse.workload.laws import Uniform, parse_arrival
 from minifuse.workload.sharegpt import read_sharegpt
-from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, share_out, synthetic
+from minifuse.workload.synthetic import (
+    RequestDefaults,
+    arrival_times,
+    arrive,
+    gather,
+    share_out,
+    synthetic,
+    synthetic_stream,
+)
 
 MAX_PROMPTS = 1_000_000
 REQUESTS = 16
@@ -70,6 +79,20 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = (), b
             f"--by is {options.by}, and no request has one: give it in the lines of --prompts, or {synthetic}."
         )
     return workload
+
+
+def stream_requests(options: Options, source: Source) -> Iterator[Request] | None:
+    """Make synthetic requests one by one, in the order of arrival; None for other requests.
+
+    Raises:
+        UsageError: as `make_workload`.
+    """
+    stream = _Maker(options, source, ()).stream()
+    if stream is None:
+        return None
+    first = next(stream)
+    check_sampling([first], options)
+    return chain([first], stream)
 
 
 def check_sampling(requests: Sequence[Request], options: Options) -> None:
@@ -125,23 +148,43 @@ class _Maker:
             sampling=options.sampling,
         )
 
-    def make(self, texts: Sequence[str]) -> Workload:
-        options, expected = self.options, dict[str, str]()
+    @property
+    def named(self) -> str | None:
+        """Return the workload, given or by default; None: random tokens, with random lengths."""
+        options = self.options
         of_lengths = options.prompt_length is not None or options.output_length is not None
         named = options.workload or (None if of_lengths else self.kind.workload)
         if named is None and options.model == TINY and self.tokenizer and not of_lengths:
             named = CROWD
+        return named
+
+    def stream(self) -> Iterator[Request] | None:
+        """Make synthetic requests one by one; None for other requests."""
+        options, named = self.options, self.named
+        if options.prompts is not None:
+            return None
+        if named is None:
+            requests = self._random(synthetic_stream)
+        elif named.strip().partition(":")[0] == NAME and parse_asked(named).file is None:
+            requests = self._completed(self._conversations(named, conversation_stream))
+        else:
+            return None
+        return requests if options.users is None else share_out(requests, options.users, self.seed)
+
+    def make(self, texts: Sequence[str]) -> Workload:
+        options, named, expected = self.options, self.named, dict[str, str]()
         name = "" if named is None else named.strip().partition(":")[0]
+        requests: Iterable[Request]
         if texts:
             requests = self._of_texts(texts)
         elif options.prompts is not None:
             requests = self._of_file(options.prompts)
         elif named is None:
-            requests = self._random()
+            requests = self._random(synthetic)
         elif name == CROWD:
             requests, expected = self._crowd(named)
         elif name == NAME:
-            requests = self._completed(self._conversations(named))
+            requests = self._completed(self._conversations(named, conversations))
         else:
             config = self.source.config
             requests = self._completed(
@@ -149,13 +192,13 @@ class _Maker:
             )
         if options.users is not None:
             requests = share_out(requests, options.users, self.seed)
-        return Workload(self.source, self.tokenizer, requests, expected)
+        return Workload(self.source, self.tokenizer, [*requests], expected)
 
     def _encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
         tokenizer = self.tokenizer or self.source.tokenizer()  # the latter raises an error that says what is missing
         return tokenizer.encode(text, continues=continues)
 
-    def _of_texts(self, texts: Sequence[str]) -> list[Request]:
+    def _of_texts(self, texts: Sequence[str]) -> Iterator[Request]:
         for i, text in enumerate(texts, start=1):
             if not fits_utf8(text):  # surrogates are how Python keeps bytes that it cannot decode
                 raise UsageError(f"Typed prompt {i} is not UTF-8: type it as UTF-8.")
@@ -194,7 +237,7 @@ class _Maker:
         """Return an answer's limit: the length of its prompt and some more tokens."""
         return len(prompt) + (self.kind.extra_tokens or 0)
 
-    def _conversations(self, text: str) -> list[Request]:
+    def _conversations(self, text: str, make: Callable[..., Iterable[Request]]) -> Iterable[Request]:
         config = self.source.config
         if config.max_context is None:
             raise UsageError(
@@ -204,7 +247,7 @@ class _Maker:
         asked = parse_asked(text)
         if asked.file is None:
             size = config.vocab_size, config.max_context
-            return conversations(asked, self.count, *size, self.arrival, self.seed, self.defaults.stop_ids)
+            return make(asked, self.count, *size, self.arrival, self.seed, self.defaults.stop_ids)
         found = read_sharegpt(asked.file, self._encode, self.count, config.max_context, asked.min_turns)
         left_out = {"too long": found.too_long, "too short or without an answer": found.too_short}
         told = [f"conversations left out as {why}: {count:,}" for why, count in left_out.items() if count]
@@ -229,17 +272,17 @@ class _Maker:
             turns, expected = talk(
                 asked, self.count, self._encode, self.defaults.max_new_tokens, self.arrival, self.seed
             )
-            requests = self._completed([replace(turn, ignore_eos=ignore_eos) for turn in turns])
+            requests = [*self._completed(replace(turn, ignore_eos=ignore_eos) for turn in turns)]
         else:
             tasks = crowd(self.count * self.prompts_per_request, self.seed)
-            requests = self._of_texts([task.prompt for task in tasks])
+            requests = [*self._of_texts([task.prompt for task in tasks])]
             expected = {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
         return requests, {} if ignore_eos else expected  # with ignore_eos, the text goes on after the answer
 
-    def _random(self) -> list[Request]:
+    def _random(self, make: Callable[..., Iterable[Request]]) -> Iterator[Request]:
         """Make requests of random tokens, with random lengths."""
         stop_ids = RESERVED if self.kind.of_cells else self.defaults.stop_ids  # tokens that prompts must not contain
-        requests = synthetic(
+        requests = make(
             self.count,
             self.options.prompt_length or PROMPT_LENGTH,
             self.options.output_length or OUTPUT_LENGTH,
@@ -250,22 +293,20 @@ class _Maker:
             self.prompts_per_request,
         )
         by_default = self.options.output_length is None
-        return [replace(request, clip=by_default) for request in self._completed(requests)]
+        return (replace(request, clip=by_default) for request in self._completed(requests))
 
-    def _completed(self, requests: list[Request]) -> list[Request]:
+    def _completed(self, requests: Iterable[Request]) -> Iterator[Request]:
         """Give each request stop tokens, a limit, and a seed of its own.
 
         With different seeds, equal prompts get different answers when sampled.
         """
-        return [
-            replace(
+        for i, request in enumerate(requests):
+            yield replace(
                 request,
                 stop_ids=self.defaults.stop_ids,
                 max_new_tokens=min(request.max_new_tokens, self.options.max_new_tokens or request.max_new_tokens),
                 sampling=replace(self.options.sampling, seed=self.seed + i),
             )
-            for i, request in enumerate(requests)
-        ]
 
 
 def _standard_input() -> list[str]:

@@ -18,7 +18,7 @@ from minifuse.cli.failures import told
 from minifuse.cli.files import refuse_overwriting, writable_file
 from minifuse.cli.options import Options, refuse_contradictions, stage_options
 from minifuse.cli.plugin import load_plugin, plugins
-from minifuse.cli.requests import make_workload
+from minifuse.cli.requests import make_workload, stream_requests
 from minifuse.cli.run import load_weights
 from minifuse.cli.status import Status
 from minifuse.cli.streams import print_result
@@ -32,6 +32,7 @@ from minifuse.model.source import resolve
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import serve
+from minifuse.serve.stream import serve_stream
 from minifuse.serve.sweep import ERROR, Row, Values, points_of
 from minifuse.serve.sweep import sweep as run_points
 from minifuse.show.load import Loaded, draw_load, knee
@@ -202,7 +203,9 @@ def _check(options: SweepOptions, points: Sequence[Values]) -> str:
         if point["seed"] == first["seed"] and point.get("rate") == first.get("rate")
     ]
     begins = options.at(first)
-    make_workload(begins, resolve(begins.model))
+    source = resolve(begins.model)
+    if stream_requests(begins, source) is None:
+        make_workload(begins, source)
     if kinds[0] == "cells" and options.latency and options.latency.partition(".")[0] not in OF_CELLS:
         raise UsageError(
             f"--latency is {options.latency}, which counts tokens, and cells have none: give e2e_s, queueing_s or "
@@ -261,11 +264,15 @@ class _Run:
 
     def _metrics(self, values: Values) -> dict[str, Any]:
         options, run = self.resolved(values)
-        workload = make_workload(options, run.source)
         model = run.outline if run.placeholders else self._model(options, run)
+        counted = RunningMetrics(options.goodput)
+        stream = stream_requests(options, run.source) if options.clock == "virtual" else None
+        if stream is not None:
+            serve_stream(build_engine(run, model, into=counted.read), stream)
+            return flat_metrics(counted.result())
+        workload = make_workload(options, run.source)
         if options.clock == "real":
             warm_up(run, workload, model)
-        counted = RunningMetrics(options.goodput)
         serve(build_engine(run, model, into=counted.read), workload.requests).whole()
         return flat_metrics(counted.result())
 

@@ -58,8 +58,11 @@ def serve_stream(
                 if name is not None and not engine.arrivals.is_followed(name):
                     engine.forget(name)
 
-    read_ahead()
-    for _ in engine.turns():
-        answer_ended()
+    try:
         read_ahead()
-    answer_ended()
+        for _ in engine.turns():
+            answer_ended()
+            read_ahead()
+        answer_ended()
+    finally:
+        engine.close()

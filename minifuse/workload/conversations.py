@@ -91,14 +91,38 @@ def conversations(
     seed: int = 0,
     stop_ids: Sequence[int] = (),
 ) -> list[Request]:
-    """Make requests for `count` random conversations, without stop tokens in prompts.
+    """List the requests of `conversation_stream`.
+
+    Raises:
+        UsageError: as `conversation_stream`, or the prompts have too many tokens.
+    """
+    stream = conversation_stream(asked, count, vocab_size, max_context, arrival, seed, stop_ids)
+    num_tokens = sum(prompt for number in range(count) for prompt, _ in draw_lengths(asked, number, seed))
+    if num_tokens > MAX_TOKENS:
+        raise UsageError(
+            f"The prompts of {count:,} conversations have {num_tokens:,} tokens, and over {MAX_TOKENS:,} take too much "
+            "memory: give fewer requests."
+        )
+    return [*stream]
+
+
+def conversation_stream(
+    asked: Asked,
+    count: int,
+    vocab_size: int,
+    max_context: int,
+    arrival: Arrival | None = None,
+    seed: int = 0,
+    stop_ids: Sequence[int] = (),
+) -> Iterator[Request]:
+    """Make requests for `count` random conversations one by one, without stop tokens in prompts.
 
     Args:
         max_context: the context length of the model.
 
     Raises:
-        UsageError: the model has too short a context, all tokens are stop tokens, the prompts have too many tokens, or
-            no conversation with enough turns is short enough.
+        UsageError: the model has too short a context, all tokens are stop tokens, or no conversation with enough turns
+            is short enough.
     """
     if count < 1:
         raise UsageError(f"The number of conversations is {count}: give at least 1.")
@@ -112,19 +136,13 @@ def conversations(
     tokens = [token for token in range(vocab_size) if token not in set(stop_ids)]
     if not tokens:
         raise UsageError(f"All {vocab_size} tokens of the vocabulary end an answer: give fewer stop tokens.")
-    lengths = [draw_lengths(asked, number, seed) for number in range(count)]
-    num_tokens = sum(prompt for turns in lengths for prompt, _ in turns)
-    if num_tokens > MAX_TOKENS:
-        raise UsageError(
-            f"The prompts of {count:,} conversations have {num_tokens:,} tokens, and over {MAX_TOKENS:,} take too much "
-            "memory: give fewer requests."
-        )
 
     def turns(number: int) -> list[Turn]:
         rng = _stream(seed, number, "tokens")
-        return [(tuple(rng.choices(tokens, k=prompt)), answer) for prompt, answer in lengths[number]]
+        return [(tuple(rng.choices(tokens, k=prompt)), answer) for prompt, answer in draw_lengths(asked, number, seed)]
 
-    return as_requests(map(turns, range(count)), asked.reaction, arrival, seed)
+    starts = arrival_times(count, arrival or Arrival(), seed)
+    return _requests(map(turns, range(count)), starts, asked.reaction, seed)
 
 
 def draw_lengths(asked: Asked, number: int, seed: int = 0) -> Lengths:
@@ -184,11 +202,14 @@ def as_requests(
     """
     whole = [list(turns) for turns in conversations]
     starts = arrival_times(len(whole), arrival or Arrival(), seed)
-    return [
-        request
-        for number, (turns, start_s) in enumerate(zip(whole, starts, strict=True))
-        for request in _in_turn(number, turns, start_s, reaction_s, _stream(seed, number, "reactions"))
-    ]
+    return [*_requests(whole, starts, reaction_s, seed)]
+
+
+def _requests(
+    conversations: Iterable[Sequence[Turn]], starts: Iterable[float], reaction_s: float, seed: int
+) -> Iterator[Request]:
+    for number, (turns, start_s) in enumerate(zip(conversations, starts, strict=True)):
+        yield from _in_turn(number, turns, start_s, reaction_s, _stream(seed, number, "reactions"))
 
 
 def _in_turn(

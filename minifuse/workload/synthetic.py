@@ -10,7 +10,7 @@ A request of several prompts is a `Request` per prompt: neighbours in the list, 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minifuse.core.errors import UsageError
@@ -31,6 +31,7 @@ class RequestDefaults:
 
 
 DEFAULTS = RequestDefaults()
+PROMPT_LENGTHS = "prompt lengths"  # a random stream
 MAX_TOKENS = 1 << 25  # limit on the tokens of all prompts together, about a gigabyte
 
 
@@ -44,14 +45,41 @@ def synthetic(
     defaults: RequestDefaults = DEFAULTS,
     prompts_per_request: int = 1,
 ) -> list[Request]:
-    """Make requests r0, r1, ... with random prompts that contain no stop tokens.
+    """List the requests of `synthetic_stream`.
+
+    Raises:
+        UsageError: as `synthetic_stream`, or the prompts have too many tokens.
+    """
+    laws = prompt_lengths, output_lengths
+    stream = synthetic_stream(count, *laws, vocab_size, arrival, seed, defaults, prompts_per_request)
+    rng, num_prompts = _stream(seed, PROMPT_LENGTHS), count * prompts_per_request
+    num_tokens = sum(prompt_lengths.draw(rng) for _ in range(num_prompts))
+    if num_tokens > MAX_TOKENS:
+        raise UsageError(
+            f"The {num_prompts:,} synthetic prompts have {num_tokens:,} tokens, and over {MAX_TOKENS:,} take too "
+            "much memory: give fewer or shorter ones."
+        )
+    return [*stream]
+
+
+def synthetic_stream(
+    count: int,
+    prompt_lengths: Lengths,
+    output_lengths: Lengths,
+    vocab_size: int,
+    arrival: Arrival | None = None,
+    seed: int = 0,
+    defaults: RequestDefaults = DEFAULTS,
+    prompts_per_request: int = 1,
+) -> Iterator[Request]:
+    """Make requests r0, r1, ... one by one, with random prompts that contain no stop tokens.
 
     The drawn output length becomes the request's `max_new_tokens`; `defaults.max_new_tokens` is not used. If
     `defaults.ignore_eos`, answers have exactly the drawn length. All prompts of a request (r0/0, r0/1, ...) have the
     same output length; each has a prompt length of its own.
 
     Raises:
-        UsageError: a count is below 1, the prompts have too many tokens, or all tokens are stop tokens.
+        UsageError: a count is below 1, or all tokens are stop tokens.
     """
     if count < 1:
         raise UsageError(f"The number of requests is {count}: give at least 1.")
@@ -61,26 +89,25 @@ def synthetic(
     tokens = [token for token in range(vocab_size) if token not in stop_ids]
     if not tokens:
         raise UsageError(f"All {vocab_size} tokens of the vocabulary end an answer: give fewer stop tokens.")
-    prompt_rng, output_rng = _stream(seed, "prompt lengths"), _stream(seed, "output lengths")
-    output = [output_lengths.draw(output_rng) for _ in range(count)]
-    lengths = [prompt_lengths.draw(prompt_rng) for _ in range(count * prompts_per_request)]
-    if sum(lengths) > MAX_TOKENS:
-        raise UsageError(
-            f"The {len(lengths):,} synthetic prompts have {sum(lengths):,} tokens, and over {MAX_TOKENS:,} take too "
-            "much memory: give fewer or shorter ones."
-        )
-    prompts = [
-        Request(
-            id=f"r{i}",
-            prompt=tuple(_stream(seed, f"tokens {i}").choices(tokens, k=length)),
-            max_new_tokens=output[i // prompts_per_request],
-            stop_ids=defaults.stop_ids,
-            ignore_eos=defaults.ignore_eos,
-            sampling=defaults.sampling,
-        )
-        for i, length in enumerate(lengths)
-    ]
-    return arrive(gather(prompts, prompts_per_request), arrival or Arrival(), seed)
+
+    def draw() -> Iterator[Request]:
+        prompt_rng, output_rng = _stream(seed, PROMPT_LENGTHS), _stream(seed, "output lengths")
+        for i, arrival_s in enumerate(arrival_times(count, arrival or Arrival(), seed)):
+            output = output_lengths.draw(output_rng)
+            for k in range(prompts_per_request):
+                rng = _stream(seed, f"tokens {i * prompts_per_request + k}")
+                yield Request(
+                    id=f"r{i}" if prompts_per_request == 1 else f"r{i}/{k}",
+                    prompt=tuple(rng.choices(tokens, k=prompt_lengths.draw(prompt_rng))),
+                    max_new_tokens=output,
+                    stop_ids=defaults.stop_ids,
+                    ignore_eos=defaults.ignore_eos,
+                    sampling=defaults.sampling,
+                    arrival_s=arrival_s,
+                    group=None if prompts_per_request == 1 else f"r{i}",
+                )
+
+    return draw()
 
 
 def gather(prompts: Sequence[Request], size: int = 1) -> list[Request]:
@@ -97,20 +124,21 @@ def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list
     return [replace(prompt, arrival_s=time) for time, prompts in zip(times, grouped, strict=True) for prompt in prompts]
 
 
-def share_out(requests: Iterable[Request], shares: Sequence[int], seed: int = 0) -> list[Request]:
+def share_out(requests: Iterable[Request], shares: Sequence[int], seed: int = 0) -> Iterator[Request]:
     """Give each request a random user u0, u1, ..., chosen in proportion to the shares.
 
     All prompts of a request, and all turns of a conversation, have the same user.
     """
     rng, users = _stream(seed, "users"), [f"u{i}" for i in range(len(shares))]
     drawn: dict[str, str] = {}
-    found = []
     for request in requests:
-        key = request.conversation or request.group or request.id
-        if key not in drawn:
-            drawn[key] = rng.choices(users, shares)[0]
-        found.append(replace(request, user=drawn[key]))
-    return found
+        shared = request.conversation or request.group
+        user = drawn.get(shared) if shared else None
+        if user is None:
+            user = rng.choices(users, shares)[0]
+            if shared:
+                drawn[shared] = user
+        yield replace(request, user=user)
 
 
 def arrival_times(n: int, arrival: Arrival, seed: int = 0) -> list[float]:

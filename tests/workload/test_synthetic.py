@@ -279,15 +279,15 @@ def test_a_group_arrives_as_one() -> None:
 
 def test_users_have_their_shares_whole_requests_and_conversations() -> None:
     prompts = synthetic(3000, Uniform(1, 1), Uniform(1, 1), 9, prompts_per_request=2)
-    shared = share_out(prompts, (8, 1, 1), seed=5)
+    shared = [*share_out(prompts, (8, 1, 1), seed=5)]
     assert [replace(request, user=None) for request in shared] == prompts
     assert all(len({prompt.user for prompt in request}) == 1 for request in by_request(shared))
     counts = Counter(request.user for request in shared[::2])
     assert counts.keys() == {"u0", "u1", "u2"}
     assert all(abs(counts[f"u{i}"] - 300 * share) < 75 for i, share in enumerate((8, 1, 1)))  # over four deviations
-    assert share_out(prompts[:100], (8, 1, 1), seed=5) == shared[:100]
-    assert share_out(prompts[:100], (8, 1, 1), seed=6) != shared[:100]
-    turns = share_out(conversations(parse_asked("sharegpt:scale=0.05"), 20, 9, 2048), (1, 1))
+    assert [*share_out(prompts[:100], (8, 1, 1), seed=5)] == shared[:100]
+    assert [*share_out(prompts[:100], (8, 1, 1), seed=6)] != shared[:100]
+    turns = [*share_out(conversations(parse_asked("sharegpt:scale=0.05"), 20, 9, 2048), (1, 1))]
     of_each = {(turn.conversation, turn.user) for turn in turns}
     assert len(of_each) == 20
     assert {user for _, user in of_each} == {"u0", "u1"}
