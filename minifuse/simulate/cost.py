@@ -147,9 +147,13 @@ class Roofline:
 
     def __init__(self, config: ModelConfig, dtype: str, machine: Hardware) -> None:
         self.config = config
-        self.layer_weights = config.num_matrix_weights - config.head_weights
+        self.head_weights = config.head_weights
+        self.layer_weights = config.num_matrix_weights - self.head_weights
         self.element = DTYPE_BYTES[dtype]
         self.machine = machine
+        self.kv_elements = config.kv_elements_per_token
+        self.pair_flops = 4 * config.num_layers * config.q_size
+        self.flops = machine.rate(self.element)
 
     def __call__(self, plan: Plan) -> float:
         shape = plan.shape
@@ -271,13 +275,12 @@ class Roofline:
             pairs: pairs of a query and a key, in every head.
             moved: other tokens of KV that are read or written.
         """
-        config, head_weights = self.config, self.config.head_weights
-        weights = (self.layer_weights if computed else 0) + (head_weights if sampled else 0)
-        products = self.layer_weights * computed + head_weights * sampled  # of a weight and a token's element
+        weights = (self.layer_weights if computed else 0) + (self.head_weights if sampled else 0)
+        products = self.layer_weights * computed + self.head_weights * sampled  # of a weight and a token's element
         slots = self.machine.kv_traffic * context + moved
-        num_bytes = (weights + slots * config.kv_elements_per_token) * self.element
-        arithmetic = 2 * products + 4 * config.num_layers * config.q_size * pairs
-        return max(num_bytes / self.machine.bandwidth, arithmetic / self.machine.rate(self.element))
+        num_bytes = (weights + slots * self.kv_elements) * self.element
+        arithmetic = 2 * products + self.pair_flops * pairs
+        return max(num_bytes / self.machine.bandwidth, arithmetic / self.flops)
 
 
 def _pairs(work: Work) -> float:
