@@ -20,11 +20,12 @@ import minifuse
 from minifuse.core.report import StepReport
 from minifuse.core.requests import Observer, Requests
 from minifuse.execute.cores import processor
+from minifuse.workload.conversations import MEANS
 from minifuse.workload.laws import Arrival, Lognormal
 from minifuse.workload.synthetic import RequestDefaults, synthetic_stream
 
 MODEL, MACHINE, DTYPE, PLACES, RATE = "random:llama-2-13b", "a100-80g", "float16", 256, 14.0
-PROMPTS, ANSWERS = Lognormal(37.77, 1.2, 1024), Lognormal(204.58, 0.9, 1024)
+PROMPTS, ANSWERS = Lognormal(MEANS[1], 1.2, 1024), Lognormal(MEANS[2], 0.9, 1024)
 
 
 class Counted(Observer):
@@ -100,7 +101,7 @@ def page(rows: list[dict[str, float]]) -> str:
     return f"""# The simulator: long runs
 
 {MODEL} in {DTYPE} on one {MACHINE}, at most {PLACES} requests at once, {RATE:g} requests/s as a Poisson process.
-Lengths are lognormal, with ShareGPT's means (37.77 tokens of a prompt, 204.58 of an answer), clipped to 1,024.
+Lengths are lognormal, with ShareGPT's means ({MEANS[1]} tokens of a prompt, {MEANS[2]} of an answer), clipped to 1,024.
 
 {table}
 

@@ -26,7 +26,7 @@ class Span(NamedTuple):
 
 
 def spans_from(start: int, stop: int) -> tuple[Span, ...]:
-    """Return the span from `start` to `stop` as missing spans; those of decode steps are made once."""
+    """Return [start, stop) as missing spans; a decode step's is made once."""
     return _last(stop) if start == stop - 1 else (Span(start, stop),)
 
 
@@ -199,7 +199,8 @@ class Plan:
 
     @property
     def num_idle(self) -> int:
-        return self.num_computed - self.num_tokens
+        shape = self.layout.shape
+        return 0 if shape is None else shape.num_tokens - self.num_tokens
 
 
 def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:

@@ -18,7 +18,7 @@ from minifuse.execute.link import Link
 
 def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
     """Give every sampled sequence the token -1, which is never a stop token."""
-    return Ran({name: (-1,) for name, _, stop, _ in plan.work if stop == len(sequences[name].tokens)})
+    return Ran({plan.work[i].sequence: (-1,) for i in sampled_work(plan, sequences)})
 
 
 class VirtualExecutor:

@@ -176,7 +176,7 @@ class Roofline:
             pairs = plan.num_computed * width
         else:
             context = sum([work.stop for work in plan.work])
-            pairs = sum([(stop - start) * (start + stop + 1) for _, start, stop, _ in plan.work]) / 2
+            pairs = sum(map(_pairs, plan.work))
         if self.machine.slower is not None:
             layers_s = self._products(plan.num_computed, len(plan.work), moved)
             single = all(work.stop - work.start == 1 for work in plan.work)

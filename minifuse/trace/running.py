@@ -25,7 +25,7 @@ FORGOTTEN = 4096  # ended requests, after which arrivals that no longer matter a
 class RunningMetrics:
     """Counts the metrics of a run event by event.
 
-    Memory grows with the requests that have not ended, and hardly with those that have: see `Tally`. `read` takes the
+    Memory is bounded by the unfinished requests: an ended request is tallied (`Tally`) and forgotten. `read` takes the
     events of a trace or, during a run, those of `Trace(into=...)`.
 
     Args:
@@ -173,12 +173,8 @@ class RunningMetrics:
             groups[getattr(life, self.by)].add(life, {})
 
     def _forget(self, launched: float) -> None:
-        """Forget requests that have ended, and that neither this step nor a plan in flight names."""
-        for name, life in self._just_ended:
-            if life.arrived:
-                self._overtaken.ended(life, launched)
-            self._ended.append((launched, name, life))
-        self._just_ended.clear()
+        """Forget ended requests that neither this step nor a plan in flight names."""
+        self._ended += [(launched, name, life) for name, life in self._pass_on_ends(launched)]
         all_until = self._steps.all_until
         self._overtaken.settle(all_until)
         while self._ended and self._ended[0][0] <= all_until:
@@ -188,6 +184,14 @@ class RunningMetrics:
                 self._num_forgotten += 1
                 if not self._num_forgotten % FORGOTTEN:
                     self._overtaken.forget(min([one.arrival_s for one in self.lives.values()], default=life.arrival_s))
+
+    def _pass_on_ends(self, launched: float) -> list[tuple[str, Life]]:
+        """Tell `Overtaken` which requests have just ended; return these."""
+        ended, self._just_ended = self._just_ended, []
+        for _, life in ended:
+            if life.arrived:
+                self._overtaken.ended(life, launched)
+        return ended
 
     def _admit(self, name: str, now: float, launched: float, on_device: int, on_host: int) -> None:
         """Count an admission; the request found these numbers of tokens of its text in memory."""
@@ -215,10 +219,7 @@ class RunningMetrics:
         latencies, num_output = every.summaries(), every.num_output
         reasons = every.reasons + Counter(refused=self.num["refused"])
         num = self.num
-        for _, life in self._just_ended:
-            if life.arrived:
-                self._overtaken.ended(life, math.inf)
-        self._just_ended.clear()
+        self._pass_on_ends(math.inf)
         return {
             "requests": {
                 "total": reasons.total(),

@@ -15,8 +15,6 @@ from minifuse.core.shapes import Rectangle, Region, StateRows
 def step_figures(report: StepReport) -> dict[str, Any]:
     """Return what metrics need of a step, without copies: all except places and layout."""
     plan = report.plan
-    num_tokens = plan.num_tokens
-    num_computed = num_tokens if plan.shape is None else plan.shape.num_tokens
     return {
         "step": plan.step,
         "worker": plan.worker,
@@ -28,8 +26,8 @@ def step_figures(report: StepReport) -> dict[str, Any]:
         "moves": plan.moves,
         **({"reused": plan.reused} if plan.reused else {}),
         "reasons": plan.reasons,
-        "computed": num_computed,
-        "idle": num_computed - num_tokens,
+        "computed": plan.num_computed,
+        "idle": plan.num_idle,
         "tokens": report.tokens,
         **({"discarded": report.discarded} if report.discarded else {}),
         "finished": {name: reason.value for name, reason in report.finished.items()},

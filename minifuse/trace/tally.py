@@ -69,7 +69,7 @@ class Tally:
 
 
 class _Ascending(Sequence[float]):
-    """Counted values as a sorted sequence, in which each value stands as often as it was counted."""
+    """Presents counted values as a sorted sequence, each as often as counted."""
 
     def __init__(self, counts: Counter[float]) -> None:
         self.values = sorted(counts)

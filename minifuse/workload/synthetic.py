@@ -72,7 +72,7 @@ def synthetic_stream(
     defaults: RequestDefaults = DEFAULTS,
     prompts_per_request: int = 1,
 ) -> Iterator[Request]:
-    """Make requests r0, r1, ... one by one, with random prompts that contain no stop tokens.
+    """Make requests r0, r1, ... one by one, their random prompts without stop tokens.
 
     The drawn output length becomes the request's `max_new_tokens`; `defaults.max_new_tokens` is not used. If
     `defaults.ignore_eos`, answers have exactly the drawn length. All prompts of a request (r0/0, r0/1, ...) have the
