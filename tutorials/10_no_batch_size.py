@@ -30,8 +30,8 @@
 # > assumes. `--scale cpu` runs it for real, with the simulator's error beside it.
 # >
 # > **Agreement.** Five rounds. Fig. 11, OPT-6.7B on one 4090: below, 0.85 times the requests of `vllm` (0.76 to 0.97)
-# > and 1.67 times those of `orca`, and below on four; with the fast link at least 1.75 to 2.16 times, undecided. OPT-1.3B:
-# > below on one 4090 (0.65 times). Elsewhere undecided: no latency gets as high as the one compared. Fig. 12: OPT-6.7B
+# > and 1.67 times those of `orca`, and below on four; with the fast link at least 1.75 to 2.16 times, undecided.
+# > OPT-1.3B: below on one 4090 (0.65 times). Elsewhere undecided: no latency gets as high as the one compared. Fig. 12: OPT-6.7B
 # > above under load on every machine, OPT-1.3B undecided (3.01 to 4.10 times), OPT-125M undecided or below (0.99 to
 # > 2.24). On GPUs: not measured. All figures: `benchmarks/results/README.md`.
 # >
