@@ -1,0 +1,228 @@
+"""Measures the profile of this machine: operators by themselves, and the host beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from minifuse.attention.layouts import PagedStage
+from minifuse.execute.cores import OtherWork, load_on_free_cores
+from minifuse.execute.timing import take_turns
+from minifuse.model.device import free_bytes
+from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.load import TextSource
+from minifuse.model.text.presets import preset
+from minifuse.serve.host_runs import BATCHES, HostSamples, fit_host, fit_together, host_run, lower_quartile
+from minifuse.serve.settings import Settings
+from minifuse.simulate.grid import Grid
+from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, Rates
+from minifuse.simulate.measured import MeasuredCost, kind_of_layer, layer_weights
+from minifuse.simulate.tables import ModelTables, timer
+from minifuse.stages import stage
+from minifuse.techniques import Technique
+
+MAX_CONTEXT, MAX_TOKENS = 1024, 1024  # by default
+Say = Callable[[str], None]
+
+
+SIZES = ((128, 2), (256, 4), (512, 8), (768, 12))  # hidden size and layers, of the models that are measured by default
+
+
+def shapes() -> list[TextSource]:
+    """Return the models that are measured if none is named: two kinds of layers, in four sizes."""
+    found = []
+    for base in (preset("small"), preset("small-opt")):
+        for hidden, layers in SIZES:
+            config = replace(
+                base,
+                hidden_size=hidden,
+                num_layers=layers,
+                num_heads=hidden // 64,
+                num_kv_heads=hidden // 64,
+                head_dim=64,
+                intermediate_size=base.intermediate_size * hidden // base.hidden_size,
+                rotary=base.rotary and replace(base.rotary, dim=64),
+            )
+            found.append(TextSource(f"{config.family} {layers}x{hidden}", config, None))
+    return found
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is measured, and how often.
+
+    Attributes:
+        max_context: tokens of the longest context.
+        minutes: no round of a model begins later; the first round of each is always measured.
+    """
+
+    sources: Sequence[TextSource]
+    techniques: Sequence[Technique]
+    dtype: str = "float32"
+    device: str = "cpu"
+    rounds: int = 5
+    max_context: int = MAX_CONTEXT
+    minutes: float | None = None
+    say: Say = field(default=lambda text: None)
+
+    def measure(self, machine: str) -> MachineProfile:
+        """Measure everything, model by model, in turns within each model.
+
+        Raises:
+            MachineError: a model, or KV for the longest contexts, does not fit the device.
+        """
+        others, parts = OtherWork(), []
+        began_s = time.perf_counter()
+        for number, source in enumerate(self.sources, 1):
+            share = None if self.minutes is None else self.minutes * 60 * number / len(self.sources)
+            parts.append(self._model(source, None if share is None else began_s + share))
+        return self._joined(machine, parts, others.cores() or 0.0)
+
+    def _model(self, source: TextSource, until_s: float | None) -> _Part:
+        """Measure one model."""
+        model = load_on_free_cores(source.config.num_parameters, lambda: source.load(self.dtype, self.device))
+        device = model.device.type
+        names = dict.fromkeys(row.attention for row in self.techniques)
+        made: dict[str, Any] = {name: stage("attention", name)() for name in names}
+        operators = PagedStage().backend(device, self.dtype).operators
+        context = min(self.max_context, source.config.max_context)
+        tables = ModelTables(model, operators, made, context, MAX_TOKENS)
+        runs: dict[Any, Callable[[int], Any]] = {**tables.runs()}
+        settings = Settings(dtype=self.dtype, device=self.device)
+        for row in self.techniques:
+            for batch in BATCHES:
+                runs[row.name, batch] = host_run(row, source, model, settings, batch)
+        taken: dict[Any, list[Any]] = {}
+        for number in range(self.rounds):
+            if number and until_s is not None and time.perf_counter() > until_s:
+                break
+            self.say(f"{source.name}: round {number + 1} of {self.rounds}")
+            for key, found in take_turns(runs, 1, first=number).items():
+                taken.setdefault(key, []).extend(found)
+        return _Part(source, tables, taken, torch.get_num_threads())
+
+    def _joined(self, machine: str, parts: Sequence[_Part], others: float) -> MachineProfile:
+        """Join what was measured of each model to tables with a width axis, then fit the host."""
+        kinds = {
+            kind: _tables([part for part in parts if kind_of_layer(part.source.config) == kind])
+            for kind in dict.fromkeys(kind_of_layer(part.source.config) for part in parts)
+        }
+        profile = MachineProfile(
+            machine=machine,
+            device=self.device,
+            dtype=self.dtype,
+            torch=torch.__version__,
+            models={part.source.name: part.threads for part in parts},
+            rounds=min(part.num_rounds for part in parts),
+            spread=median(spread for part in parts for spread in part.spreads()),
+            others=others,
+            rates=rates(self.dtype, self.device),
+            kinds=kinds,
+            host={},
+        )
+        return profile.model_copy(update={"host": dict(self._hosts(profile, parts))})
+
+    def _hosts(self, profile: MachineProfile, parts: Sequence[_Part]) -> Iterator[tuple[str, Host]]:
+        """Yield the host's terms under each technique, fitted to the runs of all models."""
+        for row in self.techniques:
+            mix = "+".join(row.stages.values())
+
+            def samples(host: Host, row: Technique = row, mix: str = mix) -> Iterator[tuple[MeasuredCost, HostSamples]]:
+                known = profile.model_copy(update={"host": {mix: host}})
+                for part in parts:
+                    cost = MeasuredCost(part.source.config, known, row.attention, mix)
+                    for batch in BATCHES:
+                        yield cost, HostSamples(part.taken[row.name, batch])
+
+            host = Host(seconds=fit_host([*samples(Host(seconds={}))]))
+            yield mix, host.model_copy(update={"together": fit_together([*samples(host)])})
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What was measured of one model."""
+
+    source: TextSource
+    tables: ModelTables
+    taken: Mapping[Any, list[Any]]  # of each computation: its seconds, or its iterations, in every round
+    threads: int
+
+    @property
+    def num_rounds(self) -> int:
+        return len(next(iter(self.taken.values())))
+
+    @cached_property
+    def best(self) -> dict[Any, float]:
+        """Return the lower quartile of each computation's seconds."""
+        return {key: lower_quartile(found) for key, found in self.taken.items() if isinstance(found[0], float)}
+
+    @cached_property
+    def attention(self) -> dict[str, AttentionTables]:
+        """Return the tables of each attention stage."""
+        return {name: self.tables.attention(name, self.best) for name in self.tables.stages}
+
+    def spreads(self) -> Iterator[float]:
+        """Yield the interquartile range of each computation's seconds, over their median."""
+        for found in self.taken.values():
+            if isinstance(found[0], float) and len(found) > 1:
+                low, middle, high = quantiles(found, n=4, method="inclusive")
+                yield (high - low) / middle
+        yield from [0.0] * (self.num_rounds == 1)
+
+
+def _tables(parts: Sequence[_Part]) -> LayerTables:
+    """Join the tables of models with one kind of layer."""
+
+    def joined(width: str, of: Callable[[ModelConfig], int], grid: Callable[[_Part], Grid]) -> Grid:
+        return stacked(width, {of(part.source.config): grid(part) for part in parts})
+
+    def of(name: str, width: str, table: str) -> Grid:
+        return joined(width, attrgetter(width), lambda part: getattr(part.attention[name], table))
+
+    attention = {
+        name: AttentionTables(
+            decode=of(name, "kv_size", "decode"),
+            prefill=of(name, "q_size", "prefill"),
+            index_decode=of(name, "kv_size", "index_decode"),
+            index_prefill=of(name, "kv_size", "index_prefill"),
+            ragged=median(part.attention[name].ragged for part in parts),
+        )
+        for name in parts[0].attention
+    }
+    return LayerTables(
+        layers=joined("weights", layer_weights, lambda part: part.tables.layers(part.best)),
+        head=joined("weights", attrgetter("head_weights"), lambda part: part.tables.head(part.best)),
+        attention=attention,
+    )
+
+
+def stacked(width: str, grids: Mapping[int, Grid]) -> Grid:
+    """Join grids of the same axes along a new first axis.
+
+    >>> grid = Grid(axes={"rows": (1, 2)}, seconds=(1, 2))
+    >>> stacked("width", {8: grid, 4: grid}).axes
+    {'width': (4.0, 8.0), 'rows': (1.0, 2.0)}
+    """
+    widths = sorted(grids)
+    seconds = [second for one in widths for second in grids[one].seconds]
+    return Grid(axes={width: tuple(widths), **grids[widths[0]].axes}, seconds=tuple(seconds))
+
+
+def rates(dtype: str, device: str) -> Rates:
+    """Measure how fast memory is read, and how fast a large product is computed."""
+    kind = getattr(torch, dtype)
+    numbers = torch.ones(2**26, dtype=kind, device=device)
+    square = torch.ones(2048, 2048, dtype=kind, device=device)
+    reading, product = timer(lambda: numbers.sum(), device), timer(lambda: square @ square, device)
+    return Rates(
+        bandwidth=numbers.numel() * numbers.element_size() / min(map(reading, range(5))),
+        flops=2 * 2048**3 / min(map(product, range(5))),
+        memory=float(free_bytes(device) or 2**34),
+    )

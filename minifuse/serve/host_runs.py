@@ -1,0 +1,149 @@
+"""Serves short workloads in real time, to measure the host's part of each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import quantiles
+from typing import NamedTuple
+
+from minifuse.core.observers import RunObserver
+from minifuse.core.plan import Plan
+from minifuse.core.report import StepReport
+from minifuse.core.requests import Requests
+from minifuse.model.text.load import TextSource
+from minifuse.model.text.transformer import Transformer
+from minifuse.serve.assembly import choose
+from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
+from minifuse.simulate.host_terms import Terms, fit, host_terms
+from minifuse.simulate.measured import MeasuredCost
+from minifuse.techniques import Technique
+from minifuse.workload.laws import parse_lengths
+from minifuse.workload.synthetic import synthetic
+
+BATCHES = (1, 3, 8, 24)  # requests served at once, where a technique has a batch size
+PROMPTS, ANSWERS = "uniform:4:96", "uniform:2:24"
+
+
+class Iteration(NamedTuple):
+    """A plan, the time at which it was submitted, and the time at which it ended."""
+
+    plan: Plan
+    start_s: float
+    end_s: float
+
+
+class _Iterations(RunObserver):
+    def __init__(self) -> None:
+        self.found: list[Iteration] = []
+
+    def completed(self, report: StepReport, requests: Requests) -> None:
+        if report.plan.work:
+            self.found.append(Iteration(report.plan, report.started_s, report.ended_s))
+
+
+def host_run(
+    row: Technique, source: TextSource, model: Transformer, settings: Settings, batch: int
+) -> Callable[[int], list[Iteration]]:
+    """Return a function that serves twice `batch` requests, and returns the iterations."""
+    choices = choose(row, settings.stage_options, batch if row.batch_sizes else None)
+    run = resolve_run(choices, source, settings)
+    longest = source.config.max_context
+    laws = parse_lengths(PROMPTS), parse_lengths(ANSWERS)
+    drawn = synthetic(2 * batch, *laws, source.config.vocab_size, seed=batch)
+    requests = [replace(one, ignore_eos=True) for one in drawn if one.max_length <= longest]
+
+    def once(number: int) -> list[Iteration]:
+        observer = _Iterations()
+        serve(build_engine(run, model, into=lambda event: None, observers=(observer,)), requests)
+        return observer.found
+
+    return once
+
+
+def alone(iterations: Sequence[Iteration]) -> dict[int, tuple[Plan, float]]:
+    """Return the plans during which no other plan ran, by step, with their seconds.
+
+    >>> of = lambda step, start, end: Iteration(Plan(step, 0, (), ()), start, end)
+    >>> [*alone([of(0, 0.0, 2.0), of(1, 1.0, 3.0), of(2, 3.0, 4.0)])]
+    [2]
+    """
+    found, ended = {}, 0.0
+    in_order = sorted(iterations, key=lambda one: one.start_s)
+    for i, one in enumerate(in_order):
+        later = in_order[i + 1].start_s if i + 1 < len(in_order) else one.end_s
+        if one.start_s >= ended and later >= one.end_s > one.start_s:
+            found[one.plan.step] = (one.plan, one.end_s - one.start_s)
+        ended = max(ended, one.end_s)
+    return found
+
+
+def overlap(iterations: Sequence[Iteration]) -> tuple[float, float]:
+    """Return for how many seconds one plan ran, and for how many several did.
+
+    >>> of = lambda start, end: Iteration(Plan(0, 0, (), ()), start, end)
+    >>> overlap([of(0.0, 2.0), of(1.0, 3.0)])
+    (2.0, 1.0)
+    """
+    events = sorted([(one.start_s, 1) for one in iterations] + [(one.end_s, -1) for one in iterations])
+    seconds, running, last = [0.0, 0.0, 0.0], 0, 0.0
+    for at, change in events:
+        seconds[min(running, 2)] += at - last
+        running, last = running + change, at
+    return seconds[1], seconds[2]
+
+
+@dataclass(frozen=True, slots=True)
+class HostSamples:
+    """The iterations of one run, in every round."""
+
+    rounds: Sequence[Sequence[Iteration]]
+
+    def typical(self) -> list[tuple[Plan, float]]:
+        """Return the plans that ran alone in every round, with the lower quartile of their seconds.
+
+        Rounds plan alike as long as no decision depends on time; a plan that differs is left out.
+        """
+        first, *others = map(alone, self.rounds)
+        found = []
+        for step, (plan, seconds) in first.items():
+            seen = [seconds] + [
+                other[step][1] for other in others if step in other and other[step][0].work == plan.work
+            ]
+            if len(seen) == len(self.rounds):
+                found.append((plan, lower_quartile(seen)))
+        return found
+
+
+def lower_quartile(values: Sequence[float]) -> float:
+    """Return the lower quartile: other processes only ever add to a time."""
+    return values[0] if len(values) == 1 else quantiles(values, n=4, method="inclusive")[0]
+
+
+Samples = Sequence[tuple[MeasuredCost, HostSamples]]  # of each run, its costs without the host, or with it
+
+
+def fit_host(samples: Samples) -> dict[str, float]:
+    """Fit the host's seconds to what iterations take beyond their operators, relative to the iterations."""
+    counted: list[Terms] = []
+    beyond, whole = [], []
+    for cost, sample in samples:
+        for plan, seconds in sample.typical():
+            counted.append(host_terms(plan))
+            beyond.append(seconds - cost.device_s(plan))
+            whole.append(seconds)
+    return fit(counted, beyond, whole) if counted else {}
+
+
+def fit_together(samples: Samples) -> float:
+    """Return how fast several plans at once are, as a multiple of one plan's speed; 1 if none overlapped."""
+    done = one_s = several_s = 0.0
+    for cost, sample in samples:
+        for iterations in sample.rounds:
+            one, several = overlap(iterations)
+            done += sum(cost(iteration.plan) for iteration in iterations)
+            one_s, several_s = one_s + one, several_s + several
+    return max(0.1, (done - one_s) / several_s) if several_s else 1.0
