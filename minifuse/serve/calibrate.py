@@ -98,7 +98,7 @@ class Calibration:
         settings = Settings(dtype=self.dtype, device=self.device)
         for row in self.techniques:
             for batch in BATCHES:
-                runs[row.name, batch] = host_run(row, source, model, settings, batch)
+                runs[row.name, batch] = host_run(row, source, model, settings, batch, context)
         taken: dict[Any, list[Any]] = {}
         for number in range(self.rounds):
             if number and until_s is not None and time.perf_counter() > until_s:

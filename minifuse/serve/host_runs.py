@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import quantiles
 from typing import NamedTuple
 
@@ -22,10 +22,10 @@ from minifuse.simulate.host_terms import Terms, fit, host_terms
 from minifuse.simulate.measured import MeasuredCost
 from minifuse.techniques import Technique
 from minifuse.workload.laws import parse_lengths
-from minifuse.workload.synthetic import synthetic
+from minifuse.workload.synthetic import RequestDefaults, synthetic
 
 BATCHES = (1, 3, 8, 24)  # requests served at once, where a technique has a batch size
-PROMPTS, ANSWERS = "uniform:4:96", "uniform:2:24"
+PROMPT, ANSWER = 96, 24  # tokens, at most
 
 
 class Iteration(NamedTuple):
@@ -46,15 +46,15 @@ class _Iterations(RunObserver):
 
 
 def host_run(
-    row: Technique, source: TextSource, model: Transformer, settings: Settings, batch: int
+    row: Technique, source: TextSource, model: Transformer, settings: Settings, batch: int, max_context: int
 ) -> Callable[[int], list[Iteration]]:
-    """Return a function that serves twice `batch` requests, and returns the iterations."""
+    """Return a function that serves requests of up to `max_context` tokens, and returns the iterations."""
     choices = choose(row, settings.stage_options, batch if row.batch_sizes else None)
     run = resolve_run(choices, source, settings)
-    longest = source.config.max_context
-    laws = parse_lengths(PROMPTS), parse_lengths(ANSWERS)
-    drawn = synthetic(2 * batch, *laws, source.config.vocab_size, seed=batch)
-    requests = [replace(one, ignore_eos=True) for one in drawn if one.max_length <= longest]
+    prompts, answers = min(PROMPT, 3 * max_context // 4), min(ANSWER, max_context // 4)
+    laws = parse_lengths(f"uniform:1:{prompts}"), parse_lengths(f"uniform:2:{answers}")
+    whole = RequestDefaults(ignore_eos=True)
+    requests = synthetic(2 * batch, *laws, source.config.vocab_size, seed=batch, defaults=whole)
 
     def once(number: int) -> list[Iteration]:
         observer = _Iterations()

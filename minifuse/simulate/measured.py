@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -21,6 +21,16 @@ from minifuse.simulate.host_terms import host_terms
 from minifuse.simulate.machine_profile import Host, MachineProfile
 
 T = TypeVar("T")
+UNITS = {
+    "tokens": "tokens",
+    "rows": "sequences",
+    "context": "tokens of context",
+    "queries": "tokens of a prompt",
+}  # of the axes
+
+
+class BeyondProfile(UserWarning):
+    """A simulated iteration lies beyond what was measured."""
 
 
 def kind_of_layer(config: ModelConfig) -> str:
@@ -52,7 +62,7 @@ class MeasuredCost:
         self.config, self.host = config, host.seconds
         self.machine = replace(profile.sheet, together=host.together)
         self.element = DTYPE_BYTES[profile.dtype]
-        self.beyond: Counter[str] = Counter()  # look-ups beyond what was measured, by axis
+        self._warned: set[str] = set()  # axes beyond whose last point a plan lay
         kind = known(profile.kinds, kind_of_layer(config), "layers")
         tables = known(kind.attention, attention, "attention")
         self._layer = _at(kind.layers, layer_weights(config), "weights in a layer")
@@ -131,8 +141,14 @@ class MeasuredCost:
 
     def _look_up(self, grid: Grid, *point: float) -> float:
         for name, at in zip(grid.axes, point, strict=True):
-            if at > grid.axes[name][-1]:
-                self.beyond[name] += 1
+            if at > grid.axes[name][-1] and name not in self._warned:
+                self._warned.add(name)
+                warnings.warn(
+                    f"The profile was measured up to {grid.axes[name][-1]:,.0f} {UNITS[name]}, and an iteration has "
+                    f"{at:,.0f}: beyond, times grow as they did between the last two.",
+                    BeyondProfile,
+                    stacklevel=2,
+                )
         return grid(*point)
 
     def reading_s(self, context: int) -> float:
@@ -145,7 +161,12 @@ class MeasuredCost:
         return saturating({int(count): self.layers_s(int(count)) + fixed for count in self._layer.axes["tokens"]})
 
     def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
-        """Return the cost of recomputing the last `chunk` tokens of each context (Pensieve, 3.4.3.1)."""
+        """Return the cost of recomputing the last `chunk` tokens of each context (Pensieve, 3.4.3.1).
+
+        Contexts that were not measured are left out, except for the first two: `Profile` continues the last slope.
+        """
+        longest = self._prefill.axes["context"][-1]
+        contexts = [*contexts[:2], *[context for context in contexts[2:] if context <= longest]]
         works = [Work("", context - chunk, context) for context in contexts]
         attention = tuple(self.config.num_layers * self._prompt(work)[1] for work in works)
         return Profile(self.layers_s(chunk), tuple(contexts), attention)
