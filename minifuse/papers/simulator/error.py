@@ -120,8 +120,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
     for corrected in (True, False):
         at_speed = "at the calibration's speed" if corrected else "as they are"
         for name, what in METRICS.items():
-            found = [one.errors(of_model if corrected else 1.0) for one, of_model in compared]
-            errors = [abs(of_run[name]) for of_run in found if name in of_run]
+            by_run = [one.errors(of_model if corrected else 1.0) for one, of_model in compared]
+            errors = [abs(of_run[name]) for of_run in by_run if name in of_run]
             summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
             if corrected and median(errors) <= TYPICAL and max(errors) <= LARGEST:
                 kept.append(what)
