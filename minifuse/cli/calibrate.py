@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import option, switch, takes, whole
 from minifuse.cli.files import STDOUT, file_or_stdout, refuse_overwriting
@@ -14,16 +14,15 @@ from minifuse.cli.options import MODEL
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import BUSY
 from minifuse.cli.text import console, tell
-from minifuse.core.errors import MachineError, UsageError
+from minifuse.core.errors import MachineError
 from minifuse.execute.cores import OtherWork, usable_cores
 from minifuse.io.output import write_whole
 from minifuse.io.parsing import parse_float
 from minifuse.model.choices import find_device
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.model.source import resolve
-from minifuse.model.text.load import TextSource, resolve_text
+from minifuse.model.source import Source, resolve
 from minifuse.show.figures import in_time, plain
-from minifuse.techniques import TECHNIQUES, Technique, serving, technique
+from minifuse.techniques import TECHNIQUES, Technique, technique
 
 if TYPE_CHECKING:
     from minifuse.simulate.machine_profile import MachineProfile
@@ -38,16 +37,16 @@ def _minutes(text: str, flag: str) -> float:
 
 
 def _technique(text: str, flag: str) -> str:
-    if "transformer" not in technique(text).serves:
-        raise UsageError(f"{flag} is {text}, which serves no transformers: give another.")
-    return text
+    return technique(text).name
 
 
 @dataclass(frozen=True)
 class CalibrateOptions:
     """The options of `calibrate`."""
 
-    model: Annotated[str | None, option("--model", f"{MODEL}; none: llama and opt in four sizes", "MODEL")] = None
+    model: Annotated[
+        str | None, option("--model", f"{MODEL}; none: llama, opt and cells in several sizes", "MODEL")
+    ] = None
     dtype: Annotated[str, option("--dtype", "data type to compute in", choices=DTYPE_BYTES)] = "float32"
     device: Annotated[str, option("--device", "where to compute", choices=("auto", "cpu", "cuda"))] = "auto"
     technique: Annotated[
@@ -74,14 +73,13 @@ def calibrate(options: CalibrateOptions) -> int:
     cheap to compute again, and fluid computes as many tokens per iteration as saturate the machine: both look for the
     profile in the cache folder.
     """
-    if options.model is not None and resolve(options.model).kind != "transformer":
-        raise UsageError(f"--model is {options.model}, made of cells, which are not measured: give a transformer.")
-    source = None if options.model is None else resolve_text(options.model)
+    source = None if options.model is None else resolve(options.model)
     refuse_overwriting([("--out", options.out)], [] if options.model is None else [options.model])
     from minifuse.simulate.profiles import KeptProfile
 
     device = find_device(options.device)
-    kept = KeptProfile(None if source is None else source.config, options.dtype, device)
+    config: Any = None if source is None else source.config
+    kept = KeptProfile(config, options.dtype, device)
     if options.out is None:
         kept.check()
     if not options.busy:
@@ -100,11 +98,11 @@ def calibrate(options: CalibrateOptions) -> int:
     return 0
 
 
-def _measured(source: TextSource | None, options: CalibrateOptions, device: str, machine: str) -> MachineProfile:
+def _measured(source: Source | None, options: CalibrateOptions, device: str, machine: str) -> MachineProfile:
     """Measure the profile, and tell on stderr what is being measured."""
     from minifuse.serve.calibrate import Calibration, shapes
 
-    rows: list[Technique] = [TECHNIQUES[name] for name in options.technique or serving("transformer")]
+    rows: list[Technique] = [TECHNIQUES[name] for name in options.technique or TECHNIQUES]
     return Calibration(
         shapes() if source is None else [source],
         rows,
@@ -138,12 +136,17 @@ def _show(profile: MachineProfile, options: CalibrateOptions) -> None:
     out.print(f"reads {rates.bandwidth / 1e9:.1f} GB/s, computes {rates.flops / 1e9:,.0f} Gflop/s", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("layers of", no_wrap=True)
-    for head in ("weights", "1 token", "64 tokens", "512 tokens"):
+    for head in ("weights", "1 row", "64 rows", "512 rows"):
         table.add_column(head, justify="right", no_wrap=True)
     for name, kind in profile.kinds.items():
         for weights in kind.layers.axes["weights"]:
             times = [in_time(kind.layers(weights, count)) for count in (1, 64, 512)]
             table.add_row(name, f"{weights:,.0f}", *times)
+    for name, steps in profile.cells.items():
+        for weights in steps.axes["weights"]:
+            table.add_row(
+                f"cell {name}", f"{weights:,.0f}", *(in_time(steps(weights, count)) for count in (1, 64, 512))
+            )
     out.print(table)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("host of", no_wrap=True)

@@ -16,8 +16,7 @@ from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.parallel.torchrun import num_ranks
 from minifuse.serve.assembly import Choices, choose
-from minifuse.serve.settings import CLOCKS, Settings, simulated
-from minifuse.simulate.cost import find_machine
+from minifuse.serve.settings import CLOCKS, Settings, find_machine, simulated
 from minifuse.techniques import Technique
 from minifuse.trace.running import GROUPINGS
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths, parse_users

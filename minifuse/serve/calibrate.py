@@ -15,43 +15,53 @@ import torch
 from minifuse.attention.layouts import PagedStage
 from minifuse.execute.cores import OtherWork, load_on_free_cores
 from minifuse.execute.timing import take_turns
+from minifuse.model.cells.source import CellSource
+from minifuse.model.cells.types import matrix_weights
 from minifuse.model.device import free_bytes
+from minifuse.model.source import Source, resolve
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
-from minifuse.serve.host_runs import BATCHES, HostSamples, fit_host, fit_together, host_run, lower_quartile
+from minifuse.serve.host_runs import Cost, HostSamples, Samples, fit_host, fit_together, host_run, lower_quartile
 from minifuse.serve.settings import Settings
+from minifuse.simulate.cell_tables import CellTables
+from minifuse.simulate.cells import MeasuredCells
 from minifuse.simulate.grid import Grid
 from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, Rates
 from minifuse.simulate.measured import MeasuredCost, kind_of_layer, layer_weights
-from minifuse.simulate.tables import ModelTables, timer
+from minifuse.simulate.tables import ModelTables, Taken, timer
 from minifuse.stages import stage
-from minifuse.techniques import Technique
+from minifuse.techniques import Technique, for_model
 
 MAX_CONTEXT, MAX_TOKENS = 1024, 1024  # by default
-Say = Callable[[str], None]
+BATCHES = (1, 3, 8, 24)  # requests served at once, where a technique has a batch size
+SIZES = ((128, 2), (256, 4), (512, 8), (768, 12))  # hidden size and layers of the transformers measured by default
+CELLS = (64, 256, 1024)  # hidden sizes of the models of cells
 
 
-SIZES = ((128, 2), (256, 4), (512, 8), (768, 12))  # hidden size and layers, of the models that are measured by default
-
-
-def shapes() -> list[TextSource]:
-    """Return the models that are measured if none is named: two kinds of layers, in four sizes."""
-    found = []
+def shapes() -> list[Source]:
+    """Return the models that are measured if none is named: llama, opt and three models of cells, in several sizes."""
+    found: list[Source] = []
     for base in (preset("small"), preset("small-opt")):
         for hidden, layers in SIZES:
-            config = replace(
-                base,
-                hidden_size=hidden,
-                num_layers=layers,
-                num_heads=hidden // 64,
-                num_kv_heads=hidden // 64,
-                head_dim=64,
-                intermediate_size=base.intermediate_size * hidden // base.hidden_size,
-                rotary=base.rotary and replace(base.rotary, dim=64),
-            )
+            config = resized(base, hidden, layers)
             found.append(TextSource(f"{config.family} {layers}x{hidden}", config, None))
+    found += [resolve(f"{kind}:hidden={hidden}") for kind in ("lstm", "seq2seq", "treelstm") for hidden in CELLS]
     return found
+
+
+def resized(base: ModelConfig, hidden: int, layers: int) -> ModelConfig:
+    """Return a shape with another hidden size, heads of 64, and a feed-forward layer in proportion."""
+    return replace(
+        base,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=hidden // 64,
+        num_kv_heads=hidden // 64,
+        head_dim=64,
+        intermediate_size=base.intermediate_size * hidden // base.hidden_size,
+        rotary=base.rotary and replace(base.rotary, dim=64),
+    )
 
 
 @dataclass(frozen=True)
@@ -63,14 +73,14 @@ class Calibration:
         minutes: no round of a model begins later; the first round of each is always measured.
     """
 
-    sources: Sequence[TextSource]
+    sources: Sequence[Source]
     techniques: Sequence[Technique]
     dtype: str = "float32"
     device: str = "cpu"
     rounds: int = 5
     max_context: int = MAX_CONTEXT
     minutes: float | None = None
-    say: Say = field(default=lambda text: None)
+    say: Callable[[str], None] = field(default=lambda text: None)
 
     def measure(self, machine: str) -> MachineProfile:
         """Measure everything, model by model, in turns within each model.
@@ -78,25 +88,47 @@ class Calibration:
         Raises:
             MachineError: a model, or KV for the longest contexts, does not fit the device.
         """
-        others, parts = OtherWork(), []
+        others, parts = OtherWork(), list[_Part]()
         began_s = time.perf_counter()
         for number, source in enumerate(self.sources, 1):
-            share = None if self.minutes is None else self.minutes * 60 * number / len(self.sources)
-            parts.append(self._model(source, None if share is None else began_s + share))
-        return self._joined(machine, parts, others.cores() or 0.0)
+            share = None if self.minutes is None else began_s + self.minutes * 60 * number / len(self.sources)
+            parts.append(self._model(source, share))
+        texts = [part for part in parts if part.source.kind == "transformer"]
+        kinds = dict.fromkeys(kind_of_layer(part.config) for part in texts)
+        profile = MachineProfile(
+            machine=machine,
+            device=self.device,
+            dtype=self.dtype,
+            torch=torch.__version__,
+            models={part.source.name: part.threads for part in parts},
+            rounds=min(part.num_rounds for part in parts),
+            spread=median(spread for part in parts for spread in part.spreads()),
+            others=others.cores() or 0.0,
+            rates=rates(self.dtype, self.device),
+            kinds={
+                kind: _layer_tables([part for part in texts if kind_of_layer(part.config) == kind]) for kind in kinds
+            },
+            cells=_cell_tables([part for part in parts if part.source.kind == "cells"]),
+            host={},
+        )
+        return profile.model_copy(update={"host": dict(self._hosts(profile, parts))})
 
-    def _model(self, source: TextSource, until_s: float | None) -> _Part:
+    def _model(self, source: Source, until_s: float | None) -> _Part:
         """Measure one model."""
         model = load_on_free_cores(source.config.num_parameters, lambda: source.load(self.dtype, self.device))
-        device = model.device.type
-        names = dict.fromkeys(row.attention for row in self.techniques)
-        made: dict[str, Any] = {name: stage("attention", name)() for name in names}
-        operators = PagedStage().backend(device, self.dtype).operators
-        context = min(self.max_context, source.config.max_context)
-        tables = ModelTables(model, operators, made, context, MAX_TOKENS)
+        context = min(self.max_context, source.config.max_context or self.max_context)
+        rows = [for_model(row, source.kind) for row in self.techniques if source.kind in row.serves]
+        tables: ModelTables | CellTables
+        if source.kind == "cells":
+            tables = CellTables(model)
+        else:
+            names = dict.fromkeys(row.attention for row in rows)
+            made: dict[str, Any] = {name: stage("attention", name)() for name in names}
+            operators = PagedStage().backend(model.device.type, self.dtype).operators
+            tables = ModelTables(model, operators, made, context, MAX_TOKENS)
         runs: dict[Any, Callable[[int], Any]] = {**tables.runs()}
         settings = Settings(dtype=self.dtype, device=self.device)
-        for row in self.techniques:
+        for row in rows:
             for batch in BATCHES:
                 runs[row.name, batch] = host_run(row, source, model, settings, batch, context)
         taken: dict[Any, list[Any]] = {}
@@ -106,60 +138,47 @@ class Calibration:
             self.say(f"{source.name}: round {number + 1} of {self.rounds}")
             for key, found in take_turns(runs, 1, first=number).items():
                 taken.setdefault(key, []).extend(found)
-        return _Part(source, tables, taken, torch.get_num_threads())
-
-    def _joined(self, machine: str, parts: Sequence[_Part], others: float) -> MachineProfile:
-        """Join what was measured of each model to tables with a width axis, then fit the host."""
-        kinds = {
-            kind: _tables([part for part in parts if kind_of_layer(part.source.config) == kind])
-            for kind in dict.fromkeys(kind_of_layer(part.source.config) for part in parts)
-        }
-        profile = MachineProfile(
-            machine=machine,
-            device=self.device,
-            dtype=self.dtype,
-            torch=torch.__version__,
-            models={part.source.name: part.threads for part in parts},
-            rounds=min(part.num_rounds for part in parts),
-            spread=median(spread for part in parts for spread in part.spreads()),
-            others=others,
-            rates=rates(self.dtype, self.device),
-            kinds=kinds,
-            host={},
-        )
-        return profile.model_copy(update={"host": dict(self._hosts(profile, parts))})
+        return _Part(source, model, rows, tables, taken, torch.get_num_threads())
 
     def _hosts(self, profile: MachineProfile, parts: Sequence[_Part]) -> Iterator[tuple[str, Host]]:
-        """Yield the host's terms under each technique, fitted to the runs of all models."""
-        for row in self.techniques:
-            mix = "+".join(row.stages.values())
+        """Yield the host's terms of each mix of stages, fitted to the runs of all models."""
+        for mix in dict.fromkeys(row.mix for part in parts for row in part.rows):
 
-            def samples(host: Host, row: Technique = row, mix: str = mix) -> Iterator[tuple[MeasuredCost, HostSamples]]:
+            def samples(host: Host, mix: str = mix) -> Samples:
                 known = profile.model_copy(update={"host": {mix: host}})
-                for part in parts:
-                    cost = MeasuredCost(part.source.config, known, row.attention, mix)
-                    for batch in BATCHES:
-                        yield cost, HostSamples(part.taken[row.name, batch])
+                return [
+                    (part.cost(known, row), HostSamples(part.taken[row.name, batch]))
+                    for part in parts
+                    for row in part.rows
+                    for batch in BATCHES
+                    if row.mix == mix
+                ]
 
-            host = Host(seconds=fit_host([*samples(Host(seconds={}))]))
-            yield mix, host.model_copy(update={"together": fit_together([*samples(host)])})
+            host = Host(seconds=fit_host(samples(Host(seconds={}))))
+            yield mix, host.model_copy(update={"together": fit_together(samples(host))})
 
 
 @dataclass(frozen=True)
 class _Part:
     """What was measured of one model."""
 
-    source: TextSource
-    tables: ModelTables
+    source: Source
+    model: Any
+    rows: Sequence[Technique]  # that were run, with the stages that serve such a model
+    tables: Any  # ModelTables or CellTables
     taken: Mapping[Any, list[Any]]  # of each computation: its seconds, or its iterations, in every round
     threads: int
+
+    @property
+    def config(self) -> Any:
+        return self.source.config
 
     @property
     def num_rounds(self) -> int:
         return len(next(iter(self.taken.values())))
 
     @cached_property
-    def best(self) -> dict[Any, float]:
+    def best(self) -> Taken:
         """Return the lower quartile of each computation's seconds."""
         return {key: lower_quartile(found) for key, found in self.taken.items() if isinstance(found[0], float)}
 
@@ -170,21 +189,28 @@ class _Part:
 
     def spreads(self) -> Iterator[float]:
         """Yield the interquartile range of each computation's seconds, over their median."""
-        for found in self.taken.values():
-            if isinstance(found[0], float) and len(found) > 1:
-                low, middle, high = quantiles(found, n=4, method="inclusive")
+        for key in self.best:
+            if self.num_rounds > 1:
+                low, middle, high = quantiles(self.taken[key], n=4, method="inclusive")
                 yield (high - low) / middle
-        yield from [0.0] * (self.num_rounds == 1)
+            else:
+                yield 0.0
+
+    def cost(self, profile: MachineProfile, row: Technique) -> Cost:
+        """Return the cost of this model's plans under a technique."""
+        if isinstance(self.source, CellSource):
+            return MeasuredCells(self.model, profile, row.mix)
+        return MeasuredCost(self.config, profile, row.attention, row.mix)
 
 
-def _tables(parts: Sequence[_Part]) -> LayerTables:
-    """Join the tables of models with one kind of layer."""
+def _layer_tables(parts: Sequence[_Part]) -> LayerTables:
+    """Join the tables of transformers with one kind of layer."""
 
-    def joined(width: str, of: Callable[[ModelConfig], int], grid: Callable[[_Part], Grid]) -> Grid:
-        return stacked(width, {of(part.source.config): grid(part) for part in parts})
+    def joined(width: Callable[[ModelConfig], int], name: str, grid: Callable[[_Part], Grid]) -> Grid:
+        return stacked(name, {width(part.config): grid(part) for part in parts})
 
-    def of(name: str, width: str, table: str) -> Grid:
-        return joined(width, attrgetter(width), lambda part: getattr(part.attention[name], table))
+    def of(stage: str, width: str, table: str) -> Grid:
+        return joined(attrgetter(width), width, lambda part: getattr(part.attention[stage], table))
 
     attention = {
         name: AttentionTables(
@@ -197,10 +223,19 @@ def _tables(parts: Sequence[_Part]) -> LayerTables:
         for name in parts[0].attention
     }
     return LayerTables(
-        layers=joined("weights", layer_weights, lambda part: part.tables.layers(part.best)),
-        head=joined("weights", attrgetter("head_weights"), lambda part: part.tables.head(part.best)),
+        layers=joined(layer_weights, "weights", lambda part: part.tables.layers(part.best)),
+        head=joined(attrgetter("head_weights"), "weights", lambda part: part.tables.head(part.best)),
         attention=attention,
     )
+
+
+def _cell_tables(parts: Sequence[_Part]) -> dict[str, Grid]:
+    """Join the steps of models of cells, by the name of the cell."""
+    steps: dict[str, dict[int, Grid]] = {}
+    for part in parts:
+        for name, grid in part.tables.steps(part.best).items():
+            steps.setdefault(name, {})[matrix_weights(part.model.types[name].cell)] = grid
+    return {name: stacked("weights", grids) for name, grids in steps.items()}
 
 
 def stacked(width: str, grids: Mapping[int, Grid]) -> Grid:
@@ -220,7 +255,7 @@ def rates(dtype: str, device: str) -> Rates:
     kind = getattr(torch, dtype)
     numbers = torch.ones(2**26, dtype=kind, device=device)
     square = torch.ones(2048, 2048, dtype=kind, device=device)
-    reading, product = timer(lambda: numbers.sum(), device), timer(lambda: square @ square, device)
+    reading, product = timer(numbers.sum, device), timer(lambda: square @ square, device)
     return Rates(
         bandwidth=numbers.numel() * numbers.element_size() / min(map(reading, range(5))),
         flops=2 * 2048**3 / min(map(product, range(5))),

@@ -5,56 +5,71 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from minifuse.core.observers import RunObserver
 from minifuse.core.plan import Plan
 from minifuse.core.report import StepReport
 from minifuse.core.requests import Requests
-from minifuse.model.text.load import TextSource
-from minifuse.model.text.transformer import Transformer
+from minifuse.model.kinds import request_kind
+from minifuse.model.source import Source
 from minifuse.serve.assembly import choose
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.host_terms import Terms, fit, host_terms
-from minifuse.simulate.measured import MeasuredCost
 from minifuse.techniques import Technique
+from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import parse_lengths
 from minifuse.workload.synthetic import RequestDefaults, synthetic
 
-BATCHES = (1, 3, 8, 24)  # requests served at once, where a technique has a batch size
 PROMPT, ANSWER = 96, 24  # tokens, at most
 
 
 class Iteration(NamedTuple):
-    """A plan, the time at which it was submitted, and the time at which it ended."""
+    """A plan, the time at which its worker could begin it, and the time at which it ended."""
 
     plan: Plan
     start_s: float
     end_s: float
 
 
+class Cost(Protocol):
+    """Estimates the seconds of a plan, with the host's part and without."""
+
+    def __call__(self, plan: Plan) -> float: ...
+    def device_s(self, plan: Plan) -> float: ...
+
+
 class _Iterations(RunObserver):
     def __init__(self) -> None:
         self.found: list[Iteration] = []
+        self._free_s: dict[int, float] = {}  # when each worker has ended its last plan
 
     def completed(self, report: StepReport, requests: Requests) -> None:
-        if report.plan.work:
-            self.found.append(Iteration(report.plan, report.started_s, report.ended_s))
+        plan = report.plan
+        if plan.work:
+            # A plan that was submitted while its worker ran another one begins when that one ends.
+            start_s = max(report.started_s, self._free_s.get(plan.worker, 0.0))
+            self.found.append(Iteration(plan, start_s, report.ended_s))
+            self._free_s[plan.worker] = report.ended_s
 
 
 def host_run(
-    row: Technique, source: TextSource, model: Transformer, settings: Settings, batch: int, max_context: int
+    row: Technique, source: Source, model: Any, settings: Settings, batch: int, max_context: int
 ) -> Callable[[int], list[Iteration]]:
     """Return a function that serves requests of up to `max_context` tokens, and returns the iterations."""
     choices = choose(row, settings.stage_options, batch if row.batch_sizes else None)
     run = resolve_run(choices, source, settings)
-    prompts, answers = min(PROMPT, 3 * max_context // 4), min(ANSWER, max_context // 4)
-    laws = parse_lengths(f"uniform:1:{prompts}"), parse_lengths(f"uniform:2:{answers}")
-    whole = RequestDefaults(ignore_eos=True)
-    requests = synthetic(2 * batch, *laws, source.config.vocab_size, seed=batch, defaults=whole)
+    count, vocab = 2 * batch, source.config.vocab_size
+    if source.kind == "cells":
+        name = source.config.kind
+        requests = cell_workload(request_kind(name).workload or "", name, count, vocab, seed=batch)
+    else:
+        prompts, answers = min(PROMPT, 3 * max_context // 4), min(ANSWER, max_context // 4)
+        laws = parse_lengths(f"uniform:1:{prompts}"), parse_lengths(f"uniform:2:{answers}")
+        requests = synthetic(count, *laws, vocab, seed=batch, defaults=RequestDefaults(ignore_eos=True))
 
     def once(number: int) -> list[Iteration]:
         observer = _Iterations()
@@ -123,7 +138,7 @@ def lower_quartile(values: Sequence[float]) -> float:
     return values[0] if len(values) == 1 else quantiles(values, n=4, method="inclusive")[0]
 
 
-Samples = Sequence[tuple[MeasuredCost, HostSamples]]  # of each run, its costs without the host, or with it
+Samples = Sequence[tuple[Cost, HostSamples]]  # of each run, its costs without the host, or with it
 
 
 def fit_host(samples: Samples) -> dict[str, float]:

@@ -11,12 +11,26 @@ from minifuse.core.errors import UsageError
 from minifuse.core.submitted import INT64
 from minifuse.model.choices import NUMERICS, check_choice, check_device
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.simulate.cost import Machine, find_machine, hardware
+from minifuse.simulate.cost import Machine, hardware
 
 CLOCKS = ("real", "virtual")
 KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the default budget is the larger of the two
 SHARE = 0.9  # share of a simulated machine's memory for weights and KV together: vLLM's gpu_memory_utilization
 MOST_SLOTS = 2**20  # default limit on a simulated machine: the host's records grow with the slots
+
+
+def find_machine(name: Machine) -> Machine:
+    """Check that there is such a machine; read the profile if `name` is the path of one.
+
+    Raises:
+        UsageError: there is no machine of this name, or the file is no profile.
+    """
+    if isinstance(name, str) and name.endswith(".json"):
+        from minifuse.simulate.machine_profile import MachineProfile  # imports pydantic, which `--help` does not need
+
+        return MachineProfile.read(name)
+    hardware(name)
+    return name
 
 
 def simulated(named: Machine | None, clock: str) -> Machine:

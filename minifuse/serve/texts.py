@@ -233,10 +233,16 @@ def _cost(config: ModelConfig, choices: Choices, settings: Settings) -> Roofline
     machine = settings.hardware
     if isinstance(machine, (str, Hardware)):
         return Roofline(config, settings.dtype, _machine(hardware(machine), choices))
-    from minifuse.simulate.measured import MeasuredCost, check_profile
+    from minifuse.simulate.machine_profile import check_profile
+    from minifuse.simulate.measured import MeasuredCost
 
-    profile = check_profile(machine, settings.dtype, settings.tensor_parallel)
-    return MeasuredCost(config, profile, choices.row.attention, "+".join(choices.row.stages.values()))
+    profile = check_profile(machine, settings.dtype)
+    if settings.tensor_parallel > 1:
+        raise UsageError(
+            f"The profile of {profile.machine} does not tell what messages between ranks cost: give one rank, or "
+            "another --hardware."
+        )
+    return MeasuredCost(config, profile, choices.row.attention, choices.row.mix)
 
 
 def _machine(machine: Hardware, choices: Choices) -> Hardware:

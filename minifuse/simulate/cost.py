@@ -127,20 +127,6 @@ def hardware(name: Machine) -> Hardware:
     return HARDWARE[name]
 
 
-def find_machine(name: Machine) -> Machine:
-    """Check that there is such a machine; read the profile if `name` is the path of one.
-
-    Raises:
-        UsageError: there is no machine of this name, or the file is no profile.
-    """
-    if isinstance(name, str) and name.endswith(".json"):
-        from minifuse.simulate.machine_profile import MachineProfile  # imports pydantic, which `--help` does not need
-
-        return MachineProfile.read(name)
-    hardware(name)
-    return name
-
-
 def saturating(seconds: Mapping[int, float]) -> int:
     """Find the fewest tokens per iteration that nearly reach the highest rate (FluidInfer, 4.1).
 

@@ -30,6 +30,11 @@ def host_terms(plan: Plan) -> dict[str, float]:
     }
 
 
+def seconds_of(host: Terms, plan: Plan) -> float:
+    """Return the seconds that the host takes for a plan."""
+    return sum([host[name] * count for name, count in host_terms(plan).items() if name in host])
+
+
 def fit(counted: Seq[Terms], seconds: Seq[float], scale: Seq[float]) -> dict[str, float]:
     """Fit non-negative seconds of each term, by least squares of `(sum - seconds) / scale`.
 

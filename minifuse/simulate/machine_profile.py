@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from minifuse.core.errors import UsageError
 from minifuse.io.lines import misfit, read_bounded
+from minifuse.io.parsing import one_of
 from minifuse.simulate.cost import Hardware
 from minifuse.simulate.grid import Grid
 
+T = TypeVar("T")
 FORMAT: Literal["minifuse machine profile 1"] = "minifuse machine profile 1"
 
 
@@ -71,7 +74,8 @@ class MachineProfile(_Part):
     spread: NonNegativeFloat  # median over all computations: interquartile range of the rounds, over their median
     others: NonNegativeFloat  # cores that other processes used meanwhile
     rates: Rates
-    kinds: dict[str, LayerTables]  # by kind of layer
+    kinds: dict[str, LayerTables] = {}  # by kind of layer
+    cells: dict[str, Grid] = {}  # seconds of a step of each type of cell, by its weights and the rows
     host: dict[str, Host]  # by the names of the stages, joined by +
 
     @classmethod
@@ -96,3 +100,35 @@ class MachineProfile(_Part):
         """Return the measured rates as hardware. Overheads and copies are among the host's terms instead."""
         rates = self.rates
         return Hardware(rates.bandwidth, rates.flops, 0.0, memory=rates.memory, link=math.inf)
+
+
+def check_profile(machine: object, dtype: str) -> MachineProfile:
+    """Return the profile. Raise `UsageError` if it was measured in another dtype."""
+    assert isinstance(machine, MachineProfile)
+    if machine.dtype != dtype:
+        raise UsageError(
+            f"The profile of {machine.machine} was measured in {machine.dtype}, and --dtype is {dtype}: give both the "
+            "same."
+        )
+    return machine
+
+
+def known(tables: Mapping[str, T], name: str, what: str) -> T:
+    """Return a table of a profile. Raise `UsageError` if it was not measured."""
+    if name not in tables:
+        raise UsageError(
+            f"The profile does not tell what the {what} {name!r} cost, but of {one_of(list(tables))}: choose one of "
+            "these, or measure again with minifuse calibrate."
+        )
+    return tables[name]
+
+
+def at_width(grid: Grid, width: float, unit: str) -> Grid:
+    """Return a table at a model's width. Raise `UsageError` if no measured models enclose it."""
+    points = next(iter(grid.axes.values()))
+    if not points[0] <= width <= points[-1]:
+        raise UsageError(
+            f"The model has {width:,} {unit}, and the profile was measured with {points[0]:,.0f} to "
+            f"{points[-1]:,.0f}: measure this model with minifuse calibrate --model."
+        )
+    return grid.at(width)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TypeVar
 
-from minifuse.core.errors import UsageError
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
-from minifuse.io.parsing import one_of
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.simulate.cost import saturating
 from minifuse.simulate.grid import Grid
-from minifuse.simulate.host_terms import host_terms
-from minifuse.simulate.machine_profile import Host, MachineProfile
+from minifuse.simulate.host_terms import seconds_of
+from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
 
-T = TypeVar("T")
 UNITS = {
     "tokens": "tokens",
     "rows": "sequences",
@@ -65,12 +61,12 @@ class MeasuredCost:
         self._warned: set[str] = set()  # axes beyond whose last point a plan lay
         kind = known(profile.kinds, kind_of_layer(config), "layers")
         tables = known(kind.attention, attention, "attention")
-        self._layer = _at(kind.layers, layer_weights(config), "weights in a layer")
-        self._head = _at(kind.head, config.head_weights, "weights in the head")
-        self._decode = _at(tables.decode, config.kv_size, "numbers in a key")
-        self._prefill = _at(tables.prefill, config.q_size, "numbers in a query")
-        self._index_decode = _at(tables.index_decode, config.kv_size, "numbers in a key")
-        self._index_prefill = _at(tables.index_prefill, config.kv_size, "numbers in a key")
+        self._layer = at_width(kind.layers, layer_weights(config), "weights in a layer")
+        self._head = at_width(kind.head, config.head_weights, "weights in the head")
+        self._decode = at_width(tables.decode, config.kv_size, "numbers in a key")
+        self._prefill = at_width(tables.prefill, config.q_size, "numbers in a query")
+        self._index_decode = at_width(tables.index_decode, config.kv_size, "numbers in a key")
+        self._index_prefill = at_width(tables.index_prefill, config.kv_size, "numbers in a key")
         self._ragged = tables.ragged
         self.layers_s = cache(lambda count: config.num_layers * self._look_up(self._layer, count))
         self.head_s = cache(lambda rows: self._look_up(self._head, rows))
@@ -85,7 +81,7 @@ class MeasuredCost:
 
     def host_s(self, plan: Plan) -> float:
         """Return the seconds in which the host decides on a plan, and takes its results."""
-        return sum([self.host[name] * count for name, count in host_terms(plan).items() if name in self.host])
+        return seconds_of(self.host, plan)
 
     def attention_s(self, plan: Plan) -> list[float]:
         """Return the seconds of attention of each wave, in all layers."""
@@ -170,40 +166,3 @@ class MeasuredCost:
         works = [Work("", context - chunk, context) for context in contexts]
         attention = tuple(self.config.num_layers * self._prompt(work)[1] for work in works)
         return Profile(self.layers_s(chunk), tuple(contexts), attention)
-
-
-def check_profile(machine: object, dtype: str, ranks: int) -> MachineProfile:
-    """Return the profile. Raise `UsageError` if it tells nothing of such a run."""
-    assert isinstance(machine, MachineProfile)
-    if machine.dtype != dtype:
-        raise UsageError(
-            f"The profile of {machine.machine} was measured in {machine.dtype}, and --dtype is {dtype}: give both the "
-            "same."
-        )
-    if ranks > 1:
-        raise UsageError(
-            f"The profile of {machine.machine} does not tell what messages between ranks cost: give one rank, or "
-            "another --hardware."
-        )
-    return machine
-
-
-def known(tables: Mapping[str, T], name: str, what: str) -> T:
-    """Return a table of a profile. Raise `UsageError` if it was not measured."""
-    if name not in tables:
-        raise UsageError(
-            f"The profile does not tell what the {what} {name!r} cost, but of {one_of(list(tables))}: choose one of "
-            "these, or measure again with minifuse calibrate."
-        )
-    return tables[name]
-
-
-def _at(grid: Grid, width: float, unit: str) -> Grid:
-    """Return a table at a model's width. Raise `UsageError` if no measured models enclose it."""
-    points = next(iter(grid.axes.values()))
-    if not points[0] <= width <= points[-1]:
-        raise UsageError(
-            f"The model has {width:,} {unit}, and the profile was measured with {points[0]:,.0f} to "
-            f"{points[-1]:,.0f}: measure this model with minifuse calibrate --model."
-        )
-    return grid.at(width)

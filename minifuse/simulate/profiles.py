@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from minifuse.core.errors import UsageError
 from minifuse.execute.cores import processor, usable_cores
 from minifuse.io.output import write_whole
+from minifuse.model.cells.config import CellConfig
 from minifuse.model.text.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -32,13 +33,16 @@ class KeptProfile:
         device: cpu, cuda, or cuda:0 and so on.
     """
 
-    def __init__(self, config: ModelConfig | None, dtype: str, device: str) -> None:
+    def __init__(self, config: ModelConfig | CellConfig | None, dtype: str, device: str) -> None:
         kind = device.partition(":")[0]
         self.machine = _machine(device)
         self.flags = ["--dtype", dtype, "--device", kind]
-        shape = "" if config is None else repr(replace(config, eos_ids=()))
+        shape = repr(replace(config, eos_ids=()) if isinstance(config, ModelConfig) else config)
         digest = hashlib.blake2b(f"{self.machine}\n{shape}".encode(), digest_size=6).hexdigest()
-        name = "machine" if config is None else f"{config.family}-{config.num_layers}x{config.hidden_size}"
+        name = "machine"
+        if config is not None:
+            kind_of = config.family if isinstance(config, ModelConfig) else config.kind
+            name = f"{kind_of}-{config.hidden_size}"
         self.path = _folder() / "profiles" / f"{name}-{dtype}-{kind}-{digest}.json"
 
     def read(self, model: str | None = None) -> MachineProfile | None:

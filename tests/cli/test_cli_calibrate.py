@@ -32,7 +32,7 @@ def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, 
     assert f"Written to {file}" in done.out
     assert f"{wordless}: round 1 of 1" in done.err
     assert "float32, 1 round:" in done.out.splitlines()[0]
-    for told in ("Gflop/s", "512 tokens", "prefill_first+paged+paged", "unified+tiered+paged", "rounds lie within 0%"):
+    for told in ("Gflop/s", "512 rows", "prefill_first+paged+paged", "unified+tiered+paged", "rounds lie within 0%"):
         assert told in done.out
     assert MachineProfile.read(str(file)).models == {str(wordless): 1}
     given = ("--model", wordless, "--requests", 1, "--prompt-length", 4, "--output-length", 2)
@@ -43,6 +43,8 @@ def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, 
     virtual = ("run", *given, "--clock", "virtual", "--hardware", file)
     assert minifuse(*virtual, "--technique", "vllm", "--json").code == 0
     minifuse(*virtual, "--technique", "orca").refused("stages 'iteration+contiguous+per_sequence'", "calibrate")
+    cells = ("run", "--model", "lstm:hidden=8", "--requests", 2, "--clock", "virtual", "--hardware", file)
+    minifuse(*cells).refused("cell 'lstm'", "minifuse calibrate")
     file.write_text("{")
     minifuse("run", "--technique", "pensieve", *given).refused(str(file), "minifuse calibrate --model")
 
@@ -75,12 +77,10 @@ def test_standard_output_is_for_the_profile_alone(
 
 
 BAD: list[tuple[list[Any], list[str]]] = [
-    (["--model", "lstm"], ["lstm", "cells", "a transformer"]),
     (["--model", "smal"], ["'smal'", "random:PRESET"]),
     (["--context", "15"], ['--context is "15"', "from 16"]),
     (["--rounds", "0"], ['--rounds is "0"', "from 1"]),
     (["--minutes", "-1"], ['--minutes is "-1"', "from 0"]),
-    (["--technique", "graph-merged"], ["graph-merged", "no transformers"]),
     (["--technique", "vlm"], ["'vlm'", "vllm"]),
     (["--dtype", "float8"], ['--dtype is "float8"']),
     (["--out", "/nowhere/file"], ["--out", "/nowhere/file", "cannot be written"]),

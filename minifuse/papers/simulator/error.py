@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median
+from typing import Any
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.execute.timing import take_turns
+from minifuse.model.text.load import TextSource
 from minifuse.papers.contest import Bench
 from minifuse.papers.experiment import Plot, Say
 from minifuse.papers.numbers import told
@@ -53,8 +55,7 @@ class Compared:
         An iteration counts if its work was the same in all real runs, with the median of its times. With several
         workers iterations overlap, and none counts.
         """
-        case = self.case
-        cost = MeasuredCost(case.bench.source.config, case.setting.profile, case.row.attention, case.mix)
+        cost = self.case.cost()
         first, *others = [run.iterations for run in self.real]
         if any(plan.worker for plan, _ in first.values()):
             return None
@@ -82,6 +83,7 @@ class Speed:
 
         named = {source.name: source for source in shapes()}
         source = next(named[name] for name in profile.models if name in named)
+        assert isinstance(source, TextSource)
         model, operators = source.load(profile.dtype), PagedStage().backend("cpu", profile.dtype).operators
         token_wise = TokenWise(model, operators)
         cost = MeasuredCost(source.config, profile, "paged")
@@ -100,7 +102,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     say.expect(len(setting.sources) * setting.rounds)
     speed, slow, compared = Speed(setting.profile), list[float](), list[tuple[Compared, float]]()
     for source in setting.sources:
-        bench = Bench(setting.conditions, source, "cpu", real_dtype="float32")
+        bench = Bench[Any](setting.conditions, source, "cpu", real_dtype="float32")
         bench.load()
         cases = list(setting.cases(bench))
         real: dict[str, list[Run]] = {}

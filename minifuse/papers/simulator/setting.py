@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,14 +11,21 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
+from minifuse.model.cells.source import CellSource
+from minifuse.model.kinds import request_kind
+from minifuse.model.source import Source, resolve
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
 from minifuse.papers.contest import Bench
 from minifuse.papers.experiment import Conditions
+from minifuse.serve.calibrate import resized
+from minifuse.simulate.cells import MeasuredCells
 from minifuse.simulate.machine_profile import MachineProfile
+from minifuse.simulate.measured import MeasuredCost
 from minifuse.simulate.profiles import KeptProfile
-from minifuse.techniques import TECHNIQUES, Technique, serving
+from minifuse.techniques import TECHNIQUES, Technique, for_model, serving
 from minifuse.trace.running import RunningMetrics
+from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival, parse_lengths
 from minifuse.workload.synthetic import RequestDefaults, arrive, synthetic
 
@@ -34,29 +41,20 @@ class _Scale:
     hidden: tuple[tuple[str, int, int], ...]  # preset, hidden size and layers of the models
     requests: int
     batches: tuple[int, ...]
+    cells: tuple[str, ...] = ()
     techniques: tuple[str, ...] | None = None  # None: all
 
 
-# Calibration has seen hidden sizes of 128, 256, 512 and 768, and batches of 1, 3, 8 and 24.
+# Calibration has seen hidden sizes of 128, 256, 512 and 768 (cells: 64, 256 and 1024), and batches of 1, 3, 8 and 24.
 SCALES = {
-    "quick": _Scale((("small", 192, 3),), 8, (5,), ("orca", "vllm")),
-    "cpu": _Scale((("small", 384, 6), ("small-opt", 640, 10)), 36, (5, 12)),
+    "quick": _Scale((("small", 192, 3),), 8, (5,), techniques=("orca", "vllm")),
+    "cpu": _Scale((("small", 384, 6), ("small-opt", 640, 10)), 36, (5, 12), ("lstm:hidden=512", "treelstm:hidden=512")),
 }
 
 
 def unseen(name: str, hidden: int, layers: int) -> TextSource:
-    """Return a model of a size that calibration has not seen, with heads of 64 as there."""
-    base = preset(name)
-    config = replace(
-        base,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=hidden // 64,
-        num_kv_heads=hidden // 64,
-        head_dim=64,
-        intermediate_size=base.intermediate_size * hidden // base.hidden_size,
-        rotary=base.rotary and replace(base.rotary, dim=64),
-    )
+    """Return a transformer of a size that calibration has not seen."""
+    config = resized(preset(name), hidden, layers)
     return TextSource(f"{config.family} {layers}x{hidden}", config, None)
 
 
@@ -67,7 +65,7 @@ class Run(NamedTuple):
     iterations: Mapping[int, tuple[Plan, float]]
 
 
-class Setting(Bench[TextSource]):
+class Setting(Bench[Any]):
     """Serves requests with several models on this machine, and simulates them with its profile.
 
     Raises:
@@ -78,7 +76,7 @@ class Setting(Bench[TextSource]):
         if conditions.scale == "paper":
             raise UsageError("The simulator's error is that against real runs: give --scale cpu, or quick.")
         self.scale = SCALES[conditions.scale]
-        self.sources = [unseen(*shape) for shape in self.scale.hidden]
+        self.sources: list[Source] = [*(unseen(*shape) for shape in self.scale.hidden), *map(resolve, self.scale.cells)]
         super().__init__(conditions, self.sources[0], "cpu", real_dtype="float32")
         kept = KeptProfile(None, self.dtype, "cpu")
         profile = kept.read()
@@ -89,12 +87,15 @@ class Setting(Bench[TextSource]):
             )
         self.profile: MachineProfile = profile
         self.path = kept.path
-        names = self.scale.techniques or serving("transformer")
-        self.techniques = [TECHNIQUES[name] for name in names if mix(TECHNIQUES[name]) in profile.host]
 
-    def cases(self, bench: Bench[TextSource]) -> Iterator[Case]:
+    def cases(self, bench: Bench[Any]) -> Iterator[Case]:
         """Yield every technique with every load."""
-        for row in self.techniques:
+        kind = bench.source.kind
+        for name in self.scale.techniques or serving(kind):
+            row = TECHNIQUES[name]
+            if kind not in row.serves or for_model(row, kind).mix not in self.profile.host:
+                continue
+            row = for_model(row, kind)
             for batch in self.scale.batches if row.batch_sizes else self.scale.batches[:1]:
                 yield Case(bench, self, row, batch, None)
                 yield Case(bench, self, row, batch, SHARE)
@@ -116,15 +117,11 @@ class Case:
         share: requests arrive at this part of the simulated peak; None: all at once.
     """
 
-    bench: Bench[TextSource]
+    bench: Bench[Any]
     setting: Setting
     row: Technique
     batch: int
     share: float | None
-
-    @property
-    def mix(self) -> str:
-        return mix(self.row)
 
     @property
     def load(self) -> str:
@@ -132,9 +129,13 @@ class Case:
 
     def _drawn(self) -> list[Request]:
         """Draw requests that arrive all at once."""
-        laws, vocab = (parse_lengths(PROMPTS), parse_lengths(ANSWERS)), self.bench.source.config.vocab_size
+        source, count = self.bench.source, self.setting.scale.requests
+        if isinstance(source, CellSource):
+            workload = request_kind(source.config.kind).workload or ""
+            return cell_workload(workload, source.config.kind, count, source.config.vocab_size, seed=self._seed)
+        laws, vocab = (parse_lengths(PROMPTS), parse_lengths(ANSWERS)), source.config.vocab_size
         whole = RequestDefaults(ignore_eos=True)
-        return synthetic(self.setting.scale.requests, *laws, vocab, seed=self._seed, defaults=whole)
+        return synthetic(count, *laws, vocab, seed=self._seed, defaults=whole)
 
     @property
     def _seed(self) -> int:
@@ -149,6 +150,13 @@ class Case:
         peak = self._serve(drawn, self.setting.profile).metrics["requests_per_s"]
         return arrive(drawn, Arrival(1 / (self.share * peak), cv=1.0), self._seed)
 
+    def cost(self) -> Callable[[Plan], float]:
+        """Return the profile's cost of a plan."""
+        source, profile = self.bench.source, self.setting.profile
+        if isinstance(source, CellSource):
+            return MeasuredCells(self.bench.model, profile, self.row.mix)
+        return MeasuredCost(source.config, profile, self.row.attention, self.row.mix)
+
     def real(self, number: int) -> Run:
         """Serve the requests in real time."""
         return self._serve(self.requests)
@@ -158,11 +166,15 @@ class Case:
         return self._serve(self.requests, self.setting.profile)
 
     def _serve(self, requests: list[Request], machine: MachineProfile | None = None) -> Run:
-        counted, iterations = RunningMetrics(), dict[int, tuple[Plan, float]]()
+        counted, iterations, free_s = RunningMetrics(), dict[int, tuple[Plan, float]](), dict[int, float]()
 
         def on_step(report: StepReport) -> None:
             if report.plan.work:
-                iterations[report.plan.step] = (report.plan, report.ended_s - report.started_s)
+                start_s = max(
+                    report.started_s, free_s.get(report.plan.worker, 0.0)
+                )  # it may have been submitted before
+                free_s[report.plan.worker] = report.ended_s
+                iterations[report.plan.step] = (report.plan, report.ended_s - start_s)
 
         options = dict.fromkeys(self.row.batch_sizes, self.batch)
         self.bench.serve(self.row, requests, SLOTS, options, on_step=on_step, into=counted.read, machine=machine)
@@ -176,8 +188,3 @@ def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
         if told[f"{key}_s"] is not None:
             found |= {f"{key}_{percent}": told[f"{key}_s"][percent] for percent in PERCENTS}
     return found
-
-
-def mix(row: Technique) -> str:
-    """Return the names of a technique's stages, as a profile has them."""
-    return "+".join(row.stages.values())
