@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from minifuse.attention.layouts import PagedStage
 from minifuse.execute.timing import take_turns
-from minifuse.model.text.load import TextSource
 from minifuse.papers.contest import Bench
 from minifuse.papers.experiment import Plot, Say
 from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec, tables
 from minifuse.papers.simulator.setting import LATENCIES, PERCENTS, Case, Run, Setting
-from minifuse.simulate.machine_profile import MachineProfile
-from minifuse.simulate.measured import MeasuredCost
-from minifuse.simulate.operators import TokenWise
-from minifuse.simulate.tables import timer
+from minifuse.papers.simulator.speed import Speed
 
 TYPICAL, LARGEST = 0.05, 0.15  # the aim: the median of the errors of all runs, and the largest
 METRICS = {"tokens_per_s": "tokens/s"} | {
@@ -28,44 +23,42 @@ METRICS = {"tokens_per_s": "tokens/s"} | {
 
 @dataclass(frozen=True)
 class Compared:
-    """A simulated run beside real ones, round by round."""
+    """A simulated run beside real ones.
+
+    `corrected` real times are divided by how slow the machine was during the run, against the profile.
+    """
 
     case: Case
     real: Sequence[Run]
     simulated: Run
 
-    def errors(self, slow: float = 1.0) -> dict[str, float]:
-        """Return the relative error of each metric, against the median of the real runs.
-
-        Args:
-            slow: how many times as long the machine took as when it was calibrated; simulated times are multiplied.
-        """
+    def errors(self, *, corrected: bool) -> dict[str, float]:
+        """Return the relative error of each metric, against the median of the real runs."""
         found = {}
         for name in METRICS:
-            real = [run.metrics[name] for run in self.real if name in run.metrics]
-            simulated = self.simulated.metrics.get(name)
-            if real and simulated:
-                times = 1 / slow if name == "tokens_per_s" else slow
-                found[name] = simulated * times / median(real) - 1
+            real = [run.metric(name, corrected=corrected) for run in self.real if name in run.metrics]
+            if real and name in self.simulated.metrics:
+                found[name] = self.simulated.metrics[name] / median(real) - 1
         return found
 
-    def iteration_error(self, slow: float = 1.0) -> float | None:
-        """Return the mean absolute error of iterations, relative to each; None if no iteration counts.
+    def iteration_error(self) -> float | None:
+        """Return the mean absolute error of iterations, relative to each, corrected; None if none counts.
 
         An iteration counts if its work was the same in all real runs, with the median of its times. With several
         workers iterations overlap, and none counts.
         """
         cost = self.case.cost()
-        first, *others = [run.iterations for run in self.real]
-        if any(plan.worker for plan, _ in first.values()):
+        first, *others = self.real
+        if any(plan.worker for plan, _ in first.iterations.values()):
             return None
         errors = []
-        for step, (plan, seconds) in first.items():
-            seen = [seconds] + [
-                other[step][1] for other in others if step in other and other[step][0].work == plan.work
+        for step, (plan, seconds) in first.iterations.items():
+            alike = [
+                other for other in others if step in other.iterations and other.iterations[step][0].work == plan.work
             ]
-            if len(seen) == len(self.real):
-                errors.append(abs(cost(plan) * slow / median(seen) - 1))
+            if len(alike) == len(others):
+                seen = [seconds / first.slow, *(other.iterations[step][1] / other.slow for other in alike)]
+                errors.append(abs(cost(plan) / median(seen) - 1))
         return mean(errors) if errors else None
 
     @property
@@ -75,59 +68,38 @@ class Compared:
         return ours == theirs
 
 
-class Speed:
-    """Tells how slow the machine is, against the times in its profile: the layers of a model that was measured."""
-
-    def __init__(self, profile: MachineProfile, counts: Sequence[int] = (1, 8, 64)) -> None:
-        from minifuse.serve.calibrate import shapes
-
-        named = {source.name: source for source in shapes()}
-        source = next(named[name] for name in profile.models if name in named)
-        assert isinstance(source, TextSource)
-        model, operators = source.load(profile.dtype), PagedStage().backend("cpu", profile.dtype).operators
-        token_wise = TokenWise(model, operators)
-        cost = MeasuredCost(source.config, profile, "paged")
-        self._runs = [(timer(token_wise.layers(count), "cpu"), cost.layers_s(count)) for count in counts]
-
-    def slowness(self) -> float:
-        """Return how many times as long as in the profile the layers take now."""
-        return median(seconds(0) / expected for seconds, expected in self._runs for _ in range(5))
-
-
 @spec("Simulator", "error", "real and simulated runs of the same requests", Setting, takes=(), kind="")
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure all techniques and loads, in turns, model by model."""
     of_runs, of_metrics = tables("simulator/error")
     runs, summary = Plot(say, "Errors by run", of_runs), Plot(say, "Errors by metric", of_metrics)
     say.expect(len(setting.sources) * setting.rounds)
-    speed, slow, compared = Speed(setting.profile), list[float](), list[tuple[Compared, float]]()
+    speed, compared = Speed(setting.profile), list[Compared]()
     for source in setting.sources:
         bench = Bench[Any](setting.conditions, source, "cpu", real_dtype="float32")
         bench.load()
-        cases = list(setting.cases(bench))
-        real: dict[str, list[Run]] = {}
-        began = len(slow)
+        cases = {str(i): case for i, case in enumerate(setting.cases(bench, speed))}
+        real: dict[str, list[Run]] = {name: [] for name in cases}
         for number in range(setting.rounds):
             say(f"{source.name}: round {number + 1}")
-            slow.append(speed.slowness())
-            for name, found in take_turns({str(i): case.real for i, case in enumerate(cases)}, 1, first=number).items():
-                real.setdefault(name, []).extend(found)
-        of_model = median(slow[began:])
-        for i, case in enumerate(cases):
-            one = Compared(case, real[str(i)], case.simulated())
-            compared.append((one, of_model))
+            for name, found in take_turns({name: case.real for name, case in cases.items()}, 1, first=number).items():
+                real[name] += found
+        for name, case in cases.items():
+            one = Compared(case, real[name], case.simulated())
+            compared.append(one)
             at = {"model": source.name, "technique": case.row.name, "batch": case.batch, "load": case.load}
-            runs.add(at, {"iteration": one.iteration_error(of_model), **one.errors(of_model)})
+            runs.add(at, {"iteration": one.iteration_error(), **one.errors(corrected=True)})
     kept = []
     for corrected in (True, False):
         at_speed = "at the calibration's speed" if corrected else "as they are"
+        by_run = [one.errors(corrected=corrected) for one in compared]
         for name, what in METRICS.items():
-            by_run = [one.errors(of_model if corrected else 1.0) for one, of_model in compared]
             errors = [abs(of_run[name]) for of_run in by_run if name in of_run]
             summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
             if corrected and median(errors) <= TYPICAL and max(errors) <= LARGEST:
                 kept.append(what)
-    at_once = [one for one, _ in compared if one.case.share is None]
+    slow = [run.slow for one in compared for run in one.real]
+    at_once = [one for one in compared if one.case.share is None]
     return Drawn(
         (summary.panel, runs.panel),
         {"slowness": slow},

@@ -18,6 +18,7 @@ from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
 from minifuse.papers.contest import Bench
 from minifuse.papers.experiment import Conditions
+from minifuse.papers.simulator.speed import Speed
 from minifuse.serve.calibrate import resized
 from minifuse.simulate.cells import MeasuredCells
 from minifuse.simulate.machine_profile import MachineProfile
@@ -63,6 +64,12 @@ class Run(NamedTuple):
 
     metrics: Mapping[str, float]
     iterations: Mapping[int, tuple[Plan, float]]
+    slow: float = 1.0  # how many times as long as in the profile operators took beside a real run
+
+    def metric(self, name: str, *, corrected: bool) -> float:
+        """Return a metric, perhaps as it would be at the profile's speed."""
+        slow = self.slow if corrected else 1.0
+        return self.metrics[name] * slow if name.endswith("per_s") else self.metrics[name] / slow
 
 
 class Setting(Bench[Any]):
@@ -88,7 +95,7 @@ class Setting(Bench[Any]):
         self.profile: MachineProfile = profile
         self.path = kept.path
 
-    def cases(self, bench: Bench[Any]) -> Iterator[Case]:
+    def cases(self, bench: Bench[Any], speed: Speed) -> Iterator[Case]:
         """Yield every technique with every load."""
         kind = bench.source.kind
         for name in self.scale.techniques or serving(kind):
@@ -97,8 +104,8 @@ class Setting(Bench[Any]):
                 continue
             row = for_model(row, kind)
             for batch in self.scale.batches if row.batch_sizes else self.scale.batches[:1]:
-                yield Case(bench, self, row, batch, None)
-                yield Case(bench, self, row, batch, SHARE)
+                yield Case(bench, self, speed, row, batch, None)
+                yield Case(bench, self, speed, row, batch, SHARE)
 
     def described(self) -> dict[str, Any]:
         """Return the conditions of all measurements, as plain values."""
@@ -119,6 +126,7 @@ class Case:
 
     bench: Bench[Any]
     setting: Setting
+    speed: Speed
     row: Technique
     batch: int
     share: float | None
@@ -159,7 +167,9 @@ class Case:
 
     def real(self, number: int) -> Run:
         """Serve the requests in real time."""
-        return self._serve(self.requests)
+        before = self.speed.slowness()
+        run = self._serve(self.requests)
+        return run._replace(slow=(before + self.speed.slowness()) / 2)
 
     def simulated(self) -> Run:
         """Serve the requests in virtual time, with the profile's costs."""
