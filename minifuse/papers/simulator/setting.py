@@ -31,7 +31,7 @@ from minifuse.workload.laws import Arrival, parse_lengths
 from minifuse.workload.synthetic import RequestDefaults, arrive, synthetic
 
 SLOTS = 16384  # of memory
-PROMPTS, ANSWERS = "lognormal:mean=40:cv=0.8", "lognormal:mean=20:cv=0.8"
+PROMPTS, ANSWERS = "lognormal:40:0.8:max=512", "lognormal:20:0.8:max=128"
 SHARE = 0.7  # of the simulated peak: the rate of the runs in which requests arrive one by one
 PERCENTS = ("p50", "p90", "p99")
 LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "normalized_latency": "normalized latency"}
@@ -193,7 +193,7 @@ class Case:
 
 def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics that are compared, and the completed requests per second."""
-    found: dict[str, float] = {name: told[name] for name in ("tokens_per_s", "requests_per_s")}
+    found: dict[str, float] = dict(told["throughput"])
     for key in LATENCIES:
         if told[f"{key}_s"] is not None:
             found |= {f"{key}_{percent}": told[f"{key}_s"][percent] for percent in PERCENTS}
