@@ -57,7 +57,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     """Draw a panel, as bars over names or as lines over numbers."""
     columns = [column for column in panel.filled if column.axis == "y"]
     if len(columns) > COLOURS:
-        axes.set_prop_cycle(color=colormaps["tab20"].colors)
+        axes.set_prop_cycle(color=[colormaps["tab20"](number) for number in range(20)])
     across, over_names = _across(panel), _named(panel)
     names = [str(across.value(point)) for point in panel.points]
     for number, column in enumerate(columns):
