@@ -45,15 +45,10 @@ class Cost(Protocol):
 class _Iterations(RunObserver):
     def __init__(self) -> None:
         self.found: list[Iteration] = []
-        self._free_s: dict[int, float] = {}  # when each worker has ended its last plan
 
     def completed(self, report: StepReport, requests: Requests) -> None:
-        plan = report.plan
-        if plan.work:
-            # A plan that was submitted while its worker ran another one begins when that one ends.
-            start_s = max(report.started_s, self._free_s.get(plan.worker, 0.0))
-            self.found.append(Iteration(plan, start_s, report.ended_s))
-            self._free_s[plan.worker] = report.ended_s
+        if report.plan.work:
+            self.found.append(Iteration(report.plan, report.started_s, report.ended_s))
 
 
 def host_run(

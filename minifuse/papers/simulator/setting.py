@@ -176,15 +176,11 @@ class Case:
         return self._serve(self.requests, self.setting.profile)
 
     def _serve(self, requests: list[Request], machine: MachineProfile | None = None) -> Run:
-        counted, iterations, free_s = RunningMetrics(), dict[int, tuple[Plan, float]](), dict[int, float]()
+        counted, iterations = RunningMetrics(), dict[int, tuple[Plan, float]]()
 
         def on_step(report: StepReport) -> None:
             if report.plan.work:
-                start_s = max(
-                    report.started_s, free_s.get(report.plan.worker, 0.0)
-                )  # it may have been submitted before
-                free_s[report.plan.worker] = report.ended_s
-                iterations[report.plan.step] = (report.plan, report.ended_s - start_s)
+                iterations[report.plan.step] = (report.plan, report.ended_s - report.started_s)
 
         options = dict.fromkeys(self.row.batch_sizes, self.batch)
         self.bench.serve(self.row, requests, SLOTS, options, on_step=on_step, into=counted.read, machine=machine)
