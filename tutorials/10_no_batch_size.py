@@ -29,11 +29,11 @@
 # > data sheets, part by part, and for OPT-6.7B also with a link as fast as the device's memory, which the paper
 # > assumes. `--scale cpu` runs it for real, with the simulator's error beside it.
 # >
-# > **Agreement.** Five rounds. Fig. 11, OPT-6.7B on one 4090: below, 0.85 times the requests of `vllm` (0.76 to 0.97),
-# > and below on four (0.62 times); with the fast link undecided (by round, at least 1.75 to 2.16 times). OPT-1.3B:
-# > below on one 4090 (0.65 times). Elsewhere undecided: no latency gets as high as the one compared. Fig. 12: OPT-6.7B
-# > above under load on every machine, OPT-1.3B undecided (3.01 to 4.10 times), OPT-125M undecided or below (0.99 to
-# > 2.24). On GPUs: not measured. All figures: `benchmarks/results/README.md`.
+# > **Agreement.** Five rounds. Fig. 11, OPT-6.7B on one 4090: below, 0.85 times the requests of `vllm` (0.76 to 0.97)
+# > and 1.67 times those of `orca`, and below on four; with the fast link at least 1.75 to 2.16 times, undecided.
+# > OPT-1.3B: below on one 4090 (0.65 times). Elsewhere undecided: no latency gets as high as the one compared. Fig. 12:
+# > OPT-6.7B above under load on every machine, OPT-1.3B undecided (3.01 to 4.10 times), OPT-125M undecided or below
+# > (0.99 to 2.24). On GPUs: not measured. All figures: `benchmarks/results/README.md`.
 # >
 # > **Errata.** KV of 2,048 tokens of OPT-6.7B takes 1.07 GB in 16 bits, not nearly 8 GB (section 1). A largest batch of
 # > 16 (4.1) does not follow: 30% of 96 GB hold 3 such requests at 8 GB each, and 26 at 1.07. Over PCIe a swap takes
