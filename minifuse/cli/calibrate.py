@@ -100,7 +100,8 @@ def calibrate(options: CalibrateOptions) -> int:
 
 def _measured(source: Source | None, options: CalibrateOptions, device: str, machine: str) -> MachineProfile:
     """Measure the profile, and tell on stderr what is being measured."""
-    from minifuse.serve.calibrate import Calibration, shapes
+    from minifuse.serve.calibrate import Calibration
+    from minifuse.simulate.shapes import shapes
 
     rows: list[Technique] = [TECHNIQUES[name] for name in options.technique or TECHNIQUES]
     return Calibration(

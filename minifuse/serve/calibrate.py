@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from statistics import median, quantiles
@@ -18,10 +18,8 @@ from minifuse.execute.timing import take_turns
 from minifuse.model.cells.source import CellSource
 from minifuse.model.cells.types import matrix_weights
 from minifuse.model.device import free_bytes
-from minifuse.model.source import Source, resolve
+from minifuse.model.source import Source
 from minifuse.model.text.config import ModelConfig
-from minifuse.model.text.load import TextSource
-from minifuse.model.text.presets import preset
 from minifuse.serve.host_runs import Cost, HostSamples, Samples, fit_host, fit_together, host_run, lower_quartile
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cell_tables import CellTables
@@ -35,33 +33,6 @@ from minifuse.techniques import Technique, for_model
 
 MAX_CONTEXT, MAX_TOKENS = 1024, 1024  # by default
 BATCHES = (1, 3, 8, 24)  # requests served at once, where a technique has a batch size
-SIZES = ((128, 2), (256, 4), (512, 8), (768, 12))  # hidden size and layers of the transformers measured by default
-CELLS = (64, 256, 1024)  # hidden sizes of the models of cells
-
-
-def shapes() -> list[Source]:
-    """Return the models that are measured if none is named: llama, opt and three models of cells, in several sizes."""
-    found: list[Source] = []
-    for base in (preset("small"), preset("small-opt")):
-        for hidden, layers in SIZES:
-            config = resized(base, hidden, layers)
-            found.append(TextSource(f"{config.family} {layers}x{hidden}", config, None))
-    found += [resolve(f"{kind}:hidden={hidden}") for kind in ("lstm", "seq2seq", "treelstm") for hidden in CELLS]
-    return found
-
-
-def resized(base: ModelConfig, hidden: int, layers: int) -> ModelConfig:
-    """Return a shape with another hidden size, heads of 64, and a feed-forward layer in proportion."""
-    return replace(
-        base,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=hidden // 64,
-        num_kv_heads=hidden // 64,
-        head_dim=64,
-        intermediate_size=base.intermediate_size * hidden // base.hidden_size,
-        rotary=base.rotary and replace(base.rotary, dim=64),
-    )
 
 
 @dataclass(frozen=True)

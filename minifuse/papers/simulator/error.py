@@ -13,7 +13,6 @@ from minifuse.papers.experiment import Plot, Say
 from minifuse.papers.numbers import told
 from minifuse.papers.page import Drawn, spec, tables
 from minifuse.papers.simulator.setting import LATENCIES, PERCENTS, Case, Run, Setting
-from minifuse.papers.simulator.speed import Speed
 
 TYPICAL, LARGEST = 0.05, 0.15  # the aim: the median of the errors of all runs, and the largest
 METRICS = {"tokens_per_s": "tokens/s"} | {
@@ -71,6 +70,8 @@ class Compared:
 @spec("Simulator", "error", "real and simulated runs of the same requests", Setting, takes=(), kind="")
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure all techniques and loads, in turns, model by model."""
+    from minifuse.papers.simulator.speed import Speed  # imports torch
+
     of_runs, of_metrics = tables("simulator/error")
     runs, summary = Plot(say, "Errors by run", of_runs), Plot(say, "Errors by metric", of_metrics)
     say.expect(len(setting.sources) * setting.rounds)

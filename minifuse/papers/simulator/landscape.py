@@ -132,7 +132,8 @@ class Setting:
 
     def start(self, say: Say) -> None:
         """Announce how much there is to do."""
-        say.expect(len(self.scenes) * (1 + len(self.shares)))
+        rates = self.scenes[0].conditions.rates or self.shares
+        say.expect(len(self.scenes) * (1 + len(rates)))
 
     def notes(self) -> tuple[str, ...]:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Plan
@@ -18,17 +18,17 @@ from minifuse.model.text.load import TextSource
 from minifuse.model.text.presets import preset
 from minifuse.papers.contest import Bench
 from minifuse.papers.experiment import Conditions
-from minifuse.papers.simulator.speed import Speed
-from minifuse.serve.calibrate import resized
-from minifuse.simulate.cells import MeasuredCells
-from minifuse.simulate.machine_profile import MachineProfile
-from minifuse.simulate.measured import MeasuredCost
 from minifuse.simulate.profiles import KeptProfile
+from minifuse.simulate.shapes import resized
 from minifuse.techniques import TECHNIQUES, Technique, for_model, serving
 from minifuse.trace.running import RunningMetrics
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival, parse_lengths
 from minifuse.workload.synthetic import RequestDefaults, arrive, synthetic
+
+if TYPE_CHECKING:
+    from minifuse.papers.simulator.speed import Speed
+    from minifuse.simulate.machine_profile import MachineProfile
 
 SLOTS = 16384  # of memory
 PROMPTS, ANSWERS = "lognormal:40:0.8:max=512", "lognormal:20:0.8:max=128"
@@ -160,6 +160,9 @@ class Case:
 
     def cost(self) -> Callable[[Plan], float]:
         """Return the profile's cost of a plan."""
+        from minifuse.simulate.cells import MeasuredCells
+        from minifuse.simulate.measured import MeasuredCost
+
         source, profile = self.bench.source, self.setting.profile
         if isinstance(source, CellSource):
             return MeasuredCells(self.bench.model, profile, self.row.mix)

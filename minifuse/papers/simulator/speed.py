@@ -7,10 +7,10 @@ from statistics import median
 from minifuse.attention.layouts import PagedStage
 from minifuse.core.errors import UsageError
 from minifuse.model.text.load import TextSource
-from minifuse.serve.calibrate import shapes
 from minifuse.simulate.machine_profile import MachineProfile
 from minifuse.simulate.measured import MeasuredCost
 from minifuse.simulate.operators import TokenWise
+from minifuse.simulate.shapes import shapes
 from minifuse.simulate.tables import timer
 
 COUNTS, TIMES = (1, 8, 64), 5  # tokens of what is timed, and how often

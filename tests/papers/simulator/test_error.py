@@ -17,9 +17,9 @@ from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions
 from minifuse.papers.simulator.error import METRICS, Compared
 from minifuse.papers.simulator.setting import Run
-from minifuse.serve.calibrate import resized, shapes
 from minifuse.simulate.machine_profile import Host
 from minifuse.simulate.profiles import KeptProfile
+from minifuse.simulate.shapes import resized, shapes
 
 NAME = "simulator-error"
 
