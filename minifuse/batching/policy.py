@@ -109,18 +109,11 @@ class Fill:
 
     def schedule(self, missing: Missing) -> None:
         """Schedule the missing tokens of sequences, up to the budget that is left."""
-        if self.left is None:
-            self.work += [
-                Work(sequence.request.id, start, stop)
-                for sequence, spans in missing
-                for start, stop in spans
-                if stop > start
-            ]
-            return
         for sequence, spans in missing:
             for start, stop in spans:
-                stop = min(stop, start + self.left)
-                self.left -= stop - start
+                if self.left is not None:
+                    stop = min(stop, start + self.left)
+                    self.left -= stop - start
                 if stop > start:
                     self.work.append(Work(sequence.request.id, start, stop))
 
